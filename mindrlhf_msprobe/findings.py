@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import zlib
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from enum import Enum
+from fractions import Fraction
 from itertools import islice
 from typing import Any, overload
 
@@ -223,6 +225,25 @@ class Finding:
     argument: str = ""
 
     @property
+    def of_text(self) -> bool:
+        """Whether text was compared; the distance of its bytes means nothing."""
+        sides = (self.a, self.b)
+        return any(isinstance(side.value, str) and side.shape is not None for side in sides)
+
+    @property
+    def distance(self) -> float | None:
+        """‖a−b‖ / max(‖a‖, ‖b‖) of the elements, else of the recorded norms; None if unknown."""
+        a, b = self.a.norm, self.b.norm
+        if not (_is_finite(a) and _is_finite(b)) or self.of_text:
+            return None
+        larger = max(abs(a), abs(b))
+        if not larger:
+            return 0.0
+        if self.metrics is not None and self.metrics.euclidean is not None:
+            return self.metrics.euclidean / larger
+        return float(abs(a - b) / larger)
+
+    @property
     def note(self) -> str:
         """What `notes` say, in the language that was chosen, else the locale's."""
         return _in_words(self.notes)
@@ -236,6 +257,11 @@ class Finding:
     def suspicion(self) -> str:
         """What `suspicions` say, likewise; "" if there are none."""
         return _in_words(self.suspicions)
+
+
+def _is_finite(norm: Any) -> bool:
+    """Return whether a norm is a number that is neither NaN nor infinite."""
+    return isinstance(norm, (int, Fraction)) or (isinstance(norm, float) and math.isfinite(norm))
 
 
 def _in_words(messages: Messages) -> str:

@@ -21,6 +21,7 @@ def add_parser(commands: Commands) -> None:
     check.add_argument("--rule", metavar="MODULE:FUNCTION", action="append", default=[])
     check.add_argument("--healthy", metavar="RUN", action="append", default=[])
     check.add_argument("-o", "--output_path", metavar="OUT")
+    check.add_argument("--html", metavar="FILE")
     check.add_argument("--json", action="store_true")
 
 
@@ -28,6 +29,7 @@ def _check(arguments: argparse.Namespace) -> int:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)  # as in compare: lines of JSON hold no circles
 
     from mindrlhf_msprobe.checks import check_runs
+    from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.health import Health
     from mindrlhf_msprobe.report.console.checks import render
@@ -35,6 +37,10 @@ def _check(arguments: argparse.Namespace) -> int:
 
     if "" in (*arguments.runs, *arguments.healthy):
         raise UsageError.saying("cli.empty_path_of_a_run")
+    if arguments.html is not None:
+        if len(arguments.runs) > 1:
+            raise UsageError.saying("report.of_one_run", runs=arguments.runs)
+        check_page(arguments.html, arguments.runs)
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(
@@ -49,4 +55,9 @@ def _check(arguments: argparse.Namespace) -> int:
     codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
     code = codes[results.status]
     seconds = time.perf_counter() - began
-    return answer(results.to_json() if arguments.json else render(results, seconds), code)
+    if arguments.html is not None:
+        write_page(arguments.html, arguments.runs, None, results.runs, lang=arguments.lang)
+    if arguments.json:
+        return answer(results.to_json(), code)
+    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
+    return answer("\n".join([render(results, seconds), *page]), code)

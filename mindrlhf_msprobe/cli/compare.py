@@ -68,6 +68,7 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("--workers", type=int, metavar="N")
     compare.add_argument("--engine", choices=("local", "ray"), default="local")
     compare.add_argument("--address", metavar="ADDRESS")
+    compare.add_argument("--html", metavar="FILE")
     compare.add_argument("--fail-on", choices=FAIL_ON, default=FAIL_ON[0])
     compare.add_argument("--json", action="store_true")
 
@@ -79,6 +80,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report.console.console import render
@@ -86,6 +88,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.staging import OutputError
 
     options = _compare_options(arguments)
+    runs = [str(options[side]) for side in "ab" if options[side] is not None]
+    if arguments.html is not None:
+        check_page(arguments.html, runs)
     unwritable = False
 
     def compare(output: str | None) -> Comparison:
@@ -99,11 +104,16 @@ def _compare(arguments: argparse.Namespace) -> int:
         unwritable = True
         complain("compare", say("cli.no_tables", error=error.said))
         result = compare(None) if error.comparison is None else error.comparison
+    if arguments.html is not None:
+        write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
     undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
     suspicious = arguments.fail_on == "suspicious" and result.verdict.suspicious.records
     code = UNDECIDED if undecided else SAME if result and not suspicious else DIVERGED
     seconds = time.perf_counter() - began
-    return answer(result.to_json() if arguments.json else render(result, seconds), code)
+    if arguments.json:
+        return answer(result.to_json(), code)
+    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
+    return answer("\n".join([render(result, seconds), *page]), code)
 
 
 def _runs(arguments: argparse.Namespace) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Finding, Spread
 from mindrlhf_msprobe.storage.records import cell_name
@@ -15,7 +14,7 @@ _LAYER = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 
 def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     """Return each phase and key from the first divergence on that holds a difference."""
-    base = relative_distance(difference.finding)
+    base = difference.finding.distance
     found: dict[str, list[Finding]] = {}
     for _, finding in difference.pairs[difference.index :]:
         if finding is not None:
@@ -24,26 +23,6 @@ def spread(difference: FirstDifference) -> tuple[Spread, ...]:
         _spread_of(place, findings, base, _layers(findings, base))
         for place, findings in found.items()
         if not _agree(findings)
-    )
-
-
-def relative_distance(finding: Finding) -> float | None:
-    """Return ‖a−b‖ / max(‖a‖, ‖b‖) of the elements, else of the recorded norms; None if unknown."""
-    norms = [side.norm for side in (finding.a, finding.b)]
-    if _is_text(finding) or not all(map(is_finite, norms)):
-        return None
-    larger = max(abs(norm) for norm in norms)
-    if not larger:
-        return 0.0
-    if finding.metrics is not None and finding.metrics.euclidean is not None:
-        return finding.metrics.euclidean / larger
-    return abs(norms[0] - norms[1]) / larger
-
-
-def _is_text(finding: Finding) -> bool:
-    """Return whether text was compared; the distance of its bytes means nothing."""
-    return any(
-        isinstance(side.value, str) and side.shape is not None for side in (finding.a, finding.b)
     )
 
 
@@ -82,8 +61,8 @@ def _spread_of(
     base: float | None,
     layers: tuple[Spread, ...] = (),
 ) -> Spread:
-    metrics = [f.metrics for f in findings if f.metrics is not None and not _is_text(f)]
-    distances = [d for f in findings if not f.status.agrees and (d := relative_distance(f))]
+    metrics = [f.metrics for f in findings if f.metrics is not None and not f.of_text]
+    distances = [d for f in findings if not f.status.agrees and (d := f.distance)]
     return Spread(
         place=place,
         different=sum(not finding.status.agrees for finding in findings),

@@ -62,9 +62,13 @@ def values_in_words(evidence: Evidence) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in evidence.values.items())
 
 
+def run_headline(run: CheckResult) -> str:
+    """Return whether a run is healthy, in one line."""
+    return say(f"checks.run_{run.status.value}", path=run.path, **run.counts)
+
+
 def _run(run: CheckResult) -> list[str]:
-    head = say(f"checks.run_{run.status.value}", path=run.path, **run.counts)
-    lines = [head]
+    lines = [run_headline(run)]
     for finding in run.findings[:_MOST_FINDINGS]:
         lines += _finding(finding, "")
     if len(run.findings) > _MOST_FINDINGS:

@@ -59,7 +59,7 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
     verdict = comparison.verdict
     more = say("console.in_summary") if comparison.tables else ""
     lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
-    lines += _headline(verdict)
+    lines += headline(verdict)
     suspicious = [verdict.suspicious.text] * bool(verdict.suspicious.records)
     if verdict.first_divergence is not None:
         lines += _divergence(verdict.first_divergence)
@@ -90,7 +90,8 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
     return lines
 
 
-def _headline(verdict: Verdict) -> list[str]:
+def headline(verdict: Verdict) -> list[str]:
+    """Return what a comparison concludes: a line, and more where something was not read."""
     scope, non_finite = _scope(verdict), _non_finite(verdict)
     known = {"compared": verdict.compared, "scope": scope}
     if verdict.status is Outcome.IDENTICAL:

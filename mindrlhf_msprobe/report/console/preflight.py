@@ -46,11 +46,16 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     lines = [_weights_line(weights) for weights in unlike]
     lines += [
         _difference_line(difference)
-        for difference in sorted(_modes_together(preflight.differences), key=_order)
+        for difference in in_order(preflight.differences)
         if not (difference.section == _WEIGHTS and difference.setting in shown)
     ]
     indented = [f"  {line}" for line in capped(lines, _LINES, more)]
     return [say("console.before_any_tensor"), *indented] if lines else []
+
+
+def in_order(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences, what explains most first; a mode of several phases is one."""
+    return sorted(_modes_together(differences), key=_order)
 
 
 def _modes_together(differences: Sequence[Difference]) -> list[Difference]:

@@ -168,4 +168,23 @@ TEXTS: dict[str, str] = {
     "trend_fall": "with --gradients: a fall by more than this is suspicious (default: 0.03)",
     "trend_measure": "with --gradients: cosine of the elements, or the share of equal signs "
     "(default: cosine where both runs have the elements)",
+    "report": "write one offline HTML page of a run, or of two and how they compare",
+    "report_describes": (
+        "Write one HTML file that opens anywhere without a network: the answer, the step as "
+        "it ran, where in the network, the course of the training, texts, findings. One run: "
+        "its check. Two: their comparison, A being the baseline, and the check of each. Exit "
+        "codes: those of check and of compare."
+    ),
+    "report_runs": "the dump_path of a run, or of A and B",
+    "report_output_path": "the file to write, e.g. report.html",
+    "report_rtol": "relative tolerance (default: 0)",
+    "report_atol": "absolute tolerance (default: 0)",
+    "report_tolerance": "YAML with tolerance rules, as for compare",
+    "report_noise": "a further run of A's configuration (repeatable), as for compare",
+    "report_mapping": "YAML: name pattern of A's cells → their name in B",
+    "report_tokenizer": "tokenizer.json, to show token ids as text",
+    "report_rules": "YAML: rules that are off, thresholds, severities, as for check",
+    "report_healthy": "a run that is known to be healthy (repeatable), as for check",
+    "compare_html": "write one offline HTML page of the comparison",
+    "check_html": "write one offline HTML page of the run (needs a single RUN)",
 }

@@ -143,4 +143,22 @@ TEXTS: dict[str, str] = {
     "trend_fall": "配合 --gradients：相似度下降超过该值即可疑（默认 0.03）",
     "trend_measure": "配合 --gradients：真实数据的余弦，或相同符号的占比（默认："
     "两侧都有真实数据时用余弦）",
+    "report": "写出一个离线 HTML 页面：一份采集结果，或两份及其比对",
+    "report_describes": (
+        "写出一个无需网络即可打开的 HTML 文件：结论、按运行顺序的 step、网络中的位置、训练过程、"
+        "文本、检查结果。一份采集结果：其检查。两份：比对（A 为标杆）以及各自的检查。"
+        "退出码与 check、compare 相同。"
+    ),
+    "report_runs": "一份采集结果的 dump_path，或 A 与 B 的",
+    "report_output_path": "要写的文件，例如 report.html",
+    "report_rtol": "相对容差（默认：0）",
+    "report_atol": "绝对容差（默认：0）",
+    "report_tolerance": "容差规则的 YAML，同 compare",
+    "report_noise": "与 A 同配置的另一份采集结果（可重复给出），同 compare",
+    "report_mapping": "YAML：A 的 cell 名模式 → 在 B 中的名字",
+    "report_tokenizer": "tokenizer.json，用于将 token id 显示为文本",
+    "report_rules": "YAML：关闭的规则、阈值、级别，同 check",
+    "report_healthy": "一份已知健康的采集结果（可重复给出），同 check",
+    "compare_html": "将比对写成一个离线 HTML 页面",
+    "check_html": "将检查写成一个离线 HTML 页面（只能有一份采集结果）",
 }

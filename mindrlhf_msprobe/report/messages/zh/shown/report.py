@@ -1,0 +1,61 @@
+"""报告页面对自身的说明，中文。"""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+
+def _written(file: str, bytes: int, seconds: float) -> str:
+    return f"报告页面：{file}（{bytes / 1e6:.1f} MB，{seconds:.1f} s）"
+
+
+TEXTS: dict[str, Text] = {
+    "fact_state": "状态",
+    "fact_steps": "step 数",
+    "fact_ranks": "rank 数",
+    "file": "报告页面：{file}",
+    "no_file": "{file!r} 不能作为报告页面：请给出文件名，例如 -o report.html",
+    "exists": "{file!r} 已存在，且不是本工具写的报告页面：请换一个文件名，或先删除它",
+    "inside_run": "{file!r} 位于采集结果 {run!r} 之内，采集结果是证据：请写到别处",
+    "unwritten": "无法写入报告页面 {file!r}：{error}",
+    "one_or_two_runs": "report 需要一份采集结果，或两份用于比对，而不是 {runs}",
+    "of_one_run": "--html 写出一份采集结果的页面，而不是 {runs}：请逐份检查",
+    "not_installed": "报告页面需要 extra `report`（{why}）：pip install 'mindrlhf_msprobe[report]'",
+    "steps_left_out": "取值过多，热力图只显示每 n 个 step 中的一个，以及所有关注的 step",
+    "written": _written,
+    "curves_left_out": "有 {count} 条曲线未显示：数量过多",
+    "findings_left_out": "有 {count} 条检查结果未显示：数量过多",
+    "places_left_out": "有 {count} 个 step（按 rank 计）只显示汇总，记录未逐条列出",
+    "tensors_left_out": "有 {count} 个存在差异的张量未读取：过大或过多",
+    "texts_left_out": "有 {count} 个 step（按 rank 计）的 prompt 与 response 因大小限制未显示",
+    "measure_distance": "相对距离",
+    "explain_distance": (
+        "该 cell 输出的 ‖a−b‖ / max(‖a‖, ‖b‖)：保存了张量则按元素计算，否则按采集到的 L2 范数计算"
+    ),
+    "measure_max_abs_err": "最大绝对误差",
+    "explain_max_abs_err": "所有元素 |a−b| 的最大值；仅在保存了张量或字节全部相同时可知",
+    "measure_growth": "该 cell 的误差放大",
+    "explain_growth": "输出的相对距离除以输入的相对距离；输入与权重一致而输出不一致时为无穷大",
+    "measure_norm": "A 的 L2 范数",
+    "explain_norm": "该 cell 输出的最大 L2 范数",
+    "measure_norm_b": "B 的 L2 范数",
+    "explain_norm_b": "该 cell 输出的最大 L2 范数",
+    "measure_non_finite": "NaN 与 Inf",
+    "explain_non_finite": "该 cell 输出中 NaN 或无穷大元素的个数",
+    "measure_status": "状态",
+    "explain_status": "该 cell 输出中最差的状态",
+    "measure_max": "最大值",
+    "explain_max": "该 cell 输出中 |值| 的最大值",
+    "measure_findings": "检查结果",
+    "explain_findings": "与该 cell 有关的检查结果个数",
+    "group_loss": "Loss",
+    "group_kl": "KL",
+    "group_reward": "奖励",
+    "group_advantages": "优势、回报与价值",
+    "group_log_probs": "对数概率与熵",
+    "group_ratio": "ratio 与裁剪",
+    "group_lengths": "长度",
+    "group_gradients": "梯度范数",
+    "group_weights": "权重与优化器",
+    "group_other": "其他",
+}

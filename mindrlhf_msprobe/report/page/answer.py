@@ -1,0 +1,228 @@
+"""What stands on top of a page: the answer, what differs before any tensor, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
+from mindrlhf_msprobe.health import CheckFinding, CheckResult, Health, Place
+from mindrlhf_msprobe.report.console.checks import again, place_in_words, run_headline
+from mindrlhf_msprobe.report.console.console import headline, settings_in_one_line
+from mindrlhf_msprobe.report.console.inside import inside_words
+from mindrlhf_msprobe.report.console.preflight import check_lines, in_order, values_of
+from mindrlhf_msprobe.report.console.wording import (
+    before,
+    chosen_of,
+    earlier_of,
+    merged,
+    ranks_in_words,
+    settings_file,
+    size_of_next,
+    stop_lines,
+    weights_of,
+)
+from mindrlhf_msprobe.report.messages import say, text_of
+from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, paragraph_said, said
+
+_TONES = {
+    Outcome.IDENTICAL: "good",
+    Outcome.WITHIN_TOLERANCE: "good",
+    Outcome.DIVERGED: "bad",
+    Outcome.INCOMPARABLE: "unknown",
+}
+_HEALTH = {Health.HEALTHY: "good", Health.UNHEALTHY: "bad", Health.NOT_CHECKED: "unknown"}
+_OF_STATUS = {Status.IDENTICAL: "good", Status.WITHIN_TOLERANCE: "good"}
+
+
+def of_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Return the head's `answer` of a comparison."""
+    verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    lines: list[dict[str, Any]] = []
+    lines += _plain(lambda: stop_lines(comparison.stops))
+    if first is not None:
+        lines += _of_divergence(first)
+    lines += _plain(lambda: ranks_in_words(verdict))
+    if verdict.suspicious.records:
+        at = verdict.suspicious
+        link = known(view="where", step=at.step, rank=at.rank, phase=at.phase, record=at.record)
+        lines.append({"text": both(lambda: verdict.suspicious.text), "link": link})
+    if comparison.earlier is not None:
+        earlier = comparison.earlier
+        lines += _plain(lambda: [earlier_of(*earlier)])
+    if comparison.chosen is not None:
+        chosen = comparison.chosen
+        lines += _plain(lambda: chosen_of(chosen))
+    return {
+        "tone": "warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
+        "headline": both(lambda: " ".join(line.strip() for line in headline(verdict))),
+        "sentence": None if first is None else _explanation(first),
+        "cause": None if first is None else first.cause.value,
+        "place": None if first is None else link_of(first),
+        "lines": lines,
+        **_next_step(first),
+        "counts": [
+            [status.value, number, _OF_STATUS.get(status, "bad")]
+            for status in Status
+            if (number := verdict.counts.get(status.value, 0))
+        ],
+    }
+
+
+def _plain(make: Any) -> list[dict[str, Any]]:
+    return [{"text": text, "link": None} for text in each_said(make)]
+
+
+def _explanation(first: Divergence) -> Words:
+    """Return what verdict.json has as the explanation."""
+    return paragraph_said(first.reasons) if first.reasons else first.explanation
+
+
+def link_of(first: Divergence) -> dict[str, Any]:
+    """Return where the page shows the first divergence."""
+    at = known(step=first.step, rank=first.rank, phase=first.phase, entry=first.entry)
+    if first.key is not None:
+        return at | {"view": "where", "key": first.key, "micro_step": first.occasion.number}
+    return at | {"view": "where", "record": first.record}
+
+
+def _of_divergence(first: Divergence) -> list[dict[str, Any]]:
+    lines: list[str] = []
+
+    def make() -> list[str]:
+        lines.clear()
+        if first.max_abs_err:
+            errors = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
+            lines.append(say("console.max_abs", **errors))
+        if words := inside_words(first.inside):
+            lines.append(say("console.inside", words=words))
+        if first.source:
+            lines.append(say("console.source", source=first.source))
+        if agreed := before(first):
+            last = first.last_agreeing
+            lines.append(say("console.agreed_before", agreed=agreed, last=last).strip())
+        if checks := check_lines(first.check_first):
+            lines.append(say("console.check_first").strip())
+            lines.extend(checks)
+        return [*lines]
+
+    return _plain(make)
+
+
+def _next_step(first: Divergence | None) -> dict[str, Any]:
+    if first is None or first.next_step is None:
+        return {"next_step": None, "next_step_note": None}
+    settings = first.next_step
+    note = both(lambda: size_of_next(first, False).strip())
+    return {
+        "next_step": f"{settings_file(settings)}: {settings_in_one_line(settings)}",
+        "next_step_note": note or None,
+    }
+
+
+def of_check(check: CheckResult) -> dict[str, Any]:
+    """Return the head's `answer` of one run's check."""
+    worst = next((f for f in check.findings if f.severity.counts), None)
+    counts = check.counts
+    tones = {"error": "bad", "warning": "warn", "note": "good"}
+    return {
+        "tone": _HEALTH[check.status],
+        "headline": both(lambda: run_headline(check)),
+        "sentence": None if worst is None else said(worst.said),
+        "cause": None if worst is None else worst.rule,
+        "place": None if worst is None else link_of_place(worst.place),
+        "lines": [] if worst is None else _plain(lambda: _about(worst)),
+        "next_step": None
+        if worst is None or worst.next_step is None
+        else f"msprobe_config: {settings_in_one_line(worst.next_step)}",
+        "next_step_note": None,
+        "counts": [[name, number, tones[name]] for name, number in counts.items() if number],
+    }
+
+
+def _about(finding: CheckFinding) -> list[str]:
+    lines = [place_in_words(finding.place), again(finding)]
+    if finding.causes:
+        causes = "; ".join(text_of(cause) for cause in finding.causes)
+        lines.append(say("checks.causes", causes=causes))
+    return [line for line in lines if line]
+
+
+def link_of_place(place: Place) -> dict[str, Any]:
+    """Return where the page shows a place of a check."""
+    view = "course" if place.entry is None and place.key is None else "where"
+    return known(
+        view=view,
+        step=place.step,
+        rank=place.rank,
+        phase=place.phase,
+        entry=place.entry,
+        record=place.record,
+        key=place.key,
+        micro_step=place.micro_step,
+    )
+
+
+def preflight_of(comparison: Comparison) -> dict[str, Any]:
+    """Return what differs before any tensor, the most important first."""
+    preflight, first = comparison.preflight, comparison.verdict.first_divergence
+    near = {id(check.what) for check in (first.check_first if first else ())}
+    return {
+        "rows": [_row(found, id(found) in near) for found in in_order(preflight.differences)],
+        "weights": [_weights(weights) for weights in preflight.weights if weights.differ],
+        "unknown": each_said(lambda: map(str, merged(preflight.not_compared))),
+    }
+
+
+def _row(found: Difference, near: bool) -> dict[str, Any]:
+    def of_side(number: int) -> Words | None:
+        value = both(lambda: values_of(found)[number] or "")
+        return value or None
+
+    return {
+        "section": both(lambda: say("preflight.section", name=found.section)),
+        "name": said(found.label),
+        "a": of_side(0),
+        "b": of_side(1),
+        "near": near,
+        "place": found.is_place or found.is_of_recording,
+    }
+
+
+def _weights(weights: Any) -> Words:
+    names = (*weights.different, *weights.only_in_a, *weights.only_in_b)[:5]
+    return both(
+        lambda: say(
+            "console.initial_weights",
+            role=weights.role,
+            weights=weights_of(weights),
+            names=", ".join(names),
+        )
+    )
+
+
+def coverage_of(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return what was not compared, and why."""
+    return [
+        {
+            "text": gap.reason if gap.message is None else said(gap.message),
+            "only_in": gap.only_in,
+            "records": gap.records,
+        }
+        for gap in comparison.verdict.coverage
+    ]
+
+
+def not_checked_of(check: CheckResult) -> list[dict[str, Any]]:
+    """Return what was not checked, and why: the rules that lack the same in one line."""
+    rules: dict[Any, list[str]] = {}
+    for one in check.not_checked:
+        rules.setdefault(one.why, []).append(one.rule)
+
+    def text(why: Any, named: Sequence[str]) -> Words:
+        names = ", ".join(filter(None, named))
+        return both(lambda: f"{names}: {text_of(why)}" if names else text_of(why))
+
+    return [
+        {"text": text(why, named), "only_in": None, "records": None} for why, named in rules.items()
+    ]

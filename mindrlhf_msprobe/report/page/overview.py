@@ -1,0 +1,373 @@
+"""One pass over what is shown: each place's state, its step as it ran, and its maps."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
+from mindrlhf_msprobe.health import CheckFinding, CheckResult, Severity
+from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.report.page.blocks import logarithmic
+from mindrlhf_msprobe.report.page.calls import Call, calls_of
+from mindrlhf_msprobe.report.page.heat import Heat, Measure, Place
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+PAIR_MEASURES: tuple[Measure, ...] = (
+    Measure("distance", "log"),
+    Measure("max_abs_err", "log"),
+    Measure("growth", "log"),
+    Measure("norm", "log"),
+    Measure("norm_b", "log"),
+    Measure("non_finite", "count"),
+    Measure("status", "status"),
+)
+RUN_MEASURES: tuple[Measure, ...] = (
+    Measure("norm", "log"),
+    Measure("max", "log"),
+    Measure("non_finite", "count"),
+    Measure("findings", "count"),
+)
+
+_STATUSES = {
+    Status.IDENTICAL: 0,
+    Status.WITHIN_TOLERANCE: 1,
+    Status.DIFFERENT: 2,
+    Status.NON_FINITE: 3,
+    Status.SHAPE_MISMATCH: 4,
+    Status.DTYPE_MISMATCH: 4,
+    Status.ONLY_IN_A: 5,
+    Status.ONLY_IN_B: 6,
+    Status.UNREADABLE: 7,
+}
+_ONE_SIDED = {Status.ONLY_IN_A: "only_a", Status.ONLY_IN_B: "only_b"}
+_MOST_COUNTED = 32767  # of an int16
+
+
+@dataclass
+class Item:
+    """A phase, or a key, of one place: how much of it was compared, and how far it is apart."""
+
+    compared: int = 0
+    different: int = 0
+    distance: float | None = None
+    findings: int = 0
+    within: int = 0
+    micro_steps: int = 1
+    one_sided: Counter[str] = field(default_factory=Counter)
+    flags: list[str] = field(default_factory=list)
+
+    def take(self, finding: Finding) -> None:
+        """Count a pair."""
+        self.compared += 1
+        self.within += finding.status is Status.WITHIN_TOLERANCE
+        if finding.micro_step is not None:
+            self.micro_steps = max(self.micro_steps, finding.micro_step + 1)
+        if finding.status.agrees:
+            return
+        self.different += 1
+        if finding.status in _ONE_SIDED:
+            self.one_sided[_ONE_SIDED[finding.status]] += 1
+        self.distance = _larger(self.distance, finding.distance)
+
+
+@dataclass
+class PlaceSeen:
+    """What was seen of one place.
+
+    Attributes:
+        items: ("phase" or "key", name) → what was seen of it, in causal order.
+    """
+
+    items: dict[tuple[str, str], Item] = field(default_factory=dict)
+
+    def item(self, what: str, name: str) -> Item:
+        """Return what is seen of a phase or key."""
+        return self.items.setdefault((what, name), Item())
+
+    def put_in_usual_order(self, what: str, name: str) -> Item:
+        """Return a phase or key, which stands where such a one usually does if it is new."""
+        if (what, name) not in self.items:
+            own = _usual(what, name)
+            behind = [at for at in self.items if _usual(*at) > own]
+            later = {at: self.items.pop(at) for at in [*self.items] if behind and at in behind}
+            self.items[what, name] = Item()
+            self.items.update(later)
+        return self.items[what, name]
+
+    @property
+    def compared(self) -> int:
+        """How many pairs there are."""
+        return sum(item.compared for item in self.items.values())
+
+    @property
+    def different(self) -> int:
+        """How many of them do not agree."""
+        return sum(item.different for item in self.items.values())
+
+    @property
+    def within(self) -> int:
+        """How many of them agree within a tolerance only."""
+        return sum(item.within for item in self.items.values())
+
+
+def _usual(what: str, name: str) -> float:
+    return phase_order(name) if what == "phase" else usual_place(name)
+
+
+class Overview:
+    """What the page shows of all places.
+
+    Attributes:
+        places: what was seen of each, in the order in which they are shown.
+        heat: the maps.
+    """
+
+    def __init__(self, measures: Sequence[Measure], interest: Iterable[Place]) -> None:
+        self.places: dict[Place, PlaceSeen] = {}
+        self.heat = Heat(measures, interest)
+
+    def place(self, step: int, rank: int) -> PlaceSeen:
+        """Return what is seen of a place."""
+        return self.places.setdefault((step, rank), PlaceSeen())
+
+
+def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Place]) -> Overview:
+    """Go through all pairs of a comparison, and through the journals of what agrees as a whole."""
+    found = Overview(PAIR_MEASURES, interest)
+    agreements: dict[Place, list[Agreement]] = {}
+    for agreement in comparison.agreements:
+        agreements.setdefault((agreement.step, agreement.rank), []).append(agreement)
+    for (step, rank), findings in groupby(comparison.findings, lambda f: (f.step, f.rank)):
+        _pairs_of_place(found, (step, rank), findings, agreements.pop((step, rank), []), runs)
+    for place, left in sorted(agreements.items()):
+        _pairs_of_place(found, place, (), left, runs)
+    first = comparison.verdict.first_divergence
+    if first is not None:
+        key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
+        seen = found.place(first.step, first.rank).items.get(key)
+        if seen is not None:
+            seen.flags.append("first")
+    found.places = dict(sorted(found.places.items()))
+    return found
+
+
+def _pairs_of_place(
+    found: Overview,
+    place: Place,
+    findings: Iterable[Finding],
+    agreements: Sequence[Agreement],
+    runs: Sequence[Run],
+) -> None:
+    seen = found.place(*place)
+    calls: dict[tuple[str, str], _PairOfCalls] = {}
+    for finding in findings:
+        if finding.key is not None:
+            seen.item("key", finding.key).take(finding)
+            continue
+        phase = finding.phase or ""
+        seen.item("phase", phase).take(finding)
+        if finding.entry is not None:
+            at = phase, finding.entry
+            pair = calls.get(at)
+            if pair is None:
+                pair = calls[at] = _PairOfCalls()
+            pair.take(finding)
+    for agreement in agreements:
+        item = seen.put_in_usual_order("phase", agreement.phase)
+        item.compared += agreement.records
+        item.within += agreement.within_tolerance
+        for entry, pair in _agreeing(agreement, runs):
+            calls.setdefault((agreement.phase, entry), pair)
+    for (phase, entry), pair in calls.items():
+        found.heat.put(place, phase, entry, pair.codes())
+
+
+class _PairOfCalls:
+    """One call of both runs."""
+
+    __slots__ = ("distance", "error", "given", "non_finite", "norms", "status", "whole")
+
+    def __init__(self) -> None:
+        self.distance: float | None = None  # of what it returned
+        self.given: float | None = None  # of what it was given
+        self.error: float | None = None
+        self.norms: list[float | None] = [None, None]
+        self.non_finite = 0
+        self.status = -1  # of what it returned
+        self.whole = -1  # of all its records
+
+    def take(self, finding: Finding) -> None:
+        status = _STATUSES[finding.status]
+        self.whole = max(self.whole, status)
+        agrees = finding.status is Status.IDENTICAL
+        distance = 0.0 if agrees else finding.distance
+        if finding.io in ("input", "parameters"):
+            self.given = _larger(self.given, distance)
+            return
+        self.status = max(self.status, status)
+        self.distance = _larger(self.distance, distance)
+        error = 0.0 if agrees else finding.metrics.max_abs_err if finding.metrics else None
+        self.error = _larger(self.error, error)
+        for side, of in enumerate((finding.a, finding.b)):
+            if _is_number(of.norm):
+                self.norms[side] = _larger(self.norms[side], float(of.norm))
+        self.non_finite += max(
+            (of.nan_count or 0) + (of.inf_count or 0) for of in (finding.a, finding.b)
+        )
+
+    def agree(self, a: Call, b: Call | None, status: int) -> None:
+        """Take a call of which all records agree."""
+        self.status = self.whole = status
+        self.norms = [a.norm, a.norm if b is None else b.norm]
+        self.non_finite = a.non_finite
+        self.distance = self.given = 0.0
+        x, y = self.norms
+        if x is not None and y is not None and x != y and max(x, y) < math.inf:
+            self.distance = abs(x - y) / max(x, y)
+        self.error = 0.0 if status == 0 else None
+
+    def codes(self) -> list[int]:
+        growth = None
+        if self.distance is not None and self.given is not None:
+            growth = _growth(self.distance, self.given)
+        status = self.whole if self.status < 0 else self.status
+        logs = (self.distance, self.error, growth, *self.norms)
+        return [*map(logarithmic, logs), min(self.non_finite, _MOST_COUNTED), status]
+
+
+def _growth(returned: float, given: float) -> float | None:
+    """Return how much larger a distance became in a call; infinite where it arose there."""
+    if not returned:
+        return None
+    return returned / given if given else math.inf
+
+
+def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, _PairOfCalls]]:
+    """Yield the calls of a phase of which everything agrees but for what was listed."""
+    at = agreement.phase, agreement.step, agreement.rank
+    others: dict[str, Call] = {}
+    if agreement.within_tolerance and len(runs) > 1:
+        others = {call.name: call for call in calls_of(runs[1], *at)}
+    for call in calls_of(runs[0], *at):
+        pair = _PairOfCalls()
+        pair.agree(call, others.get(call.name), 1 if agreement.within_tolerance else 0)
+        yield call.name, pair
+
+
+def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Overview:
+    """Go through the journals of a run, and count the findings of its check."""
+    found = Overview(RUN_MEASURES, interest)
+    counted = _findings_by_place([] if check is None else check.all_findings)
+    for step, rank in sorted(run.places):
+        seen = found.place(step, rank)
+        of_place = counted.get((step, rank), {}) | counted.get((step, None), {})
+        begun: dict[str, float] = {}
+        entries: dict[str, list[Call]] = {}
+        for phase in run.phases_at(step, rank):
+            calls = entries[phase] = [*calls_of(run, phase, step, rank)]
+            begun[phase] = min((call.seq for call in calls), default=math.inf)
+        for phase in sorted(begun, key=lambda p: (begun[p], phase_order(p))):
+            item = seen.item("phase", phase)
+            item.compared = sum(call.records for call in entries[phase])
+            for call in entries[phase]:
+                findings = of_place.get((phase, call.name), 0)
+                codes = [logarithmic(call.norm), logarithmic(call.largest)]
+                counts = [min(n, _MOST_COUNTED) for n in (call.non_finite, findings)]
+                found.heat.put((step, rank), phase, call.name, codes + counts)
+        for key in sorted(run.keys_at(step, rank), key=usual_place):
+            seen.put_in_usual_order("key", key).compared = 1
+        for (what, name), item in seen.items.items():
+            item.findings = sum(n for at, n in of_place.items() if name == at[what == "key"])
+    return found
+
+
+def _findings_by_place(
+    findings: Iterable[CheckFinding],
+) -> dict[tuple[int, int | None], Counter[tuple[str | None, str]]]:
+    """Return how many findings each (phase, entry or key) of a (step, rank) has."""
+    counted: dict[tuple[int, int | None], Counter[tuple[str | None, str]]] = {}
+    for finding in findings:
+        at = finding.place
+        name = at.entry or at.key or ""
+        counted.setdefault((at.step, at.rank), Counter())[at.phase, name] += 1
+    return counted
+
+
+def worst_of(findings: Iterable[CheckFinding]) -> dict[tuple[int, int | None], Severity]:
+    """Return the gravest severity of each (step, rank)."""
+    order = [*Severity]
+    worst: dict[tuple[int, int | None], Severity] = {}
+    for finding in findings:
+        at = finding.place.step, finding.place.rank
+        worst[at] = min(worst.get(at, finding.severity), finding.severity, key=order.index)
+    return worst
+
+
+def cells_of(
+    overview: Overview, comparison: Comparison | None, findings: Sequence[CheckFinding]
+) -> dict[Place, tuple[str, int, int, int]]:
+    """Return (state, different, compared, findings) of each place."""
+    worst = worst_of(findings)
+    counts = Counter((f.place.step, f.place.rank) for f in findings)
+    shown = {}
+    for place, seen in overview.places.items():
+        everywhere = place[0], None
+        number = counts[place] + counts[everywhere]
+        state = _state(seen) if comparison is not None else "plain"
+        if comparison is None:
+            severities = [worst[at] for at in (place, everywhere) if at in worst]
+            order = [*Severity]
+            state = min(severities, key=order.index).value if severities else "healthy"
+        shown[place] = (state, seen.different, seen.compared, number)
+    return shown
+
+
+def _state(seen: PlaceSeen) -> str:
+    if not seen.compared:
+        return "missing"
+    if seen.different:
+        one_sided = sum(item.one_sided.total() for item in seen.items.values())
+        return "missing" if one_sided == seen.different else "different"
+    return "close" if seen.within else "same"
+
+
+def strip_of(
+    overview: Overview,
+    phases: Sequence[str],
+    keys: Sequence[str],
+    seconds: Mapping[tuple[Place, str], tuple[float | None, float | None]],
+) -> dict[str, Any]:
+    """Return the block `strip`: the items of each place in causal order.
+
+    Args:
+        seconds: of (place, phase): wall time in A and in B.
+    """
+    found: dict[str, list[list[Any]]] = {}
+    for place, seen in overview.places.items():
+        items = found[f"{place[0]}-{place[1]}"] = []
+        for (what, name), item in seen.items.items():
+            times = seconds.get((place, name), (None, None)) if what == "phase" else (None, None)
+            names, number = (phases, 0) if what == "phase" else (keys, item.micro_steps)
+            flags = [*item.flags]
+            if item.different and item.one_sided.total() == item.compared:
+                flags += [*item.one_sided]
+            counts = [item.compared, item.different, number_to_json(item.distance), item.findings]
+            items.append([what, names.index(name), number, *times, *counts, flags])
+    return {"places": found}
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    """Return the larger of two values; a NaN is larger than any."""
+    if a is None or b is None:
+        return b if a is None else a
+    return b if not b <= a else a
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

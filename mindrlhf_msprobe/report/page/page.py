@@ -1,0 +1,387 @@
+"""report.html: everything that is shown of a comparison or a run, in one file."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe import __version__
+from mindrlhf_msprobe.common.text.language import LANGUAGES, language
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.findings import Comparison, Finding, Spread
+from mindrlhf_msprobe.health import CheckFinding, CheckResult
+from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.report.page import answer, overview, samples
+from mindrlhf_msprobe.report.page.blocks import Blocks
+from mindrlhf_msprobe.report.page.check_findings import CheckFindings
+from mindrlhf_msprobe.report.page.course import Course
+from mindrlhf_msprobe.report.page.details import Details
+from mindrlhf_msprobe.report.page.elements import Elements
+from mindrlhf_msprobe.report.page.heat import Place
+from mindrlhf_msprobe.report.page.overview import Overview
+from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+SCHEMA = 1
+_MOST_DETAILS = 6_000_000  # characters of all places in full
+_MOST_SAMPLES = 2_000_000
+_FEW_RECORDS = 60_000  # of all places: so few are all shown in full
+_MARK = b'<meta name="generator" content="mindrlhf_msprobe">'
+_BEGIN = 1024  # bytes of a page in which it stands
+_AROUND = 1  # steps before and after what is of interest
+_CSP = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page shows.
+
+    Attributes:
+        runs: A, or A and B.
+        comparison: of both; None of one run.
+        checks: of the runs, in their order; () where they were not checked.
+        decode: token ids → text; None shows the ids.
+    """
+
+    runs: tuple[Run, ...]
+    comparison: Comparison | None = None
+    checks: tuple[CheckResult, ...] = ()
+    decode: samples.Decode | None = None
+
+    @property
+    def findings(self) -> list[CheckFinding]:
+        """The findings of all checks."""
+        return [one for check in self.checks for one in check.all_findings]
+
+
+def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
+    """Write a page; return its size in bytes.
+
+    Args:
+        lang: `en` or `zh`, in which it opens; None: the one that was chosen, else the locale's.
+
+    Raises:
+        UsageError: jinja2 or plotly is not installed.
+        OSError: the file cannot be written.
+    """
+    require_libraries()
+    blocks = Blocks()
+    head = _head(shown, blocks, lang or language())
+    return write_atomic(path, [_rendered(head, blocks).encode("utf-8", "replace")])
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is a page that was written before."""
+    try:
+        with path.open("rb") as file:
+            return _MARK in file.read(_BEGIN)
+    except OSError:
+        return False
+
+
+def require_libraries() -> None:
+    """Refuse to begin without what writes a page.
+
+    Raises:
+        UsageError: jinja2 or plotly is not installed.
+    """
+    for name in ("jinja2", "plotly"):
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UsageError.saying("report.not_installed", why=str(error)) from None
+
+
+def _rendered(head: dict[str, Any], blocks: Blocks) -> str:
+    import jinja2
+
+    static = files("mindrlhf_msprobe.report.page") / "static"
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string((static / "page.html").read_text("utf-8"))
+    scripts = sorted(one.name for one in static.iterdir() if one.name.endswith(".js"))
+    blocks.json("head", head)
+    blocks.text("library", _library())
+    nonce = secrets.token_urlsafe(16)
+    return template.render(
+        title=head["title"],
+        lang=head["lang"],
+        nonce=nonce,
+        csp=_CSP.format(nonce=nonce),
+        style=(static / "style.css").read_text("utf-8"),
+        scripts=[(static / name).read_text("utf-8") for name in scripts],
+        blocks=[*blocks],
+    )
+
+
+def _library() -> str:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
+
+
+def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
+    """Add all blocks; return the one that leads to them."""
+    runs, comparison = shown.runs, shown.comparison
+    interest = _interest(shown)
+    if comparison is not None:
+        seen = overview.of_pair(comparison, runs, interest)
+        measures = overview.PAIR_MEASURES
+    else:
+        seen = overview.of_run(runs[0], shown.checks[0] if shown.checks else None, interest)
+        measures = overview.RUN_MEASURES
+    places = [*seen.places]
+    phases, keys = _names(seen, "phase", phase_order), _names(seen, "key", usual_place)
+    steps, ranks = sorted({p[0] for p in places}), sorted({p[1] for p in places})
+    heat = seen.heat.write(blocks, places, phases)
+    blocks.json("strip", overview.strip_of(seen, phases, keys, {}))
+    left_out: list[Words] = []
+    if seen.heat.left_out:
+        left_out.append(spoken("report.steps_left_out"))
+    in_full = _details(shown, seen, interest, blocks, left_out)
+    _samples(shown, places, interest, blocks, left_out)
+    findings, course = CheckFindings(), Course()
+    if shown.checks:
+        of_runs = [findings.of_run(side, check) for side, check in zip("AB", shown.checks)]
+        blocks.json("findings", [one for found in of_runs for one in found])
+    for side, run in zip("AB", runs):
+        course.add(side, run)
+    blocks.json("course", course.content())
+    if comparison is not None and comparison.verdict.first_divergence is not None:
+        blocks.json("path", _path(comparison, keys))
+    left_out += _counted(findings.left_out, "report.findings_left_out")
+    left_out += _counted(course.left_out, "report.curves_left_out")
+    cells = overview.cells_of(seen, comparison, shown.findings)
+    return {
+        **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **{"kind": "run" if comparison is None else "pair", "lang": lang},
+        "title": " · ".join(run.path.name for run in runs),
+        "runs": [_run(side, run) for side, run in zip("AB", runs)],
+        "words": {one: _words(one) for one in LANGUAGES},
+        **_top(shown),
+        "problems": _problems(shown) + course.problems,
+        "left_out": left_out,
+        "places": {
+            **{"steps": steps, "ranks": ranks},
+            "cells": [
+                [steps.index(place[0]), ranks.index(place[1]), *cells[place], place in in_full]
+                for place in places
+            ],
+        },
+        **{"phases": phases, "keys": keys, "heat": heat},
+        "measures": [
+            {
+                **{"name": measure.name, "scale": measure.scale},
+                "label": spoken(f"report.measure_{measure.name}"),
+                "explanation": spoken(f"report.explain_{measure.name}"),
+            }
+            for measure in measures
+        ],
+        "blocks": blocks.names(),
+    }
+
+
+def _names(seen: Overview, what: str, order: Callable[[str], float]) -> list[str]:
+    names = {name for place in seen.places.values() for kind, name in place.items if kind == what}
+    return sorted(names, key=lambda name: (order(name), name))
+
+
+@cache
+def _words(lang: str) -> dict[str, str]:
+    """Return the labels of the page's script in a language."""
+    texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.page").TEXTS
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _run(side: str, run: Run) -> dict[str, Any]:
+    facts: list[list[Any]] = [
+        [spoken("report.fact_state"), run.state],
+        [spoken("report.fact_steps"), len(run.steps)],
+        [spoken("report.fact_ranks"), len(run.ranks)],
+    ]
+    return {"side": side, "path": str(run.path), "facts": facts}
+
+
+def _top(shown: Shown) -> dict[str, Any]:
+    comparison = shown.comparison
+    if comparison is not None:
+        found = {
+            "answer": answer.of_comparison(comparison),
+            "preflight": answer.preflight_of(comparison),
+            "coverage": answer.coverage_of(comparison),
+            "notes": each_said(lambda: comparison.notes),
+        }
+        if shown.checks:
+            lacking = [answer.not_checked_of(check) for check in shown.checks]
+            found["not_checked"] = [
+                {**one, "only_in": side} for side, of in zip("AB", lacking) for one in of
+            ]
+        return found
+    check = shown.checks[0] if shown.checks else None
+    nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
+    return {
+        "answer": None if check is None else answer.of_check(check),
+        "preflight": nothing,
+        "coverage": [],
+        "not_checked": [] if check is None else answer.not_checked_of(check),
+        "notes": [],
+    }
+
+
+def _problems(shown: Shown) -> list[Words]:
+    comparison = shown.comparison
+    if comparison is not None:
+        return each_said(lambda: comparison.problems)
+    return each_said(lambda: map(str, shown.checks[0].problems)) if shown.checks else []
+
+
+def _interest(shown: Shown) -> list[Place]:
+    """Return the places that are shown in full, the most interesting first."""
+    found: dict[Place, None] = {}
+    there = {place for run in shown.runs for place in run.places}
+    steps = sorted({step for step, _ in there})
+
+    def take(step: int | None, rank: int | None) -> None:
+        if step is None or step not in steps:
+            return
+        ranks = sorted({r for s, r in there if s == step}) if rank is None else [rank]
+        for one in ranks:
+            if (step, one) in there:
+                found[step, one] = None
+
+    def take_around(step: int | None, rank: int | None) -> None:
+        take(step, rank)
+        if step in steps:
+            number = steps.index(step)
+            for near in steps[max(0, number - _AROUND) : number + _AROUND + 1]:
+                take(near, rank)
+
+    if shown.comparison is not None:
+        verdict = shown.comparison.verdict
+        if verdict.first_divergence is not None:
+            take_around(verdict.first_divergence.step, verdict.first_divergence.rank)
+        for one in verdict.parted:
+            take(one.step, one.rank)
+        take(verdict.suspicious.step, verdict.suspicious.rank)
+        if verdict.first_divergence is not None:
+            take(verdict.first_divergence.step, None)
+    for finding in shown.findings:
+        take_around(finding.place.step, finding.place.rank)
+        for evidence in finding.evidence[:4]:
+            take(evidence.place.step, evidence.place.rank)
+    for step in (*steps[:1], *steps[-1:]):
+        take(step, None)
+    return [*found]
+
+
+def _details(
+    shown: Shown,
+    seen: Overview,
+    interest: Sequence[Place],
+    blocks: Blocks,
+    left_out: list[Words],
+) -> set[Place]:
+    """Add the places in full; return which they are."""
+    records = sum(place.compared for place in seen.places.values())
+    wanted = dict.fromkeys(place for place in interest if place in seen.places)
+    if records <= _FEW_RECORDS:
+        wanted.update(dict.fromkeys(seen.places))
+    elements = Elements()
+    details = Details(shown.runs, elements)
+    room, written = _MOST_DETAILS, set()
+    findings = _findings_of(shown.comparison, wanted)
+    for place in wanted:
+        if room <= 0:
+            break
+        before = blocks.size
+        pairs = None if shown.comparison is None else findings.get(place, ())
+        blocks.json(f"place-{place[0]}-{place[1]}", details.of_place(place, pairs))
+        room -= blocks.size - before
+        written.add(place)
+    left_out += _counted(len(seen.places) - len(written), "report.places_left_out")
+    left_out += _counted(elements.left_out, "report.tensors_left_out")
+    return written
+
+
+def _findings_of(
+    comparison: Comparison | None, places: Iterable[Place]
+) -> dict[Place, tuple[Finding, ...]]:
+    """Return the pairs of some places."""
+    if comparison is None:
+        return {}
+    wanted = {*places}
+    groups = groupby(comparison.findings, lambda finding: (finding.step, finding.rank))
+    return {place: tuple(group) for place, group in groups if place in wanted}
+
+
+def _samples(
+    shown: Shown,
+    places: Sequence[Place],
+    interest: Sequence[Place],
+    blocks: Blocks,
+    left_out: list[Words],
+) -> None:
+    """Add prompts and responses, those of the most interesting places first."""
+    room, lacking = _MOST_SAMPLES, 0
+    for place in dict.fromkeys([*interest, *places]):
+        if not any(samples.has_texts(run, place) for run in shown.runs):
+            continue
+        if room <= 0:
+            lacking += 1
+            continue
+        before = blocks.size
+        found = samples.samples_of(shown.runs, place, shown.decode)
+        if found is not None:
+            blocks.json(f"text-{place[0]}-{place[1]}", found)
+        room -= blocks.size - before
+    left_out += _counted(lacking, "report.texts_left_out")
+
+
+def _path(comparison: Comparison, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return how the difference went on from where it arose, in causal order."""
+    first = comparison.verdict.first_divergence
+    assert first is not None
+    origin = first.phase if first.key is None else first.key
+    found = []
+    for spread in comparison.verdict.spread:
+        what = "key" if spread.place in keys else "phase"
+        link = {"view": "where", "step": first.step, "rank": first.rank, what: spread.place}
+        node = _node(spread, link, is_first=spread.place == origin)
+        node["what"] = what
+        node["layers"] = [
+            _node(
+                layer,
+                {**link, "cell": layer.place},
+                is_first=spread.place == origin and _holds(first.entry, layer.place),
+            )
+            for layer in spread.layers
+        ]
+        found.append(node)
+    return found
+
+
+def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, Any]:
+    return {
+        "name": spread.place,
+        "tone": "first" if is_first else "reached",
+        **{"different": spread.different, "compared": spread.compared},
+        **{"factor": number_to_json(spread.factor), "link": link},
+    }
+
+
+def _holds(entry: str | None, cell: str) -> bool:
+    return entry is not None and (f".{cell}." in f".{entry}.")
+
+
+def _counted(number: int, code: str) -> list[Words]:
+    return [spoken(code, count=number)] if number > 0 else []

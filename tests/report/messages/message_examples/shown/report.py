@@ -1,0 +1,19 @@
+"""Examples of what the report page says of itself."""
+
+_LEFT_OUT = [{"count": 1}, {"count": 1200}]
+
+EXAMPLES = {
+    "written": [{"file": "report.html", "bytes": 2_500_000, "seconds": 3.25}],
+    "one_or_two_runs": [{"runs": ["a", "b", "c"]}],
+    "of_one_run": [{"runs": ["a", "b"]}],
+    **dict.fromkeys(
+        (
+            "curves_left_out",
+            "findings_left_out",
+            "places_left_out",
+            "tensors_left_out",
+            "texts_left_out",
+        ),
+        _LEFT_OUT,
+    ),
+}
