@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from enum import Enum
 from fractions import Fraction
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, overload
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -992,6 +992,13 @@ class Comparison:
     earlier: tuple[Earlier, Relation] | None = None
     stops: tuple[Stopped, ...] = ()
 
+    def by_place(self) -> Iterator[tuple[tuple[int, int], Iterator[Finding]]]:
+        """Yield each step and rank, and its findings in causal order."""
+        if isinstance(self.findings, KeptFindings):
+            yield from self.findings.by_place()
+        else:
+            yield from groupby(self.findings, lambda finding: (finding.step, finding.rank))
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What `remarks` say, each in the language that was chosen, else the locale's."""
@@ -1083,6 +1090,8 @@ class PackedFindings(FindingsByTable, Sequence["Finding | None"]):
     def __init__(self, findings: Iterable[Finding | None]) -> None:
         findings = list(findings)
         super().__init__(finding for finding in findings if finding is not None)
+        #: The step and rank they are of.
+        self.place = next(((f.step, f.rank) for f in findings if f is not None), None)
         numbers = {table: number for number, table in enumerate(self._groups)}
         #: Of each finding the number of its table, -1 for None.
         self._order = array("l", (-1 if f is None else numbers[table_of(f)] for f in findings))
@@ -1125,6 +1134,12 @@ class KeptFindings(Sequence[Finding]):
                 self.ranks.setdefault(table, Counter()).update(ranks)
         self.by_elements = {table for place in self._places for table in place.by_elements}
         self.texts = {table for place in self._places for table in place.texts}
+
+    def by_place(self) -> Iterator[tuple[tuple[int, int], Iterator[Finding]]]:
+        """Yield each step and rank, and its findings, which are unpacked when they are taken."""
+        for place in self._places:
+            if place.place is not None:
+                yield place.place, (finding for finding in place if finding is not None)
 
     def in_table(self, table: TableName, rank: int | None = None) -> Iterator[Finding]:
         """Yield the findings of one table, those of one rank if one is given."""

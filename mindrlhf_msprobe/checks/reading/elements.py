@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mindrlhf_msprobe.checks.reading.entries import EntryView
-from mindrlhf_msprobe.checks.reading.values import LeafJson
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Record
 

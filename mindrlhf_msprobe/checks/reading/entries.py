@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mindrlhf_msprobe.checks.reading.values import LeafJson, flat
 from mindrlhf_msprobe.health import Place
-from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
+from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, values_of
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
@@ -21,20 +21,6 @@ _IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARA
 def _parts(name: str) -> tuple[str, str, str, int]:
     entry = Entry(name, "", 0, 0, 0, None)
     return entry.cell, entry.class_name, entry.direction, entry.call
-
-
-def values_of(line: Mapping[str, Any]) -> Iterator[tuple[str, str, LeafJson]]:
-    """Yield part (`input_args`, `output`, …), path and leaf of the values of a line's JSON."""
-    parts: Iterable[tuple[str, str, Any]] = ((part, "", line.get(part)) for part in PARTS)
-    if holds_gradients(line["entry"]):
-        gradients = line.get(PARAMETERS_GRAD)
-        if type(gradients) is dict:
-            parts = JournalLine(line["entry"], 0, values={PARAMETERS_GRAD: gradients}).parts()
-        else:  # as older versions wrote it
-            parts = JournalLine.from_json(line).parts()
-    for part, at, structure in parts:
-        for path, leaf in flat(structure, at):
-            yield part, path, leaf
 
 
 class EntryView:

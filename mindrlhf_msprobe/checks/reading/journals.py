@@ -10,10 +10,10 @@ from typing import Any
 
 from mindrlhf_msprobe.checks.reading.entries import EntryView
 from mindrlhf_msprobe.checks.reading.records import Layout, Layouts, Records
-from mindrlhf_msprobe.checks.reading.values import LeafJson
 from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 

@@ -14,10 +14,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.reading.entries import values_of
-from mindrlhf_msprobe.checks.reading.values import DEEPEST, LeafJson, is_float_dtype, statistic
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
+from mindrlhf_msprobe.storage.reading.leaf_json import (
+    DEEPEST,
+    LeafJson,
+    is_float_dtype,
+    statistic,
+    values_of,
+)
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _T = TypeVar("_T")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import is_float, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, place_of
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.leaf_json import is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: Phase and record, or "" and a key.

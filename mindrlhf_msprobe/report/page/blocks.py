@@ -44,16 +44,23 @@ class Blocks:
 
     def json(self, name: str, content: Any) -> None:
         """Add plain JSON values; a float that is not finite has to be a text already."""
-        dumped = json.dumps(
-            content, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str
-        )
-        self.text(name, dumped)
+        self.binary(name, dumped(content))
 
     def binary(self, name: str, content: bytes) -> None:
         """Add bytes."""
         block = base64.b64encode(zlib.compress(content, _LEVEL)).decode("ascii")
         self._blocks[name] = block
         self.size += len(block)
+
+
+def dumped(content: Any) -> bytes:
+    """Return plain values as JSON; what is none of JSON's is shown as its text."""
+    try:
+        import orjson
+
+        return orjson.dumps(content, default=str)
+    except (ImportError, TypeError):  # no wheel; half a surrogate pair, a number beyond 64 bits
+        return json.dumps(content, separators=(",", ":"), default=str).encode()
 
 
 def logarithmic(value: float | None) -> int:

@@ -1,119 +1,145 @@
-"""The calls of a journal with what the page's maps show of each: read fast, and from any run."""
+"""The calls of a phase as the page shows them: read without making an object of each value."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.fast_json import loads
-from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
-from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic, values_of
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import Entry, Record
 
-_DEEPEST = 100  # of nested structures
-_OUTPUTS = ("output", "output_kwargs")
-_RETURNED = ("output", PARAMETERS_GRAD)  # records of what a call returned
+_NOT_RETURNED = ("input", "input_args", "input_kwargs", "parameters")
+
+
+class Value(NamedTuple):
+    """One value of a call.
+
+    Attributes:
+        io: input, output, parameters or parameters_grad.
+        record: it with its file, where its elements were stored or it cannot be read; else None.
+    """
+
+    io: str
+    path: str
+    leaf: LeafJson
+    argument: str = ""
+    record: Record | None = None
 
 
 class Call(NamedTuple):
     """One call of a cell, or the gradients of its parameters.
 
     Attributes:
-        name: the entry's.
-        seq: when it began.
-        norm, largest: the largest L2 norm, and the largest |value|, of what it returned; None
-            where none is known.
-        non_finite: how many elements of what it returned are NaN or infinite; where they were not
-            counted, 1 for each tensor that holds any.
-        records: how many values it has in all.
+        content: its line of the journal as JSON, or one that holds its head alone.
+        stack: its call stack, innermost first.
+        entry: it as it was read; None where its line is plain.
     """
 
     name: str
     seq: int
+    content: Mapping[str, Any]
+    stack: tuple[str, ...]
+    entry: Entry | None = None
+
+    def values(self) -> Iterator[Value]:
+        """Yield its values in order."""
+        if self.entry is not None:
+            for of in self.entry.records:
+                yield Value(of.io, of.path, of.leaf.to_json(), of.argument, of)
+            return
+        names = self.content.get("input_names")
+        for part, path, leaf in values_of(self.content):
+            io = part.partition("_")[0] if part.startswith(("input", "output")) else part
+            yield Value(io, path, leaf, _argument(names, part, path))
+
+    def returned(self) -> Iterator[LeafJson]:
+        """Yield the values it returned, or the gradients."""
+        if self.entry is not None:
+            yield from (r.leaf.to_json() for r in self.entry.records if r.io not in _NOT_RETURNED)
+        else:
+            yield from (
+                leaf for part, _, leaf in values_of(self.content) if part not in _NOT_RETURNED
+            )
+
+
+def _argument(names: Any, part: str, path: str) -> str:
+    first = path.partition(".")[0]
+    if part != "input_args" or type(names) is not list or not first.isdigit():
+        return ""
+    number = int(first)
+    return str(names[number])[:100] if number < len(names) else ""
+
+
+def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False) -> Iterator[Call]:
+    """Yield the calls of one place in the order of the journal.
+
+    Args:
+        files: whether the files of stored tensors are wanted.
+    """
+    lines = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
+    if lines is not None and not (files and any(b'"data_name"' in line for line in lines)):
+        try:
+            found = _plain(lines)
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            found = []
+        if len({call.name for call in found}) == len(lines):
+            yield from found
+            return
+    for entry in run.entries(phase, step, rank):  # with files, another tool's, damaged, cut off
+        head = {"end": entry.end, "parent": entry.parent, "opening": entry.opening}
+        token = {} if entry.token is None else {"token": entry.token}
+        yield Call(entry.name, entry.seq, head | token, entry.stack, entry)
+
+
+def _plain(lines: list[bytes]) -> list[Call]:
+    stacks: dict[Any, tuple[str, ...]] = {None: ()}
+    found = []
+    for raw in lines:
+        line = loads(raw)
+        number = line.get("stack")
+        if "frames" in line:
+            stacks[number] = tuple(map(str, line["frames"] or ()))
+        name, seq = line["entry"], line["seq"]
+        if type(name) is not str or type(seq) is not int:
+            raise ValueError(name, seq)
+        found.append(Call(name, seq, line, stacks.get(number, ())))
+    return found
+
+
+class Measured(NamedTuple):
+    """What a call returned, as the maps show it.
+
+    Attributes:
+        norm, largest: the largest L2 norm, and the largest |value|; None where none is known.
+        non_finite: how many elements are NaN or infinite; where they were not counted, 1 for each
+            tensor that holds any.
+    """
+
     norm: float | None
     largest: float | None
     non_finite: int
-    records: int
 
 
-def calls_of(run: Run, phase: str, step: int, rank: int) -> Iterator[Call]:
-    """Yield the calls of one place in the order of the journal."""
-    lines = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
-    if lines is not None:
-        try:
-            found = [_call_of_line(loads(line)) for line in lines]
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            found = None
-        if found is not None and len({call.name for call in found}) == len(found):
-            yield from found
-            return
-    for entry in run.entries(phase, step, rank):  # another tool's, damaged, or cut off
-        returned = [r.leaf.to_json() for r in entry.records if r.io in _RETURNED]
-        yield Call(entry.name, entry.seq or 0, *_measured(returned), len(entry.records))
-
-
-def _call_of_line(line: Mapping[str, Any]) -> Call:
-    name = line["entry"]
-    returned: list[Mapping[str, Any]] = []
-    others: list[Mapping[str, Any]] = []
-    gradients = holds_gradients(name)
-    for part, value in line.items():
-        _collect(value, 0, returned if gradients or part in _OUTPUTS else others)
-    return Call(name, line["seq"], *_measured(returned), len(returned) + len(others))
-
-
-def _collect(value: Any, depth: int, found: list[Mapping[str, Any]]) -> None:
-    if type(value) is dict:
-        if type(value.get("type")) is str:
-            found.append(value)
-            return
-        items: Any = value.values()
-    elif type(value) is list:
-        items = value
-    else:
-        return
-    if depth < _DEEPEST:
-        for item in items:
-            _collect(item, depth + 1, found)
-
-
-def _measured(leaves: Sequence[Mapping[str, Any]]) -> tuple[float | None, float | None, int]:
-    norm = largest = None
-    non_finite = 0
-    for leaf in leaves:
+def measured(call: Call) -> Measured:
+    """Return the measures of what a call returned."""
+    norm: float | None = None
+    largest: float | None = None
+    count = 0
+    for leaf in call.returned():
         if "shape" not in leaf:
             continue
-        of_leaf = number(leaf.get("Norm"))
-        if of_leaf is not None and (norm is None or not of_leaf <= norm):
-            norm = of_leaf
+        norm = larger(norm, statistic(leaf, "Norm"))
         for name in ("Max", "Min"):
-            value = number(leaf.get(name))
-            if value is not None and (largest is None or not abs(value) <= largest):
-                largest = abs(value)
-        counted = leaf.get("nan_count"), leaf.get("inf_count")
-        if type(counted[0]) is int and type(counted[1]) is int:
-            non_finite += counted[0] + counted[1]
-        elif any(
-            value is not None and not math.isfinite(value)
-            for value in (
-                number(leaf.get("Max")),
-                number(leaf.get("Min")),
-                number(leaf.get("Mean")),
-            )
-        ):
-            non_finite += 1
-    return norm, largest, non_finite
+            value = statistic(leaf, name)
+            largest = larger(largest, None if value is None else abs(value))
+        count += sum(non_finite(leaf) or ())
+    return Measured(norm, largest, count)
 
 
-def number(value: Any) -> float | None:
-    """Return a statistic, as JSON has it, as a float; None if it is no number."""
-    if type(value) is str:
-        value = number_from_json(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    return None
+def larger(a: float | None, b: float | None) -> float | None:
+    """Return the larger of two values, of which either may not be known; NaN is the largest."""
+    if a is None or b is None:
+        return b if a is None else a
+    return b if not b <= a else a

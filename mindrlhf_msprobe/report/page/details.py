@@ -8,18 +8,23 @@ from typing import Any
 
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
 from mindrlhf_msprobe.report.page.elements import Elements
 from mindrlhf_msprobe.report.page.heat import Place
 from mindrlhf_msprobe.report.page.words import all_said, known
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _LONGEST = 20_000  # characters of a value
 _MOST_FRAMES = 50
 _METRICS = tuple(of.name for of in fields(Metrics))
+_STATISTICS = ("max", "min", "mean", "norm")
+
+_Shown = dict[str, Any]
 
 
 class Details:
@@ -33,7 +38,7 @@ class Details:
     def __init__(self, runs: Sequence[Run], elements: Elements) -> None:
         self._runs, self._elements = runs, elements
 
-    def of_place(self, place: Place, findings: Iterable[Finding] | None) -> dict[str, Any]:
+    def of_place(self, place: Place, findings: Iterable[Finding] | None) -> _Shown:
         """Return the block of a place.
 
         Args:
@@ -41,116 +46,159 @@ class Details:
         """
         pairs = _Pairs(findings or ())
         stacks: dict[tuple[str, ...], int] = {}
-        entries: dict[str, list[dict[str, Any]]] = {}
-        seen: set[tuple[str, str]] = set()
-        sides = [{(e.phase, e.name): e for e in run.entries(None, *place)} for run in self._runs]
-        others = sides[1] if len(sides) > 1 and findings is not None else {}
-        for at, entry in sides[0].items():
-            names = pairs.names_in_b.get(at, at)
-            other = others.get(names)
-            seen.add(names)
-            shown = self._entry(entry, pairs, other, stacks)
-            entries.setdefault(entry.phase, []).append(shown)
-        for at, entry in others.items():
-            if at not in seen:
-                shown = self._entry(None, pairs, entry, stacks)
-                entries.setdefault(entry.phase, []).append(shown)
-        return {
-            "stacks": [[*stack[:_MOST_FRAMES]] for stack in stacks],
-            "phases": [
-                {"phase": phase, "entries": entries[phase]}
-                for phase in sorted(entries, key=phase_order)
-            ],
-            "keys": self._keys(place, pairs),
-        }
+        phases = {phase for run in self._runs for phase in run.phases_at(*place)}
+        compared = findings is not None and len(self._runs) > 1
+        shown = []
+        for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
+            sides = [{call.name: call for call in _calls(run, phase, place)} for run in self._runs]
+            others = sides[1] if compared else {}
+            entries = self._entries(phase, sides[0], others, pairs, stacks)
+            shown.append({"phase": phase, "entries": entries})
+        frames = [[*stack[:_MOST_FRAMES]] for stack in stacks]
+        return {"stacks": frames, "phases": shown, "keys": self._keys(place, pairs, compared)}
+
+    def _entries(
+        self,
+        phase: str,
+        own: Mapping[str, Call],
+        others: dict[str, Call],
+        pairs: _Pairs,
+        stacks: dict[tuple[str, ...], int],
+    ) -> list[_Shown]:
+        shown, seen = [], set()
+        for name, call in own.items():
+            partner = pairs.partner_of(phase, name)
+            seen.add(partner)
+            shown.append(self._entry(phase, call, others.get(partner), pairs, stacks))
+        shown += [
+            self._entry(phase, None, call, pairs, stacks)
+            for name, call in others.items()
+            if name not in seen
+        ]
+        return shown
 
     def _entry(
         self,
-        a: Entry | None,
+        phase: str,
+        a: Call | None,
+        b: Call | None,
         pairs: _Pairs,
-        b: Entry | None,
         stacks: dict[tuple[str, ...], int],
-    ) -> dict[str, Any]:
-        entry = a or b
-        assert entry is not None
-        own = {} if a is None else {record.name: record for record in a.records}
-        others = {} if b is None else {(r.io, r.path): r for r in b.records}
-        shown = []
-        for record in own.values():
-            finding = pairs.of_a.get((entry.phase, record.name))
-            other = others.pop((record.io, record.path), None)
-            if finding is not None and finding.b.name is None:
-                other = None
-            shown.append(self._record(record, other, finding))
-        for record in others.values():
-            finding = pairs.of_b.get((entry.phase, record.name))
-            if a is None or finding is not None:
-                shown.append(self._record(None, record, finding))
+    ) -> _Shown:
+        call = a or b
+        assert call is not None
+        found = pairs.of_entry(phase, call.name)
+        if found and (a is None or a.entry is None) and (b is None or b.entry is None):
+            records = [self._pair(None, None, finding) for finding in found]
+        else:
+            records = [*self._records(phase, a, b, pairs)]
+        head = call.content
+        class_name = Entry(call.name, "", 0, 0, 0, None).class_name
         return {
-            **known(n=entry.name, c=entry.class_name or None, parent=entry.parent),
-            **{"o": entry.opening, "t": [entry.seq, entry.end]},
-            **known(st=stacks.setdefault(entry.stack, len(stacks)) if entry.stack else None),
-            **known(token=entry.token),
-            "r": shown,
+            **known(n=call.name, c=class_name or None, parent=head.get("parent")),
+            **{"o": head.get("opening") or 0, "t": [call.seq, head.get("end")]},
+            **known(st=stacks.setdefault(call.stack, len(stacks)) if call.stack else None),
+            **known(token=head.get("token")),
+            "r": records,
         }
 
-    def _record(
-        self, a: Record | None, b: Record | None, finding: Finding | None
-    ) -> dict[str, Any]:
-        record = a or b
-        assert record is not None
-        shown: dict[str, Any] = {"n": record.name, "io": record.io, "path": record.path}
-        if record.argument:
-            shown["arg"] = record.argument
-        sides = [None if one is None else _leaf(one.leaf) for one in (a, b)]
+    def _records(
+        self, phase: str, a: Call | None, b: Call | None, pairs: _Pairs
+    ) -> Iterable[_Shown]:
+        """Yield the records of a call, those of B alone last."""
+        others = {} if b is None else {(value.io, value.path): value for value in b.values()}
+        for value in () if a is None else a.values():
+            assert a is not None
+            finding = pairs.of_a.get((phase, _record_name(a.name, value)))
+            other = others.pop((value.io, value.path), None)
+            if finding is not None and finding.b.name is None:
+                other = None
+            yield self._pair((a.name, value), other, finding)
+        for value in others.values():
+            assert b is not None
+            finding = pairs.of_b.get((phase, _record_name(b.name, value)))
+            if a is None or (finding is not None and finding.a.name is None):
+                yield self._pair(None, value, finding, name=_record_name(b.name, value))
+
+    def _pair(
+        self,
+        a: tuple[str, Value] | None,
+        b: Value | None,
+        finding: Finding | None,
+        name: str = "",
+    ) -> _Shown:
+        own = None if a is None else a[1]
+        value = own or b
+        shown: _Shown
         if finding is not None:
-            shown["s"] = finding.status.value
+            shown = {"n": finding.record, "io": finding.io, "path": finding.path}
+            shown |= known(arg=finding.argument or None)
+        else:
+            assert value is not None
+            name = name or _record_name(a[0], value) if a else name
+            shown = {"n": name, "io": value.io, "path": value.path}
+            shown |= known(arg=value.argument or None)
+        sides = [None if one is None else _of_leaf(one.leaf) for one in (own, b)]
+        if finding is not None:
+            shown |= _outcome(finding)
             of = (finding.a, finding.b)
             sides = [
-                _side(one) if side is None and one.name is not None else side
+                _of_side(one) if side is None and one.name is not None else side
                 for side, one in zip(sides, of)
             ]
-            shown |= known(d=number_to_json(finding.distance))
-            if finding.metrics is not None:
-                values = {name: getattr(finding.metrics, name) for name in _METRICS}
-                shown["m"] = known(**{n: number_to_json(v) for n, v in values.items()})
-            said = (*finding.notes, *finding.suspicions, *finding.compared_by)
-            if said:
-                shown["notes"] = [all_said((one,)) for one in said]
-        elif a is not None and b is not None:
-            shown["s"] = _agreement(a.leaf, b.leaf)
-        for name, side, one in zip("ab", sides, (a, b)):
+        elif own is not None and b is not None:
+            shown["s"] = _agreement(own.leaf, b.leaf)
+        records = [None if one is None else one.record for one in (own, b)]
+        return self._with_elements(shown, sides, records, finding)
+
+    def _with_elements(
+        self,
+        shown: _Shown,
+        sides: Sequence[_Shown | None],
+        records: Sequence[Record | None],
+        finding: Finding | None,
+    ) -> _Shown:
+        for name, side, record in zip("ab", sides, records):
             if side is not None:
-                shown[name] = side | known(first=self._elements.first(one))
-        agrees = finding is None or finding.status.agrees
-        if not agrees and a is not None and b is not None:
+                if record is not None and record.leaf.why is not None:
+                    side = side | {"why": all_said((record.leaf.why,))}
+                shown[name] = side | known(first=self._elements.first(record))
+        a, b = records
+        if finding is not None and not finding.status.agrees and a is not None and b is not None:
             shown |= known(e=self._elements.error(a, b))
         return shown
 
-    def _keys(self, place: Place, pairs: _Pairs) -> list[dict[str, Any]]:
+    def _keys(self, place: Place, pairs: _Pairs, compared: bool) -> list[_Shown]:
         saves = [{(d.key, d.micro_step): d for d in r.key_data(None, *place)} for r in self._runs]
-        if len(saves) > 1 and pairs.compared:
-            b_only = [at for at in saves[1] if at not in saves[0]]
-        else:
-            saves, b_only = saves[:1], []
-        found = []
-        for at in [*saves[0], *b_only]:
-            one, other = saves[0].get(at), saves[1].get(at) if len(saves) > 1 else None
-            found.append({"key": at[0], "micro_step": at[1], "r": self._of_key(one, other, pairs)})
-        return found
+        others = saves[1] if compared else {}
+        return [
+            {"key": at[0], "micro_step": at[1], "r": self._saved(saves[0].get(at), b, pairs)}
+            for at in {**saves[0], **others}
+            for b in (others.get(at),)
+        ]
 
-    def _of_key(
-        self, a: KeyDatum | None, b: KeyDatum | None, pairs: _Pairs
-    ) -> list[dict[str, Any]]:
+    def _saved(self, a: KeyDatum | None, b: KeyDatum | None, pairs: _Pairs) -> list[_Shown]:
         datum = a or b
         assert datum is not None
-        at = datum.micro_step
-        own = {} if a is None else {record.name: record for record in a.records}
-        others = {} if b is None else {record.name: record for record in b.records}
-        return [
-            self._record(own.get(name), others.get(name), pairs.of_keys.get((name, at)))
-            for name in {**own, **others}
-        ]
+        own, others = (
+            {} if side is None else {record.name: record for record in side.records}
+            for side in (a, b)
+        )
+        found = []
+        for name in {**own, **others}:
+            finding = pairs.of_keys.get((name, datum.micro_step))
+            records = own.get(name), others.get(name)
+            one = records[0] or records[1]
+            assert one is not None
+            shown: _Shown = {"n": name, "io": "data", "path": one.path}
+            shown |= {} if finding is None else _outcome(finding)
+            sides = [None if record is None else _of_side(record.leaf) for record in records]
+            found.append(self._with_elements(shown, sides, records, finding))
+        return found
+
+
+def _calls(run: Run, phase: str, place: Place) -> Iterable[Call]:
+    return calls_of(run, phase, *place, files=True) if phase in run.phases_at(*place) else ()
 
 
 class _Pairs:
@@ -160,59 +208,86 @@ class _Pairs:
         self.of_a: dict[tuple[str, str], Finding] = {}
         self.of_b: dict[tuple[str, str], Finding] = {}
         self.of_keys: dict[tuple[str, int], Finding] = {}
-        #: What an entry of A is called in B, where that is another name.
-        self.names_in_b: dict[tuple[str, str], tuple[str, str]] = {}
-        self.compared = False
+        self._entries: dict[tuple[str, str], list[Finding]] = {}
+        self._partners: dict[tuple[str, str], str] = {}
         for finding in findings:
-            self.compared = True
-            phase = finding.phase or ""
+            phase, a, b = finding.phase or "", finding.a.name, finding.b.name
             if finding.key is not None:
                 self.of_keys[finding.record, finding.micro_step or 0] = finding
                 continue
-            if finding.a.name is not None:
-                self.of_a[phase, finding.a.name] = finding
-            if finding.b.name is not None:
-                self.of_b[phase, finding.b.name] = finding
-            if finding.a.name and finding.b.name and finding.a.name != finding.b.name:
-                own, other = (_entry_of(name, finding) for name in (finding.a.name, finding.b.name))
-                self.names_in_b[phase, own] = phase, other
+            if finding.entry is not None:
+                self._entries.setdefault((phase, finding.entry), []).append(finding)
+            if a is not None:
+                self.of_a[phase, a] = finding
+            if b is not None:
+                self.of_b[phase, b] = finding
+            if a is not None and b is not None and a != b:
+                self._partners[phase, _entry_of(a, finding)] = _entry_of(b, finding)
+
+    def of_entry(self, phase: str, entry: str) -> list[Finding]:
+        """Return the pairs of an entry, by what the findings call it; [] if none is listed."""
+        return self._entries.get((phase, entry), [])
+
+    def partner_of(self, phase: str, entry: str) -> str:
+        """Return what an entry of A is called in B."""
+        return self._partners.get((phase, entry), entry)
+
+
+def _record_name(entry: str, value: Value) -> str:
+    head = entry if value.io == PARAMETERS_GRAD else f"{entry}.{value.io}"
+    return f"{head}.{value.path}"
 
 
 def _entry_of(record: str, finding: Finding) -> str:
-    tail = ".".join(filter(None, (finding.io, finding.path)))
-    return record.removesuffix(f".{tail}")
+    parts = (finding.path,) if finding.io == PARAMETERS_GRAD else (finding.io, finding.path)
+    return record.removesuffix("." + ".".join(filter(None, parts)))
 
 
-def _agreement(a: Leaf, b: Leaf) -> str:
-    """Return the status of two records of which it is known that they agree."""
-    if a.fingerprint is not None and a.fingerprint == b.fingerprint:
-        return "identical"
-    same = all(getattr(a, n) == getattr(b, n) for n in ("max", "min", "mean", "norm", "value"))
-    return "identical" if same else "within_tolerance"
-
-
-def _leaf(leaf: Leaf) -> dict[str, Any]:
-    shown = _values(leaf)
-    shown |= known(file=leaf.data_name)
-    if leaf.why is not None:
-        shown["why"] = all_said((leaf.why,))
+def _outcome(finding: Finding) -> _Shown:
+    """Return what was compared of a pair."""
+    shown = {"s": finding.status.value} | known(d=number_to_json(finding.distance))
+    if finding.metrics is not None:
+        values = {name: getattr(finding.metrics, name) for name in _METRICS}
+        shown["m"] = known(**{name: number_to_json(value) for name, value in values.items()})
+    said = (*finding.notes, *finding.suspicions, *finding.compared_by)
+    if said:
+        shown["notes"] = [all_said((one,)) for one in said]
     return shown
 
 
-def _side(side: Side) -> dict[str, Any]:
-    return _values(side) | known(file=side.data_name)
+def _agreement(a: LeafJson, b: LeafJson) -> str:
+    """Return the status of two values of which it is known that they agree."""
+    if a.get("fingerprint") is not None and a.get("fingerprint") == b.get("fingerprint"):
+        return "identical"
+    names = ("Max", "Min", "Mean", "Norm", "value")
+    same = all(a.get(name) == b.get(name) for name in names)
+    return "identical" if same else "within_tolerance"
 
 
-def _values(of: Leaf | Side) -> dict[str, Any]:
-    numbers = {name: number_to_json(getattr(of, name)) for name in ("max", "min", "mean", "norm")}
+def _of_leaf(leaf: LeafJson) -> _Shown:
+    numbers = {name: number_to_json(statistic(leaf, name.title())) for name in _STATISTICS}
+    return known(
+        dtype=leaf.get("dtype"),
+        shape=leaf.get("shape"),
+        **numbers,
+        nan=leaf.get("nan_count"),
+        inf=leaf.get("inf_count"),
+        fp=leaf.get("fingerprint"),
+        value=_value(leaf.get("value", leaf.get("text"))),
+        file=leaf.get("data_name"),
+    )
+
+
+def _of_side(of: Side | Leaf) -> _Shown:
     return known(
         dtype=of.dtype,
         shape=None if of.shape is None else [*of.shape],
-        **numbers,
+        **{name: number_to_json(getattr(of, name)) for name in _STATISTICS},
         nan=of.nan_count,
         inf=of.inf_count,
         fp=of.fingerprint,
         value=_value(of.value),
+        file=of.data_name,
     )
 
 

@@ -6,14 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, Severity
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.report.page.blocks import logarithmic
-from mindrlhf_msprobe.report.page.calls import Call, calls_of
+from mindrlhf_msprobe.report.page.calls import Measured, calls_of, larger, measured
 from mindrlhf_msprobe.report.page.heat import Heat, Measure, Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -73,7 +72,7 @@ class Item:
         self.different += 1
         if finding.status in _ONE_SIDED:
             self.one_sided[_ONE_SIDED[finding.status]] += 1
-        self.distance = _larger(self.distance, finding.distance)
+        self.distance = larger(self.distance, finding.distance)
 
 
 @dataclass
@@ -143,8 +142,8 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
     agreements: dict[Place, list[Agreement]] = {}
     for agreement in comparison.agreements:
         agreements.setdefault((agreement.step, agreement.rank), []).append(agreement)
-    for (step, rank), findings in groupby(comparison.findings, lambda f: (f.step, f.rank)):
-        _pairs_of_place(found, (step, rank), findings, agreements.pop((step, rank), []), runs)
+    for place, findings in comparison.by_place():
+        _pairs_of_place(found, place, findings, agreements.pop(place, []), runs)
     for place, left in sorted(agreements.items()):
         _pairs_of_place(found, place, (), left, runs)
     first = comparison.verdict.first_divergence
@@ -208,20 +207,20 @@ class _PairOfCalls:
         agrees = finding.status is Status.IDENTICAL
         distance = 0.0 if agrees else finding.distance
         if finding.io in ("input", "parameters"):
-            self.given = _larger(self.given, distance)
+            self.given = larger(self.given, distance)
             return
         self.status = max(self.status, status)
-        self.distance = _larger(self.distance, distance)
+        self.distance = larger(self.distance, distance)
         error = 0.0 if agrees else finding.metrics.max_abs_err if finding.metrics else None
-        self.error = _larger(self.error, error)
+        self.error = larger(self.error, error)
         for side, of in enumerate((finding.a, finding.b)):
             if _is_number(of.norm):
-                self.norms[side] = _larger(self.norms[side], float(of.norm))
+                self.norms[side] = larger(self.norms[side], float(of.norm))
         self.non_finite += max(
             (of.nan_count or 0) + (of.inf_count or 0) for of in (finding.a, finding.b)
         )
 
-    def agree(self, a: Call, b: Call | None, status: int) -> None:
+    def agree(self, a: Measured, b: Measured | None, status: int) -> None:
         """Take a call of which all records agree."""
         self.status = self.whole = status
         self.norms = [a.norm, a.norm if b is None else b.norm]
@@ -251,12 +250,13 @@ def _growth(returned: float, given: float) -> float | None:
 def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, _PairOfCalls]]:
     """Yield the calls of a phase of which everything agrees but for what was listed."""
     at = agreement.phase, agreement.step, agreement.rank
-    others: dict[str, Call] = {}
+    others: dict[str, Measured] = {}
     if agreement.within_tolerance and len(runs) > 1:
-        others = {call.name: call for call in calls_of(runs[1], *at)}
+        others = {call.name: measured(call) for call in calls_of(runs[1], *at)}
     for call in calls_of(runs[0], *at):
         pair = _PairOfCalls()
-        pair.agree(call, others.get(call.name), 1 if agreement.within_tolerance else 0)
+        status = 1 if agreement.within_tolerance else 0
+        pair.agree(measured(call), others.get(call.name), status)
         yield call.name, pair
 
 
@@ -266,25 +266,38 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
     counted = _findings_by_place([] if check is None else check.all_findings)
     for step, rank in sorted(run.places):
         seen = found.place(step, rank)
-        of_place = counted.get((step, rank), {}) | counted.get((step, None), {})
+        of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
         begun: dict[str, float] = {}
-        entries: dict[str, list[Call]] = {}
+        codes: dict[str, list[tuple[str, list[int]]]] = {}
         for phase in run.phases_at(step, rank):
-            calls = entries[phase] = [*calls_of(run, phase, step, rank)]
-            begun[phase] = min((call.seq for call in calls), default=math.inf)
-        for phase in sorted(begun, key=lambda p: (begun[p], phase_order(p))):
-            item = seen.item("phase", phase)
-            item.compared = sum(call.records for call in entries[phase])
-            for call in entries[phase]:
-                findings = of_place.get((phase, call.name), 0)
-                codes = [logarithmic(call.norm), logarithmic(call.largest)]
-                counts = [min(n, _MOST_COUNTED) for n in (call.non_finite, findings)]
-                found.heat.put((step, rank), phase, call.name, codes + counts)
+            of_phase = codes[phase] = []
+            begun[phase] = math.inf
+            for call in calls_of(run, phase, step, rank):
+                begun[phase] = min(begun[phase], call.seq)
+                findings = of_place[phase, call.name]
+                of_phase.append((call.name, _codes(measured(call), findings)))
+        for phase in sorted(begun, key=lambda name: (begun[name], phase_order(name))):
+            seen.item("phase", phase).compared = len(codes[phase])
+            for name, of_call in codes[phase]:
+                found.heat.put((step, rank), phase, name, of_call)
         for key in sorted(run.keys_at(step, rank), key=usual_place):
             seen.put_in_usual_order("key", key).compared = 1
+    count_findings(found, [] if check is None else check.all_findings)
+    return found
+
+
+def _codes(seen: Measured, findings: int) -> list[int]:
+    logs = [logarithmic(seen.norm), logarithmic(seen.largest)]
+    return logs + [min(number, _MOST_COUNTED) for number in (seen.non_finite, findings)]
+
+
+def count_findings(overview: Overview, findings: Iterable[CheckFinding]) -> None:
+    """Count the findings of each phase and key of each place."""
+    counted = _findings_by_place(findings)
+    for (step, rank), seen in overview.places.items():
+        of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
         for (what, name), item in seen.items.items():
             item.findings = sum(n for at, n in of_place.items() if name == at[what == "key"])
-    return found
 
 
 def _findings_by_place(
@@ -360,13 +373,6 @@ def strip_of(
             counts = [item.compared, item.different, number_to_json(item.distance), item.findings]
             items.append([what, names.index(name), number, *times, *counts, flags])
     return {"places": found}
-
-
-def _larger(a: float | None, b: float | None) -> float | None:
-    """Return the larger of two values; a NaN is larger than any."""
-    if a is None or b is None:
-        return b if a is None else a
-    return b if not b <= a else a
 
 
 def _is_number(value: Any) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 SCHEMA = 1
 _MOST_DETAILS = 6_000_000  # characters of all places in full
 _MOST_SAMPLES = 2_000_000
-_FEW_RECORDS = 60_000  # of all places: so few are all shown in full
+_FEW_RECORDS = 20_000  # of all places: so few are all shown in full
 _MARK = b'<meta name="generator" content="mindrlhf_msprobe">'
 _BEGIN = 1024  # bytes of a page in which it stands
 _AROUND = 1  # steps before and after what is of interest
@@ -135,6 +134,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     interest = _interest(shown)
     if comparison is not None:
         seen = overview.of_pair(comparison, runs, interest)
+        overview.count_findings(seen, shown.findings)
         measures = overview.PAIR_MEASURES
     else:
         seen = overview.of_run(runs[0], shown.checks[0] if shown.checks else None, interest)
@@ -320,8 +320,7 @@ def _findings_of(
     if comparison is None:
         return {}
     wanted = {*places}
-    groups = groupby(comparison.findings, lambda finding: (finding.step, finding.rank))
-    return {place: tuple(group) for place, group in groups if place in wanted}
+    return {at: tuple(found) for at, found in comparison.by_place() if at in wanted}
 
 
 def _samples(

@@ -10,7 +10,6 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.elements import elements_of
-from mindrlhf_msprobe.checks.reading.values import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import LAYERS, Need, rule
 from mindrlhf_msprobe.checks.rules.history.past import LEAST_PAST, Past
@@ -18,6 +17,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 
 _FEWEST_ELEMENTS = 256  # of an output whose kurtosis is computed

@@ -10,13 +10,13 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.elements import elements_of
-from mindrlhf_msprobe.checks.reading.values import LeafJson, is_float, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, place_of
 from mindrlhf_msprobe.checks.registry.rule import LAYERS, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, statistic
 
 _ROUTER = re.compile(r"(?i)router|gate|gating|moe|topk|expert")
 _EXPERT_KEYS = ("tokens_per_expert", "expert_load", "expert_tokens")

@@ -9,7 +9,6 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.journals import Journal
-from mindrlhf_msprobe.checks.reading.values import non_finite, numbers_of
 from mindrlhf_msprobe.checks.reading.views import (
     EntryView,
     RecordView,
@@ -32,6 +31,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.health import Evidence
 from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.storage.reading.leaf_json import non_finite, numbers_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.reading.values import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.phases import SCALE_KEYS, may_be_mask
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimizer_state
 
 #: Events of one kind that are kept of a phase; the first ones decide.

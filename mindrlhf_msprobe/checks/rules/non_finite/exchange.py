@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.checks.reading.entries import EntryView
 from mindrlhf_msprobe.checks.reading.journals import Journal
-from mindrlhf_msprobe.checks.reading.values import LeafJson, non_finite
 from mindrlhf_msprobe.checks.rules.non_finite.events import (
     DATA,
     GRADIENT,
@@ -22,6 +21,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.events import (
     Event,
 )
 from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 #: Begin (False) or end (True) of an entry: phase, name, which.

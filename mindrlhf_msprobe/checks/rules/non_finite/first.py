@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import NON_FINITE_MARKS
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import NUMBERS, rule
 from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, equal_rewards
@@ -19,6 +18,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import CheckFinding, Place, Severity
+from mindrlhf_msprobe.storage.reading.leaf_json import NON_FINITE_MARKS
 
 _MOST_MORE = 8  # further births of one step that are reported
 _MOST_MASKS = 10_000  # cells whose -inf is known to do no harm

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.values import numbers_of
 from mindrlhf_msprobe.checks.reading.views import Step, place_of, value_of
 from mindrlhf_msprobe.checks.rules.non_finite.events import Event, Events
 from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
@@ -16,6 +15,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Severity
 from mindrlhf_msprobe.phases import OVERFLOW
+from mindrlhf_msprobe.storage.reading.leaf_json import numbers_of
 
 
 class Scales:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.checks.reading.journals import Journal
-from mindrlhf_msprobe.checks.reading.values import LARGEST, LeafJson, non_finite, statistic
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView
 from mindrlhf_msprobe.checks.rules.non_finite.events import Event
+from mindrlhf_msprobe.storage.reading.leaf_json import LARGEST, LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _MOST = 4

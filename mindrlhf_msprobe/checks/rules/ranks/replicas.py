@@ -11,12 +11,12 @@ import numpy as np
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.records import Named, Records
-from mindrlhf_msprobe.checks.reading.values import LeafJson, numbers_of
 from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, numbers_of
 
 _MOST_SHOWN = 4
 _FEW = 0.2  # of the parameters: so many may be shards, of experts say

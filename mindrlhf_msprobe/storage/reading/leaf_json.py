@@ -1,4 +1,4 @@
-"""What rules read of a leaf's JSON: statistics as numbers, and whether they are finite.
+"""What is read of a leaf's JSON: statistics as numbers, and whether they are finite.
 
 A leaf here is the JSON object that stands in the journal (`storage/leaves.py`): reading it makes no
 object, and a pass over a run has millions of them.
@@ -7,11 +7,13 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
+from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.leaves import child_path
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 LeafJson = Mapping[str, Any]
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
@@ -52,6 +54,20 @@ def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJ
             found.append((at, item))
         elif item and depth < DEEPEST:
             _collect(item, at, depth + 1, found)
+
+
+def values_of(line: Mapping[str, Any]) -> Iterator[tuple[str, str, LeafJson]]:
+    """Yield part (`input_args`, `output`, …), path and leaf of the values of a line's JSON."""
+    parts: Iterable[tuple[str, str, Any]] = ((part, "", line.get(part)) for part in PARTS)
+    if holds_gradients(line["entry"]):
+        gradients = line.get(PARAMETERS_GRAD)
+        if type(gradients) is dict:
+            parts = JournalLine(line["entry"], 0, values={PARAMETERS_GRAD: gradients}).parts()
+        else:  # as older versions wrote it
+            parts = JournalLine.from_json(line).parts()
+    for part, at, structure in parts:
+        for path, leaf in flat(structure, at):
+            yield part, path, leaf
 
 
 def statistic(leaf: LeafJson, name: str) -> float | None:
