@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.config import ProbeConfig, section_of
@@ -10,8 +12,6 @@ from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import is_optimizer_state
-
-import re  # isort: skip
 
 
 def next_recording(
@@ -22,6 +22,7 @@ def next_recording(
     cell: str | None = None,
     elements: bool = False,
     first: int | None = None,
+    also: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Return an msprobe_config section that records a place more closely.
 
@@ -30,6 +31,7 @@ def next_recording(
         cell: this cell and what lies in it alone.
         elements: with full tensors (`task: tensor`) instead of statistics.
         first: the first step; None: the place's.
+        also: settings without which a run did not record so.
 
     None where no phase is known, PrecisionDebugger recorded the run, or the run itself was recorded
     so already.
@@ -40,12 +42,13 @@ def next_recording(
         return None
     start = place.step if first is None else first
     section = section_of(config, known, start, place.step)
+    section |= also or {}
     if elements:
         section["task"] = "tensor"
     section |= _of_cell(cell)
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
-    return None if _is_there(run, place, known, section) else section
+    return None if _is_there(run, place, known, section, also or {}) else section
 
 
 def _of_cell(cell: str | None) -> dict[str, Any]:
@@ -61,12 +64,23 @@ def _known_phases(config: ProbeConfig | None, names: tuple[str, ...]) -> list[Ph
     return [table[name] for name in names if name in table and name != UNNAMED_PHASE]
 
 
-def _is_there(run: Run, place: Place, phases: list[Phase], section: dict[str, Any]) -> bool:
+#: How what enters an optimizer, and what it keeps, is recorded: gradients as they are after they
+#: were added up, reduced, unscaled and clipped, and the state that the update left.
+AT_OPTIMIZER = {"key_data_dump": True, "task": "grad_probe", "optimizer_state": True}
+#: How parameters are recorded so that networks can be told apart by them.
+PARAMETERS = {"key_data_dump": True, "parameters": True, "fingerprint": True}
+
+
+def _is_there(
+    run: Run, place: Place, phases: list[Phase], section: dict[str, Any], also: Mapping[str, Any]
+) -> bool:
     """Return whether a run recorded a place so already, and has kept it."""
     rank = place.rank or 0
     if any(run.is_thinned(kind, place.step, rank) for kind in thinned.KINDS):
         return False
-    return _was_recorded(run.config(rank), phases, section)
+    config = run.config(rank)
+    has = config is not None and all(getattr(config, key) == to for key, to in also.items())
+    return has and _was_recorded(config, phases, section)
 
 
 def _was_recorded(config: ProbeConfig | None, phases: list[Any], section: dict[str, Any]) -> bool:

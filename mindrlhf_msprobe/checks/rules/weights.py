@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +27,12 @@ from mindrlhf_msprobe.checks.registry.rule import (
     rule,
     steps,
 )
-from mindrlhf_msprobe.checks.rules.rl.rows import begins_with_random_weights
+from mindrlhf_msprobe.checks.rules.rl.rows import actor_and_reference, begins_with_random_weights
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES
+from mindrlhf_msprobe.storage.records import cell_name
 
 _TRAINING = "actor_update"
 _FOLLOWING = (GENERATE, "actor_compute_log_prob")
@@ -73,6 +74,7 @@ def _finding(
     same: object,
     idle: bool = False,
     severity: Severity | None = None,
+    next_step: Callable[[Place], dict[str, Any] | None] | None = None,
     **params: object,
 ) -> Found:
     """Return a finding about parameters, at the first of them.
@@ -80,6 +82,7 @@ def _finding(
     Args:
         idle: they are those of experts without tokens, which is no fault of theirs.
         severity: another than the rule's.
+        next_step: what to record next of a place; None: its phase.
     """
     names = sorted(versions, key=lambda name: versions[name].place.order)
     shown = [versions[name] for name in names[:_SHOWN]]
@@ -89,7 +92,7 @@ def _finding(
         evidence=[Evidence(v.place, {"fingerprint": v.fingerprint, "norm": v.norm}) for v in shown],
         severity=Severity.NOTE if idle else severity,
         causes=("check_weights.cause_no_tokens",) if idle else None,
-        next_step=check.next_recording(shown[0].place),
+        next_step=(next_step or check.next_recording)(shown[0].place),
         same=(same, idle),
     )
 
@@ -189,8 +192,19 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
             random = begins_with_random_weights(check.run)
             severity = Severity.NOTE if random else None
             yield _finding(
-                check, "reference", found, (), severity=severity, total=total, random=random
+                check,
+                "reference",
+                found,
+                (),
+                severity=severity,
+                next_step=partial(_to_tell_apart, check),
+                total=total,
+                random=random,
             )
+
+
+def _to_tell_apart(check: Check, at: Place) -> dict[str, Any] | None:
+    return actor_and_reference(check, at, cell_name(at.entry or ""))
 
 
 @rule(

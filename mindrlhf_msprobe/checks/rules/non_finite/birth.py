@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.next_config import AT_OPTIMIZER
 from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.views import (
     EntryView,
@@ -30,7 +31,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.health import Evidence
-from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.phases import UPDATE_PHASES, phase_table
 from mindrlhf_msprobe.storage.reading.leaf_json import non_finite, numbers_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
@@ -66,14 +67,8 @@ class Telling:
             said = message("check_non_finite.also", what=said)
         cell = None if event.entry is None else event.entry.cell
         own = len(ranks) == 1
-        if event.kind == PARAMETER:
-            phases = [name for name in UPDATE_PHASES if name in self._check.run.phases]
-            following = self._check.next_recording(
-                event.place,
-                phases=(*phases, event.phase or ""),
-                first=self._first_to_record(event.place.step),
-                cell=cell,
-            )
+        if event.kind == PARAMETER or (cell is not None and is_optimizer_state(cell)):
+            following = self._around_the_update(event)
         elif any("data_name" in leaf for *_, leaf in event.records):
             following = None  # its elements are there
         elif event.kind == DATA:
@@ -92,6 +87,29 @@ class Telling:
             same=("born", *event.what),
             ranks=ranks,
         )
+
+    def _around_the_update(self, event: Event) -> dict[str, Any] | None:
+        """Return how to record the update that may have made a parameter not finite.
+
+        What enters the optimizer and what it keeps; where that is there, all elements.
+        """
+        run, place = self._check.run, event.place
+        config = run.config(place.rank or 0)
+        table = phase_table({}) if config is None else config.phase_table()
+        role = table[place.phase].role if place.phase in table else None
+        updates = [name for name in UPDATE_PHASES if name in run.phases]
+        own = [name for name in updates if table[name].role == role] or updates
+        of_state = event.kind != PARAMETER
+        where: dict[str, Any] = {
+            "phases": tuple(dict.fromkeys((*own, place.phase or ""))),
+            "first": place.step if of_state else self._first_to_record(place.step),
+            "cell": None if event.entry is None else event.entry.cell,
+        }
+        closer = self._check.next_recording(place, also=AT_OPTIMIZER, **where)
+        if closer is None:
+            also = {"optimizer_state": True}
+            closer = self._check.next_recording(place, elements=True, also=also, **where)
+        return closer
 
     def shown(self, event: Event, rank: int | None = None) -> Iterator[Evidence]:
         """Yield what shows an event: it, what its entry was given, what came before and after."""

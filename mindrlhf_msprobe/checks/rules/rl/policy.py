@@ -11,6 +11,7 @@ from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.reading.views import Step, place_of
 from mindrlhf_msprobe.checks.registry.rule import key, rule, steps
 from mindrlhf_msprobe.checks.rules.rl.rows import (
+    actor_and_reference,
     begins_with_random_weights,
     floats_of,
     inputs_of,
@@ -65,10 +66,7 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
                     Evidence(place_of(own), {"mean": float(np.nanmean(ours))}),
                     Evidence(place_of(other), {"mean": float(np.nanmean(theirs))}),
                 ],
-                next_step=check.next_recording(
-                    place_of(other),
-                    phases=("actor_compute_log_prob", "reference_compute_log_prob"),
-                ),
+                next_step=actor_and_reference(check, place_of(other)),
                 same="reference",
             )
             break

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.next_config import PARAMETERS
 from mindrlhf_msprobe.checks.reading.views import Step, value_of
+from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.phases import GENERATE, LOSS_INPUTS
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -117,3 +120,18 @@ def _flat(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield from _flat(item, (*path, str(name)))
     elif path:
         yield path, content
+
+
+def actor_and_reference(check: Check, at: Place, cell: str | None = None) -> dict[str, Any] | None:
+    """Return how to record what tells the reference from the actor, in the step of a place.
+
+    Their parameters, with the statistics of every cell; where those are there, all elements.
+
+    Args:
+        cell: of which elements are enough.
+    """
+    phases = ("actor_compute_log_prob", "reference_compute_log_prob")
+    told = check.next_recording(at, phases=phases, also=PARAMETERS)
+    if told is None:
+        told = check.next_recording(at, phases=phases, cell=cell, elements=True)
+    return told
