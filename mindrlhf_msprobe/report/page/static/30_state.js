@@ -1,0 +1,111 @@
+// What is shown, kept in the URL fragment: a reload or a link shows the same.
+(function () {
+  "use strict";
+  const R = window.report;
+  const KEYS = [
+    "view", "step", "rank", "phase", "direction", "measure", "columns", "cell", "entry", "record",
+    "key", "micro_step", "finding", "q", "sort", "status", "io", "scope", "lang", "theme",
+  ];
+  const NUMBERS = new Set(["step", "rank", "micro_step", "finding"]);
+  /** Return the place of the answer; nothing of it may be known. */
+  R.answerPlace = () => (R.head.answer && R.head.answer.place) || {};
+
+  R.directionOf = function (entry) {
+    const found = /\.(forward|backward|parameters_grad)(\.|$)/.exec(entry);
+    return found ? found[1] : "forward";
+  };
+
+  // What names one thing: a link elsewhere leaves it behind.
+  const TARGETS = ["cell", "entry", "record", "key", "micro_step", "finding"];
+  R.state = {};
+
+  function read(fragment) {
+    const found = {};
+    for (const [name, value] of new URLSearchParams(fragment.replace(/^#/, ""))) {
+      if (!KEYS.includes(name) || value === "") continue;
+      if (NUMBERS.has(name)) {
+        if (/^-?\d+$/.test(value)) found[name] = Number(value);
+      } else found[name] = value;
+    }
+    return found;
+  }
+
+  function written(state) {
+    const given = new URLSearchParams();
+    for (const key of KEYS)
+      if (R.known(state[key]) && state[key] !== "") given.set(key, state[key]);
+    return "#" + given.toString();
+  }
+
+  /** Fill in what the fragment leaves open: the place of the answer, else the first place. */
+  function completed(found) {
+    const head = R.head;
+    const at = R.answerPlace();
+    const { steps, ranks, cells } = head.places;
+    const state = { ...found };
+    if (!R.known(state.step) && !R.known(state.rank)) {
+      const first = cells[0];
+      state.step = at.step ?? (first ? steps[first[0]] : null);
+      state.rank = at.rank ?? (first ? ranks[first[1]] : null);
+      const asked = ["phase", ...TARGETS].some((key) => R.known(state[key]));
+      if (!asked && (state.view ?? R.views[0].name) === "where" && at.view === "where")
+        for (const key of ["phase", ...TARGETS]) if (R.known(at[key])) state[key] = at[key];
+    }
+    if (!steps.includes(state.step)) state.step = steps[0] ?? null;
+    if (!ranks.includes(state.rank)) state.rank = ranks[0] ?? null;
+    if (!R.views.some((view) => view.name === state.view)) state.view = R.views[0].name;
+    if (!head.phases.includes(state.phase)) delete state.phase;
+    return state;
+  }
+
+  /** Return what a link of Python or of the page says, as a state. */
+  function target(link) {
+    const state = { ...R.state };
+    for (const key of TARGETS) delete state[key];
+    for (const [name, value] of Object.entries(link))
+      if (KEYS.includes(name)) state[name] = value;
+    if (typeof link.phase === "number") state.phase = R.head.phases[link.phase];
+    if (typeof link.key === "number") state.key = R.head.keys[link.key];
+    if (link.entry && !link.direction)
+      state.direction = R.directionOf(link.entry);
+    if (link.cell && !link.direction) delete state.direction;
+    if (!link.view && (link.entry || link.key || link.phase)) state.view = "where";
+    return state;
+  }
+
+  R.href = (link) => written(target(link));
+
+  let changing = null;
+  function take(next) {
+    const before = R.state;
+    const changed = new Set(KEYS.filter((key) => before[key] !== next[key]));
+    R.state = next;
+    if (changed.size && changing) changing(changed);
+  }
+
+  /** Change what is shown; `replace`: without a step in the browser's history. */
+  R.go = function (changes, replace) {
+    const state = { ...R.state, ...changes };
+    for (const [key, value] of Object.entries(state)) if (!R.known(value)) delete state[key];
+    const fragment = written(state);
+    take(completed(state));
+    if (fragment === location.hash) return;
+    if (replace) history.replaceState(null, "", fragment);
+    else history.pushState(null, "", fragment);
+  };
+
+  /** Go where a link leads. */
+  R.follow = function (link) {
+    const state = target(link);
+    for (const key of KEYS) if (!(key in state)) state[key] = null;
+    R.go(state);
+  };
+
+  R.startState = function (call) {
+    changing = call;
+    R.state = completed(read(location.hash));
+    const moved = () => take(completed(read(location.hash)));
+    window.addEventListener("hashchange", moved);
+    window.addEventListener("popstate", moved);
+  };
+})();

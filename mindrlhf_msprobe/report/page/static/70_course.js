@@ -1,0 +1,303 @@
+// Course: quantities over the steps, both runs in one picture, their difference below it.
+(function () {
+  "use strict";
+  const R = window.report;
+  const { el } = R;
+  // Lines of a picture, and pictures of a group before the others are folded.
+  const LINES = 24;
+  const FIRST = 4;
+  let serial = 0;
+
+  function look() {
+    const style = getComputedStyle(document.documentElement);
+    const value = (name) => style.getPropertyValue(name).trim();
+    return {
+      ink: value("--ink"), faint: value("--faint"), line: value("--line"), page: value("--panel"),
+      a: value("--side-a"), b: value("--side-b"), accent: value("--accent"),
+      size: parseFloat(style.fontSize) * 0.86,
+    };
+  }
+
+  const CONFIG = { displayModeBar: false, displaylogo: false, responsive: true, showTips: false };
+
+  function layout(own, more) {
+    const axis = {
+      gridcolor: own.line, zerolinecolor: own.faint, linecolor: own.line, automargin: true,
+      exponentformat: "e", minexponent: 4, tickfont: { color: own.faint },
+    };
+    const made = {
+      font: { family: "system-ui, sans-serif", size: own.size, color: own.ink },
+      paper_bgcolor: own.page, plot_bgcolor: own.page, margin: { l: 58, r: 12, t: 8, b: 34 },
+      hovermode: "closest", showlegend: false, ...more,
+    };
+    for (const name of ["xaxis", "yaxis", "yaxis2", "yaxis3"])
+      if (made[name]) made[name] = { ...axis, ...made[name] };
+    return made;
+  }
+
+  async function draw(box, traces, shape) {
+    const plotly = await R.charts();
+    if (!plotly) {
+      R.clear(box, R.missing(R.w("no_library")));
+      return null;
+    }
+    if (!box.isConnected) return null;
+    await plotly.newPlot(box, traces, shape, CONFIG);
+    return plotly;
+  }
+
+  /** Draw the histogram of the errors of a stored tensor. */
+  R.histogram = function (box, { edges, counts }) {
+    const own = look();
+    const numbers = edges.map((power) => 10 ** R.number(power));
+    const middle = counts.map((_, i) => `${R.num(numbers[i], 3)} … ${R.num(numbers[i + 1], 3)}`);
+    return draw(box, [{
+      type: "bar", x: counts.map((_, i) => i), y: counts, marker: { color: own.a },
+      customdata: middle, hovertemplate: "|A−B| %{customdata}<br>%{y}<extra></extra>",
+    }], layout(own, {
+      bargap: 0.05,
+      xaxis: { title: { text: "|A−B|" }, tickangle: 0, tickvals: ticks(edges.length),
+        ticktext: ticks(edges.length).map((i) => R.num(numbers[i], 2)).map(String),
+        range: [-0.6, counts.length - 0.4] },
+      yaxis: { title: { text: R.w("elements") }, rangemode: "tozero" },
+    }));
+  }
+
+  function ticks(count) {
+    const every = Math.max(1, Math.ceil(count / 6));
+    return Array.from({ length: count - 1 }, (_, i) => i).filter((i) => i % every === 0);
+  }
+
+  // -- one group -------------------------------------------------------------------------------
+
+  const nameOf = (series) => [series.label, series.statistic, series.phase, R.w("rank_n", { number: series.rank })]
+    .filter((part) => R.known(part) && part !== "").join(" · ");
+
+  // Which save of its step a point is; several stand side by side between two steps.
+  const save = (series, i) => (series.micro_steps ? series.micro_steps[i] || 0 : 0);
+  function across(series) {
+    const most = Math.max(0, ...R.list(series.micro_steps).slice(0, 10000));
+    return series.steps.map((step, i) => step + (0.8 * save(series, i)) / (most + 1));
+  }
+
+  function differences(group) {
+    const other = new Map();
+    const key = (one) => JSON.stringify([one.rank, one.label, one.statistic, one.phase]);
+    for (const one of group) if (one.side === "B") other.set(key(one), one);
+    const found = [];
+    for (const a of group) {
+      const b = a.side === "A" && other.get(key(a));
+      if (!b) continue;
+      const at = new Map(b.steps.map((step, i) => [`${step}.${save(b, i)}`, b.values[i]]));
+      const both = [...a.steps.keys()].filter((i) => at.has(`${a.steps[i]}.${save(a, i)}`));
+      if (!both.length) continue;
+      const take = (list) => both.map((i) => list[i]);
+      found.push({
+        ...a, steps: take(a.steps), micro_steps: a.micro_steps && take(a.micro_steps),
+        values: both.map((i) =>
+          R.number(at.get(`${a.steps[i]}.${save(a, i)}`)) - R.number(a.values[i])),
+      });
+    }
+    return found;
+  }
+
+  const finite = (values) => values.map((v) => {
+    const number = R.number(v);
+    return Number.isFinite(number) ? number : null;
+  });
+
+  function traceOf(series, own, axis, plain) {
+    const mine = series.rank === R.state.rank;
+    const color = plain ? own.ink : series.side === "B" ? own.b : own.a;
+    return {
+      type: "scatter", mode: series.steps.length < 60 ? "lines+markers" : "lines",
+      x: across(series), y: finite(series.values), yaxis: axis, connectgaps: false,
+      line: { color, width: mine && !series.statistic ? 2.2 : 1, dash: series.side === "B" && !plain ? "dash" : "solid" },
+      marker: { size: 5, symbol: series.side === "B" && !plain ? "square-open" : "circle", color },
+      opacity: mine ? 1 : 0.45,
+      name: R.plain(nameOf(series)),
+      hovertemplate: `${R.plain(plain ? "B − A" : R.sideName(series.side))} · ` +
+        `${R.plain(nameOf(series))}<br>%{text}: %{y:.6g}<extra></extra>`,
+      text: series.steps.map((step, i) => `step ${step}` +
+        (series.micro_steps ? ` · ${R.w("micro_step_n", { number: save(series, i) })}` : "")),
+      customdata: series.steps.map((step) => [step, series.rank]),
+    };
+  }
+
+  /** NaN and Inf have no height: crosses at the foot of the picture. */
+  function crosses(group, own) {
+    const x = [], text = [];
+    for (const series of group)
+      series.values.forEach((value, i) => {
+        if (typeof value !== "string" && !(typeof value === "number" && !Number.isFinite(value)))
+          return;
+        x.push(series.steps[i]);
+        text.push(R.plain(`${R.num(value)} · ${R.sideName(series.side)} · ${nameOf(series)}`));
+      });
+    return x.length ? [{
+      type: "scatter", mode: "markers", x, y: x.map(() => 0.02), yaxis: "y3", text,
+      marker: { symbol: "x", size: 8, color: own.accent, line: { width: 1, color: own.page } },
+      hovertemplate: "step %{x}: %{text}<extra></extra>",
+    }] : [];
+  }
+
+  function marksOf(findings, own) {
+    const x = findings.map((finding) => finding.link.step);
+    return x.length ? [{
+      type: "scatter", mode: "markers", x, y: x.map(() => 0.98), yaxis: "y3",
+      customdata: findings.map((finding) => finding.id), meta: "findings",
+      text: findings.map((finding) => R.plain(finding.rule + " · " +
+        R.cut(R.t(finding.text), 58))),
+      marker: { symbol: "triangle-down", size: 11, color: own.accent },
+      hovertemplate: "%{text}<extra></extra>",
+    }] : [];
+  }
+
+  async function chart(box, group, findings) {
+    const own = look();
+    const below = differences(group);
+    const steps = group.flatMap((one) => one.steps).reduce(
+      ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
+    const shown = findings.filter(({ link }) => link.step >= steps[0] && link.step <= steps[1]);
+    const lines = shown.map(({ link }) => ({
+      type: "line", xref: "x", yref: "paper", x0: link.step, x1: link.step, y0: 0, y1: 1,
+      line: { color: own.accent, width: 1, dash: "dot" },
+    }));
+    if (R.known(R.state.step)) lines.push({
+      type: "line", xref: "x", yref: "paper", x0: R.state.step, x1: R.state.step, y0: 0, y1: 1,
+      line: { color: own.faint, width: 1 },
+    });
+    const whole = { domain: [0, 1], range: [0, 1], overlaying: "y", visible: false,
+      fixedrange: true };
+    const plotly = await draw(box, [
+      ...group.map((one) => traceOf(one, own, "y")),
+      ...below.map((one) => traceOf(one, own, "y2", true)),
+      ...crosses(group, own), ...marksOf(shown, own),
+    ], layout(own, {
+      shapes: lines,
+      xaxis: { title: { text: R.w("step") }, anchor: below.length ? "y2" : "y",
+        tickformat: "d", ...(steps[1] - steps[0] < 8 ? { dtick: 1 } : {}),
+        range: [steps[0] - 0.02 * (steps[1] - steps[0]) - 0.3,
+          steps[1] + 0.02 * (steps[1] - steps[0]) + 0.3] },
+      yaxis: { domain: below.length ? [0.36, 1] : [0, 1] },
+      ...(below.length ? { yaxis2: { domain: [0, 0.27], title: { text: "B − A" } } } : {}),
+      yaxis3: whole,
+    }));
+    if (!plotly) return;
+    box.on("plotly_click", ({ points }) => {
+      const point = points[0];
+      if (point.data.meta === "findings")
+        R.follow({ view: "findings", finding: point.customdata });
+      else if (Array.isArray(point.customdata))
+        R.go({ step: point.customdata[0], rank: point.customdata[1] });
+    });
+  }
+
+  // -- the view --------------------------------------------------------------------------------
+
+  let scope = "all";
+
+  async function show(box) {
+    const mine = ++serial;
+    const [data, found] = await Promise.all([R.block("course"), R.block("findings")]);
+    if (mine !== serial) return;
+    const groups = data ? data.groups.filter((group) => group.series.length) : [];
+    if (!groups.length) {
+      R.clear(box, R.missing(R.w("no_course")));
+      return;
+    }
+    const findings = flat(found || []).filter(({ link }) => link && R.known(link.step));
+    const ranks = new Set(groups.flatMap((group) => group.series.map((one) => one.rank)));
+    const cards = el("div", { class: "groups" });
+    R.clear(box, el("div", { class: "tools" },
+      ranks.size > 1 && R.segments(R.w("ranks"), [
+        ["all", R.w("all_ranks")], ["picked", R.w("rank_n", { number: R.state.rank })],
+      ], scope, (value) => {
+        scope = value;
+        show(box);
+      }),
+      el("span", { class: "legend" },
+        el("span", { class: "sample" }, el("i", { class: "bar side-a" }), R.sideName("A")),
+        R.paired() && el("span", { class: "sample" }, el("i", { class: "bar side-b dashed" }),
+          R.sideName("B")),
+        findings.length > 0 && el("span", { class: "sample" }, "▼ " + R.w("finding")),
+        el("span", { class: "sample" }, "✕ NaN, Inf"))),
+    cards);
+    const waiting = [];
+    const drawn = new Set();
+    const one = ([area, series]) => {
+      if (drawn.has(area)) return null;
+      drawn.add(area);
+      return chart(area, series, findings);
+    };
+    // What is in sight now is drawn now, the rest when it comes into sight.
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries)
+        if (entry.isIntersecting) one(waiting.find(([area]) => area === entry.target));
+    }, { rootMargin: "300px" });
+    function card(group) {
+      let series = scope === "all" ? group.series
+        : group.series.filter((one) => one.rank === R.state.rank);
+      const left = series.length - LINES;
+      if (left > 0) series = [...series].sort((x, y) =>
+        (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
+      const area = el("div", { class: "chart", "data-chart": group.label });
+      const notes = [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))];
+      if (series.length) {
+        waiting.push([area, series]);
+        seen.observe(area);
+      }
+      return el("section", { class: "panel card" },
+        el("h3", null, R.data(group.label, 100)),
+        left > 0 && el("p", { class: "faint", text: R.w("more_series", { n: left }) }),
+        notes.slice(0, 3).map((note) => el("p", { class: "faint" }, R.long(note, 200))),
+        series.length ? area : R.missing(R.w("not_recorded")),
+        el("div", null, R.fold(R.w("numbers"), () => table(series))));
+    }
+    for (const group of groups) {
+      const labels = quantities(group);
+      const rest = labels.slice(FIRST);
+      cards.append(el("section", { class: "group", "data-group": group.id },
+        el("h2", null, R.data(R.t(group.title), 100)),
+        el("div", { class: "cards" }, labels.slice(0, FIRST).map(card)),
+        rest.length > 0 && R.fold(R.w("more", { n: rest.length }), () =>
+          el("div", { class: "cards" }, rest.map(card)))));
+    }
+    await Promise.all(waiting.filter(([area]) =>
+      area.getBoundingClientRect().top < window.innerHeight).map(one));
+    if (waiting.length) await one(waiting[0]);
+  }
+
+  /** Return the quantities of a group: [{label, series}], a picture each. */
+  function quantities(group) {
+    const found = new Map();
+    for (const one of group.series) {
+      const label = one.label || R.t(group.title);
+      if (!found.has(label)) found.set(label, { label, series: [] });
+      found.get(label).series.push(one);
+    }
+    return [...found.values()];
+  }
+
+  function table(series) {
+    const rows = series.flatMap((one) => one.steps.map((step, i) => [step, one, one.values[i]]))
+      .sort((x, y) => x[0] - y[0]).slice(0, 2000);
+    return el("div", { class: "scrolling" }, el("table", { class: "compact" },
+      el("tbody", null, rows.map(([step, one, value]) => el("tr", null,
+        el("td", { class: "number", text: step }),
+        el("td", { text: R.paired() ? one.side : "" }),
+        el("td", null, R.data(nameOf(one), 60)),
+        el("td", { class: "number", text: R.num(value, 9), title: R.num(value, 17) }))))));
+  }
+
+  function flat(findings) {
+    return findings.flatMap((one) => [one, ...flat(one.follows || [])]);
+  }
+  R.allFindings = flat;
+
+  async function change(changed, box) {
+    if (["step", "rank", "theme"].some((name) => changed.has(name))) await show(box);
+  }
+
+  R.views.push({ name: "course", show, change });
+})();

@@ -1,0 +1,194 @@
+// Text: prompts and responses of both runs side by side, token by token.
+(function () {
+  "use strict";
+  const R = window.report;
+  const { el } = R;
+  const PAGE = 20;
+  const TOKENS = 400;
+  let at = 0;
+  let only = false;
+  let asking = 0;
+
+  // Log-probabilities from 0 (certain) to −10 take the whole scale.
+  const partOf = (value) => Math.min(1, Math.max(0, -R.number(value) / 10));
+
+  function token(sample, i, first) {
+    const log = sample.log_probs ? sample.log_probs[i] : null;
+    const text = (sample.tokens || sample.ids)[i].toString();
+    const told = [`#${i}`];
+    if (sample.ids && R.known(sample.ids[i])) told.push(`id ${sample.ids[i]}`);
+    if (R.known(log)) told.push(`log-prob ${R.num(log, 6)}`);
+    if (i === first) told.push(R.w("first_token"));
+    const finite = R.known(log) && Number.isFinite(R.number(log));
+    return el(i === first ? "mark" : "span", {
+      class: "token" + (i === first ? " first" : ""), title: told.join(" · "),
+      style: R.known(log) ? { "--under": finite ? R.colourOfPart(partOf(log)) : R.colourOfNaN() }
+        : {},
+    }, el("bdi", { text: text === "" ? "∅" : text }),
+    sample.tokens ? null : " ");
+  }
+
+  /** Return the tokens around the first difference; a button shows the others. */
+  function tokens(sample, first) {
+    const count = (sample.tokens || sample.ids).length;
+    const box = el("div", { class: "tokens", dir: "auto" });
+    const fill = (from, to) => R.clear(box,
+      from > 0 && R.button(R.w("tokens_before", { n: from }), () => fill(0, to), { class: "more" }),
+      Array.from({ length: to - from }, (_, k) => token(sample, from + k, first)),
+      first === count && el("mark", { class: "token first", text: "⏹", title: R.w("ends_here") }),
+      to < count && R.button(R.w("tokens_after", { n: count - to }),
+        () => fill(from, Math.min(count, to + 4000)), { class: "more" }));
+    const middle = R.known(first) ? first : 0;
+    const from = middle < TOKENS - 50 ? 0 : middle - 100;
+    fill(from, Math.min(count, from + TOKENS));
+    return box;
+  }
+
+  const PART = 300;
+
+  /** A text without tokens: the first letter that differs is marked. */
+  function letters(text, first) {
+    const from = Math.max(0, first - PART);
+    return el("div", { class: "tokens", dir: "auto" }, from > 0 && R.data(text.slice(0, from), 60),
+      el("bdi", { text: text.slice(from, first) }),
+      el("mark", { class: "token first", title: R.w("first_token") },
+        first < text.length ? text.slice(first, first + 1) : "⏹"),
+      R.long(text.slice(first + 1), 1500));
+  }
+
+  function body(sample, first) {
+    if (!sample) return el("p", { class: "faint", text: R.w("absent") });
+    if ((sample.tokens || sample.ids || []).length) return tokens(sample, first);
+    const logs = R.list(sample.log_probs);
+    const each = [...(sample.text || "")];
+    // A letter a token: the colour stands under the letter.
+    if (logs.length && logs.length === each.length)
+      return tokens({ tokens: each, log_probs: logs }, first);
+    return [plain(sample, first), logs.length > 0 && bare(logs)];
+  }
+
+  /** Log-probabilities of tokens that are not known: squares of their own. */
+  const bare = (logs) => el("p", { class: "logs" }, "log-prob ", logs.slice(0, 512).map((log, i) =>
+    el("i", { class: "swatch", title: `#${i} · ${R.num(log, 6)}`, style: { background:
+      Number.isFinite(R.number(log)) ? R.colourOfPart(partOf(log)) : R.colourOfNaN() } })));
+
+  function plain(sample, first) {
+    if (R.known(first) && sample.text !== "") return letters(sample.text, first);
+    return el("div", { class: "tokens", dir: "auto" }, sample.text === ""
+      ? el("span", { class: "faint", text: R.w("empty") }) : R.long(sample.text, 1500));
+  }
+
+  /** Return what a side says as a text: of ids without a tokenizer the ids. */
+  const textOf = (side) => !R.known(side) ? null : typeof side === "string" ? side
+    : R.known(side.text) ? side.text : R.known(side.ids) ? side.ids.join(" ") : null;
+  const unlike = (sample) => R.known(sample.first_difference) || Boolean(sample.differs);
+
+  function sampleBox(sample) {
+    const { reward } = sample;
+    const sides = R.sides();
+    const differs = unlike(sample);
+    const prompt = Object.fromEntries(sides.map((side) =>
+      [side, textOf(sample.prompt && sample.prompt[side])]));
+    const prompts = sides.map((side) => prompt[side]);
+    const alike = sides.length < 2 || prompts[0] === prompts[1];
+    const one = (side) => el("div", { class: "side", lang: "" },
+      el("p", { class: "side-head" }, sides.length > 1 && el("b", { class: "side-" + side,
+        text: R.sideName(side) }),
+      reward && R.known(reward[side]) && el("span", { class: "number" }, " " + R.w("reward") + " ",
+        el("b", { text: R.num(reward[side], 6) }),
+        sides.length > 1 && JSON.stringify(reward.a) !== JSON.stringify(reward.b) && " ≠"),
+      sample[side] && sample[side].ids && el("span", { class: "faint number" }, " · " +
+        R.w("n_tokens", { n: sample[side].ids.length })),
+      sample[side] && sample[side].cut && el("span", { class: "faint" }, " · " + R.w("cut"))),
+      !alike && el("div", { class: "prompt", dir: "auto" }, R.known(prompt[side])
+        ? R.long(prompt[side], 600) : R.w("absent")),
+      body(sample[side], sample.first_difference));
+    return el("article", { class: "sample-box" + (differs ? " unlike" : "") },
+      el("h3", null, R.w("row_n", { n: sample.row }), " ",
+        sides.length > 1 && (differs
+          ? el("span", { class: "badge tone-different" }, "≠ ",
+            R.known(sample.first_difference)
+              ? R.w(sample.a && sample.a.ids ? "differs_at" : "differs_at_letter", {
+                n: sample.first_difference,
+              }) : R.w("state_different"))
+          : R.badge("same"))),
+      alike && R.known(prompts[0]) && el("div", { class: "prompt", dir: "auto" },
+        el("span", { class: "faint", text: R.w("prompt") + " " }), R.long(prompts[0], 600)),
+      el("div", { class: "sides-of-text" }, sides.map(one)));
+  }
+
+  function legend() {
+    const ramp = [0, 1, 2, 3, 4].map((i) => R.colourOfPart(i / 4)).join(", ");
+    return el("span", { class: "legend" }, el("span", { class: "sample" }, "log-prob 0 ",
+      el("i", { class: "ramp", style: { background: `linear-gradient(90deg, ${ramp})` } }),
+      " ≤ −10"), R.paired() && el("span", { class: "sample" }, el("mark", { class: "token first",
+      text: "ab" }), R.w("first_token")));
+  }
+
+  async function show(box) {
+    const mine = ++asking;
+    const { step, rank } = R.state;
+    const data = await R.block(`text-${step}-${rank}`);
+    if (mine !== asking) return;
+    if (!data || !data.samples.length) {
+      const others = R.head.places.cells.map(([s, r]) =>
+        [R.head.places.steps[s], R.head.places.ranks[r]])
+        .filter(([s, r]) => R.has(`text-${s}-${r}`));
+      R.clear(box, R.missing(R.w(others.length ? "no_text_here" : "no_text", {
+        place: R.placeName(step, rank),
+      })), others.length > 0 && el("p", null, R.w("text_is_in"), " ", others.slice(0, 12).map(
+        ([s, r]) => [R.link({ view: "text", step: s, rank: r }, R.placeName(s, r)), " "])));
+      return;
+    }
+    const list = el("div", { class: "samples" });
+    const tools = el("div", { class: "tools" });
+    const fill = () => {
+      const asked = (R.state.q || "").toLowerCase();
+      const holds = (text) => typeof text === "string" && text.toLowerCase().includes(asked);
+      const found = data.samples.filter((sample) =>
+        (!only || unlike(sample)) && (!asked || R.sides().some((side) =>
+          holds(textOf(sample.prompt && sample.prompt[side])) || holds(textOf(sample[side])))));
+      at = Math.min(at, Math.max(0, Math.floor((found.length - 1) / PAGE) * PAGE));
+      const go = (by) => () => {
+        at += by * PAGE;
+        fill();
+        box.scrollIntoView({ block: "start" });
+      };
+      const pager = found.length > PAGE && el("span", { class: "pager" },
+        R.button("‹", go(-1), { disabled: at === 0, "aria-label": R.w("page_before") }), " ",
+        R.w("of", { from: at + 1, to: Math.min(at + PAGE, found.length), n: found.length }), " ",
+        R.button("›", go(1), { disabled: at + PAGE >= found.length,
+          "aria-label": R.w("page_after") }));
+      R.clear(status, R.w("n_samples", { n: found.length, of: data.samples.length }), " ", pager);
+      R.clear(list, found.slice(at, at + PAGE).map(sampleBox));
+    };
+    const status = el("span", { class: "told", role: "status" });
+    const input = el("input", { type: "checkbox", on: { change: () => {
+      only = input.checked;
+      at = 0;
+      fill();
+    } } });
+    input.checked = only;
+    const search = el("input", { type: "search", placeholder: R.w("search_text"),
+      "aria-label": R.w("search_text"), spellcheck: "false",
+      on: { input: () => {
+        at = 0;
+        R.go({ q: search.value }, true);
+        fill();
+      } } });
+    search.value = R.state.q || "";
+    R.add(tools, [search, R.paired() && el("label", { class: "choice line" }, input,
+      R.w("only_unlike_texts")), status, legend()]);
+    R.clear(box, tools, data.left_out > 0 && el("p", { class: "faint",
+      text: R.w("samples_left_out", { n: data.left_out }) }), list);
+    fill();
+  }
+
+  async function change(changed, box) {
+    if (["step", "rank"].some((name) => changed.has(name))) at = 0;
+    const typing = changed.has("q") && changed.size === 1 && box.contains(document.activeElement);
+    if (!typing && ["step", "rank", "theme", "q"].some((name) => changed.has(name))) await show(box);
+  }
+
+  R.views.push({ name: "text", show, change });
+})();
