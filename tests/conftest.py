@@ -1,6 +1,7 @@
 """What the tests share: quiet frameworks, probes that are closed, and one real small Llama."""
 
 import copy
+import gc
 import logging
 import os
 import random
@@ -53,6 +54,17 @@ def pytest_runtest_makereport() -> Iterator[None]:
     if report.failed:
         report.sections.append(("random numbers", f"{REPEAT} draws the same ones"))
     return report
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _spared_from_collections() -> None:
+    """Leave what lives longer than a file, tests and frameworks, to no collection of garbage.
+
+    MindSpore collects garbage whenever it has compiled a graph; with 450 000 objects of tests that
+    wait to run, that took longer than compiling.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
