@@ -65,7 +65,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     answer = render(result, time.perf_counter() - start)
     right, sentences = _assess(result, fault, plan.probe_config)
     words = paragraph(sentences)
-    said = "\n".join((answer, "", words, _what_next(plan, result)))
+    said = "\n".join((answer, "", words, _what_next(plan, result, _write_page(plan, result))))
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
@@ -94,6 +94,11 @@ class DemoPlan:
     def run_b(self) -> Path:
         """The run with it."""
         return self.output / "run_b"
+
+    @property
+    def page(self) -> Path:
+        """The page of both runs."""
+        return self.output / "report.html"
 
     @property
     def comparison(self) -> Path:
@@ -371,8 +376,22 @@ def _recorded(fault: Fault, config: ProbeConfig) -> bool:
     )
 
 
-def _what_next(plan: DemoPlan, result: Comparison) -> str:
-    lines = [say("demo.next")]
+def _write_page(plan: DemoPlan, result: Comparison) -> str:
+    """Write the page of both runs; return what to do with it, or what it needs."""
+    from mindrlhf_msprobe.checks import check_runs
+    from mindrlhf_msprobe.report.page.page import Shown, write_page
+
+    paths = (plan.run_a, plan.run_b)
+    try:
+        checks = check_runs(paths).runs
+        write_page(Shown(tuple(map(open_run, paths)), result, checks), plan.page)
+    except UsageError as error:
+        return str(error.said)
+    return say("demo.open_page", file=str(plan.page))
+
+
+def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
+    lines = [say("demo.next"), f"  {page}"]
     first = result.verdict.first_divergence
     if first is not None:
         table = next((t for t in result.tables if first.phase and first.phase in t), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, Health, Place
 from mindrlhf_msprobe.report.console.checks import again, place_in_words, run_headline
@@ -213,16 +214,28 @@ def coverage_of(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def not_checked_of(check: CheckResult) -> list[dict[str, Any]]:
-    """Return what was not checked, and why: the rules that lack the same in one line."""
-    rules: dict[Any, list[str]] = {}
-    for one in check.not_checked:
-        rules.setdefault(one.why, []).append(one.rule)
+def not_checked_of(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
+    """Return what was not checked, and why: the rules that lack the same in one line.
 
-    def text(why: Any, named: Sequence[str]) -> Words:
-        names = ", ".join(filter(None, named))
-        return both(lambda: f"{names}: {text_of(why)}" if names else text_of(why))
-
+    Args:
+        checks: of one run, or of A and B; what both lack is said once.
+    """
+    lacking: dict[str, tuple[Any, list[str], list[str]]] = {}
+    for side, check in zip("AB", checks):
+        for one in check.not_checked:
+            _, rules, sides = lacking.setdefault(repr(one.why), (one.why, [], []))
+            rules += [one.rule] if one.rule not in rules else []
+            sides += [side] if side not in sides else []
     return [
-        {"text": text(why, named), "only_in": None, "records": None} for why, named in rules.items()
+        {
+            "text": _lacking(why, rules),
+            "only_in": sides[0] if len(checks) > 1 and len(sides) == 1 else None,
+            "records": None,
+        }
+        for why, rules, sides in lacking.values()
     ]
+
+
+def _lacking(why: Message, rules: Sequence[str]) -> Words:
+    named = ", ".join(filter(None, rules))
+    return both(lambda: f"{named}: {text_of(why)}" if named else text_of(why))

@@ -221,11 +221,7 @@ def _top(shown: Shown) -> dict[str, Any]:
             "coverage": answer.coverage_of(comparison),
             "notes": each_said(lambda: comparison.notes),
         }
-        if shown.checks:
-            lacking = [answer.not_checked_of(check) for check in shown.checks]
-            found["not_checked"] = [
-                {**one, "only_in": side} for side, of in zip("AB", lacking) for one in of
-            ]
+        found["not_checked"] = answer.not_checked_of(shown.checks)
         return found
     check = shown.checks[0] if shown.checks else None
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
@@ -233,7 +229,7 @@ def _top(shown: Shown) -> dict[str, Any]:
         "answer": None if check is None else answer.of_check(check),
         "preflight": nothing,
         "coverage": [],
-        "not_checked": [] if check is None else answer.not_checked_of(check),
+        "not_checked": answer.not_checked_of(shown.checks),
         "notes": [],
     }
 

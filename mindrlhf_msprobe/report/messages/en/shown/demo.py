@@ -59,6 +59,7 @@ TEXTS: dict[str, Any] = {
     ),
     "otherwise": "The verdict is not what was planted.",
     "next": "What to do next:",
+    "open_page": "open {file} in a browser: where the runs diverge, step by step, and why",
     "open_table": "open {file}: every record in the order it was made",
     "look": "look at what was recorded: {run}",
     "again": "compare again: {command}",

@@ -53,6 +53,7 @@ TEXTS: dict[str, Any] = {
     ),
     "otherwise": "定位结果与植入的错误不符。",
     "next": "接下来：",
+    "open_page": "用浏览器打开 {file}：两次运行在哪里、逐步如何产生差异，以及原因",
     "open_table": "打开 {file}：按时间顺序列出每条记录",
     "look": "查看采集结果：{run}",
     "again": "再次比对：{command}",
