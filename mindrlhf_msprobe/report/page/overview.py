@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,10 @@ _STATUSES = {
 }
 _ONE_SIDED = {Status.ONLY_IN_A: "only_a", Status.ONLY_IN_B: "only_b"}
 _MOST_COUNTED = 32767  # of an int16
+
+#: Of (place, phase): the wall time in A and in B, None where it is not known.
+Seconds = dict[tuple[Place, str], list[float | None]]
+_NO_TIMES: list[float | None] = [None, None]
 
 
 @dataclass
@@ -354,7 +358,7 @@ def strip_of(
     overview: Overview,
     phases: Sequence[str],
     keys: Sequence[str],
-    seconds: Mapping[tuple[Place, str], tuple[float | None, float | None]],
+    seconds: Seconds,
 ) -> dict[str, Any]:
     """Return the block `strip`: the items of each place in causal order.
 
@@ -365,7 +369,7 @@ def strip_of(
     for place, seen in overview.places.items():
         items = found[f"{place[0]}-{place[1]}"] = []
         for (what, name), item in seen.items.items():
-            times = seconds.get((place, name), (None, None)) if what == "phase" else (None, None)
+            times = seconds.get((place, name), _NO_TIMES) if what == "phase" else _NO_TIMES
             names, number = (phases, 0) if what == "phase" else (keys, item.micro_steps)
             flags = [*item.flags]
             if item.different and item.one_sided.total() == item.compared:

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.report.page.course import Course
 from mindrlhf_msprobe.report.page.details import Details
 from mindrlhf_msprobe.report.page.elements import Elements
 from mindrlhf_msprobe.report.page.heat import Place
-from mindrlhf_msprobe.report.page.overview import Overview
+from mindrlhf_msprobe.report.page.overview import Overview, Seconds
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -143,7 +143,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     phases, keys = _names(seen, "phase", phase_order), _names(seen, "key", usual_place)
     steps, ranks = sorted({p[0] for p in places}), sorted({p[1] for p in places})
     heat = seen.heat.write(blocks, places, phases)
-    blocks.json("strip", overview.strip_of(seen, phases, keys, {}))
+    blocks.json("strip", overview.strip_of(seen, phases, keys, _seconds(runs, places)))
     left_out: list[Words] = []
     if seen.heat.left_out:
         left_out.append(spoken("report.steps_left_out"))
@@ -189,6 +189,18 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         ],
         "blocks": blocks.names(),
     }
+
+
+def _seconds(runs: Sequence[Run], places: Sequence[Place]) -> Seconds:
+    """Return how long phases took, by place and phase, of each run."""
+    found: Seconds = {}
+    for number, run in enumerate(runs):
+        for place in places:
+            times = run.timeline(*place) if place in run.places else None
+            for phase, (_, seconds) in (times.of_phases() if times else {}).items():
+                of_runs = found.setdefault((place, phase), [None, None])
+                of_runs[number] = round(seconds, 6)
+    return found
 
 
 def _names(seen: Overview, what: str, order: Callable[[str], float]) -> list[str]:
