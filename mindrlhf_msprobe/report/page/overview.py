@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -280,14 +280,36 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
                 begun[phase] = min(begun[phase], call.seq)
                 findings = of_place[phase, call.name]
                 of_phase.append((call.name, _codes(measured(call), findings)))
-        for phase in sorted(begun, key=lambda name: (begun[name], phase_order(name))):
-            seen.item("phase", phase).compared = len(codes[phase])
-            for name, of_call in codes[phase]:
-                found.heat.put((step, rank), phase, name, of_call)
-        for key in sorted(run.keys_at(step, rank), key=usual_place):
-            seen.put_in_usual_order("key", key).compared = 1
+        for what, name in _in_time(run, (step, rank), begun):
+            seen.item(what, name).compared = len(codes[name]) if what == "phase" else 1
+            for entry, of_call in codes[name] if what == "phase" else ():
+                found.heat.put((step, rank), name, entry, of_call)
     count_findings(found, [] if check is None else check.all_findings)
     return found
+
+
+def _in_time(run: Run, place: Place, begun: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Return the phases and keys of a place as they came, or where that is not known usually do.
+
+    Args:
+        begun: when the first call of each phase began, as the journals count time.
+    """
+    phases = sorted(begun, key=lambda name: (begun[name], phase_order(name)))
+    items = [("phase", phase) for phase in phases]
+    keys = [("key", key) for key in sorted(run.keys_at(*place), key=usual_place)]
+    at: dict[tuple[str, str], float] = {}
+    times = run.timeline(*place)
+    for phase in times.phases if times else ():
+        at.setdefault(("phase", phase.phase), phase.began)
+    for save in times.key_data if times else ():
+        at.setdefault(("key", save.key), save.at)
+    known = [item for item in (*items, *keys) if item in at]
+    seen = PlaceSeen()
+    for what, name in sorted(known, key=at.__getitem__) if times else items:
+        seen.item(what, name)
+    for what, name in (*items, *keys):
+        seen.put_in_usual_order(what, name)
+    return [*seen.items]
 
 
 def _codes(seen: Measured, findings: int) -> list[int]:
