@@ -54,13 +54,21 @@ class Blocks:
 
 
 def dumped(content: Any) -> bytes:
-    """Return plain values as JSON; what is none of JSON's is shown as its text."""
+    """Return plain values as JSON that a browser reads: a float that is not finite is null."""
     try:
         import orjson
 
-        return orjson.dumps(content, default=str)
+        return orjson.dumps(content)
     except (ImportError, TypeError):  # no wheel; half a surrogate pair, a number beyond 64 bits
-        return json.dumps(content, separators=(",", ":"), default=str).encode()
+        return json.dumps(_finite(content), separators=(",", ":"), allow_nan=False).encode()
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [*map(_finite, content)]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def logarithmic(value: float | None) -> int:

@@ -1,0 +1,253 @@
+"""What a page holds of runs, against the comparison and the journals it is made of."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.runs import Fault, a_nan, record_training
+
+from mindrlhf_msprobe import check_run, compare_runs, open_run
+from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report.page.page import Shown, write_page
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.records import direction_of
+
+pytest.importorskip("plotly")
+pytest.importorskip("jinja2")
+
+
+class Page:
+    """The blocks of a page."""
+
+    def __init__(self, file: Path) -> None:
+        text = file.read_text(encoding="utf-8")
+        self._blocks = dict(re.findall(r'id="data-([^"]+)">([^<]*)<', text))
+        self.head = self.json("head")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._blocks
+
+    def bytes(self, name: str) -> bytes:
+        return zlib.decompress(base64.b64decode(self._blocks[name]))
+
+    def json(self, name: str):
+        return json.loads(self.bytes(name))
+
+    def heat(self, measure: str) -> dict[tuple[str, str, int, int], int]:
+        """Return the codes of a measure by (phase, entry, step, rank)."""
+        places, cells, found = self.head["places"], self.json("cells"), {}
+        columns = [(places["steps"][s], places["ranks"][r]) for s, r, *_ in places["cells"]]
+        for one in self.head["heat"]:
+            name = f"{one['phase']}-{one['direction']}"
+            codes = np.frombuffer(self.bytes(f"heat-{name}-{measure}"), "<i2")
+            for entry, row in zip(cells[name]["entries"], codes.reshape(one["rows"], -1)):
+                for (step, rank), code in zip(columns, row.tolist()):
+                    found[self.head["phases"][one["phase"]], entry, step, rank] = code
+        return found
+
+    def records(self, step: int, rank: int) -> dict[tuple[str, str], dict]:
+        """Return the records of a place by (phase, name)."""
+        place = self.json(f"place-{step}-{rank}")
+        return {
+            (phase["phase"], record["n"]): record
+            for phase in place["phases"]
+            for entry in phase["entries"]
+            for record in entry["r"]
+        }
+
+
+def value(code: int) -> float:
+    return 2.0 ** ((code - 16384) / 256)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("page")
+    a = record_training(root / "a", steps=3, ranks=(0, 1))
+    faults = [Fault("layers.1.mlp", "reference_compute_log_prob", step=1)]
+    b = record_training(root / "b", steps=3, ranks=(0, 1), faults=faults)
+    return a, b
+
+
+@pytest.fixture(scope="module")
+def pair(runs, tmp_path_factory):
+    comparison = compare_runs(*runs)
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    write_page(Shown(tuple(map(open_run, runs)), comparison, ()), file)
+    return comparison, Page(file)
+
+
+def test_the_planted_place_is_on_top(pair):
+    """Place, cause and sentence are those of the verdict, in both languages."""
+    comparison, page = pair
+    first, answer = comparison.verdict.first_divergence, page.head["answer"]
+    assert answer["place"]["record"] == first.record
+    assert answer["cause"] == first.cause.value
+    assert first.explanation in answer["sentence"]
+
+
+def test_maps_hold_the_worst_of_what_each_call_returned(pair):
+    """Status and relative distance of every call, computed from the findings one by one."""
+    comparison, page = pair
+    statuses, distances = defaultdict(list), defaultdict(list)
+    for finding in comparison.findings:
+        if finding.entry is None or finding.io not in ("output", "parameters_grad"):
+            continue
+        at = finding.phase, finding.entry, finding.step, finding.rank
+        statuses[at].append(finding.status)
+        distances[at].append(0.0 if finding.status is Status.IDENTICAL else finding.distance)
+    status, distance = page.heat("status"), page.heat("distance")
+    assert statuses
+    for at, found in statuses.items():
+        assert (status[at] == 0) == all(one is Status.IDENTICAL for one in found), at
+        worst = max(distances[at])
+        assert (
+            distance[at] == 1
+            if worst == 0
+            else value(distance[at]) == pytest.approx(worst, rel=0.002)
+        )
+
+
+def test_growth_is_infinite_where_the_difference_arose(pair):
+    """Its inputs agree and its output does not; before it nothing grew."""
+    comparison, page = pair
+    first = comparison.verdict.first_divergence
+    growth = page.heat("growth")
+    at = first.phase, first.entry, first.step, first.rank
+    assert growth[at] == 2
+    assert all(code == 0 for (_, _, step, _), code in growth.items() if step < first.step)
+
+
+def test_records_have_the_numbers_of_the_journal(pair, runs):
+    """Every statistic and fingerprint of both runs, at every place that is in full."""
+    _, page = pair
+    opened = [*map(open_run, runs)]
+    checked = 0
+    for step, rank in sorted(opened[0].places):
+        shown = page.records(step, rank)
+        for side, run in zip("ab", opened):
+            for entry in run.entries(None, step, rank):
+                for record in entry.records:
+                    found = shown[entry.phase, record.name][side]
+                    leaf = record.leaf
+                    for name in ("max", "min", "mean", "norm"):
+                        wanted = number_to_json(getattr(leaf, name))
+                        assert found.get(name) == wanted, (record.name, name)
+                    assert found.get("fp") == leaf.fingerprint
+                    assert found.get("shape") == (None if leaf.shape is None else [*leaf.shape])
+                    checked += 1
+    assert checked > 100
+
+
+def test_the_strip_counts_what_was_compared(pair):
+    """Phases and keys of a place in causal order; their pairs are those of the comparison."""
+    comparison, page = pair
+    first = comparison.verdict.first_divergence
+    items = page.json("strip")["places"][f"{first.step}-{first.rank}"]
+    of_place = [f for f in comparison.findings if (f.step, f.rank) == (first.step, first.rank)]
+    assert sum(item[5] for item in items) == len(of_place)
+    assert sum(item[6] for item in items) == sum(not f.status.agrees for f in of_place)
+    flagged = [item for item in items if "first" in item[9]]
+    assert [page.head["phases"][item[1]] for item in flagged] == [first.phase]
+    order = [page.head["phases"][item[1]] for item in items if item[0] == "phase"]
+    assert order.index("actor_compute_log_prob") < order.index("actor_update")
+
+
+def test_what_agrees_as_a_whole_is_in_the_maps(runs, tmp_path, monkeypatch):
+    """Of very many records those that agree are no findings; maps and records hold them."""
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.compare.FOLD_ABOVE", 10)
+    comparison = compare_runs(*runs)
+    assert comparison.agreements
+    opened = tuple(map(open_run, runs))
+    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
+    folded, status = Page(tmp_path / "page.html"), None
+    status, norm = folded.heat("status"), folded.heat("norm")
+    for entry in opened[0].entries():
+        at = entry.phase, entry.name, entry.step, entry.rank
+        returned = [r.leaf for r in entry.records if r.io in ("output", "parameters_grad")]
+        norms = [leaf.norm for leaf in returned if leaf.norm is not None]
+        assert status[at] >= 0, at
+        if norms and max(norms):
+            assert value(norm[at]) == pytest.approx(max(norms), rel=0.002)
+    compared = sum(cell[4] for cell in folded.head["places"]["cells"])
+    assert compared == comparison.verdict.compared
+    for (_, name), record in folded.records(0, 0).items():
+        assert record["s"] == "identical", name
+
+
+def test_one_run_shows_its_own_numbers_and_findings(tmp_path):
+    """Norms, and where the NaN is; the page opens at the check's first finding."""
+    faults = [Fault("layers.1.mlp", "actor_update", step=1, change=a_nan)]
+    run = record_training(tmp_path / "run", steps=3, faults=faults)
+    check = check_run(run)
+    write_page(Shown((open_run(run),), None, (check,)), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert page.head["kind"] == "run"
+    assert page.head["answer"]["place"]["step"] == check.findings[0].place.step
+    non_finite = page.heat("non_finite")
+    for entry in open_run(run).entries():
+        returned = [r.leaf for r in entry.records if r.io in ("output", "parameters_grad")]
+        wanted = sum((leaf.nan_count or 0) + (leaf.inf_count or 0) for leaf in returned)
+        assert non_finite[entry.phase, entry.name, entry.step, entry.rank] == wanted
+    assert [one["text"] for one in page.json("findings")]
+    backward = {one["direction"] for one in page.head["heat"]}
+    assert backward == {direction_of(entry.name) for entry in open_run(run).entries()}
+
+
+def test_stored_tensors_show_where_they_differ(tmp_path):
+    """First values, histogram and the largest error of each part, by numpy."""
+    fault = Fault("layers.0.mlp", "actor_compute_log_prob")
+    settings = {"task": "tensor", "steps": 1}
+    a = record_training(tmp_path / "a", **settings)
+    b = record_training(tmp_path / "b", faults=[fault], **settings)
+    comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
+    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
+    record = comparison.verdict.first_divergence.record
+    shown = Page(tmp_path / "page.html").records(0, 0)["actor_compute_log_prob", record]
+    x, y = (
+        next(
+            r.array()
+            for entry in run.entries("actor_compute_log_prob", 0, 0)
+            for r in entry.records
+            if r.name == record
+        )
+        for run in opened
+    )
+    difference = np.abs(np.float64(x) - np.float64(y))
+    assert shown["a"]["first"] == pytest.approx(x.ravel()[:8].tolist())
+    assert shown["e"]["different"] == np.count_nonzero(difference)
+    assert sum(shown["e"]["histogram"]["counts"]) == np.count_nonzero(difference)
+    assert max(shown["e"]["rows"]["values"]) == difference.max()
+    first = np.unravel_index(int((difference != 0).argmax()), difference.shape)
+    assert shown["e"]["first_mismatch"] == [*map(int, first)]
+
+
+def test_too_many_values_leave_steps_out_but_never_those_of_interest():
+    """What is left out is every second step, again and again; memory stays bounded."""
+    from mindrlhf_msprobe.report.page.blocks import Blocks
+    from mindrlhf_msprobe.report.page.heat import Heat, Measure
+
+    heat = Heat([Measure("norm", "log")], [(37, 0)], most=500)
+    for step in range(100):
+        for cell in range(50):
+            heat.put((step, 0), "actor_update", f"Cell.l{cell}.Dense.forward.0", [step + 3])
+    blocks = Blocks()
+    places = [(step, 0) for step in range(100)]
+    assert heat.write(blocks, places, ["actor_update"]) == [
+        {"phase": 0, "direction": "forward", "rows": 50}
+    ]
+    assert heat.left_out
+    raw = zlib.decompress(base64.b64decode(dict(blocks)["heat-0-forward-norm"]))
+    codes = np.frombuffer(raw, "<i2").reshape(50, 100)
+    there = codes[0] != 0
+    assert 4 <= there.sum() <= 12
+    assert there[0]
+    assert there[37]
+    assert (codes[:, there] == np.arange(100)[there] + 3).all()
