@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe.report.page.blocks import Blocks, as_little_endian, logarithmic
 
 
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
 def decoded(blocks: Blocks, name: str) -> bytes:
     return zlib.decompress(base64.b64decode(dict(blocks)[name]))
 
