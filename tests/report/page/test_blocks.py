@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe.report.page.blocks import Blocks, as_little_endian, logarithmic
 
-
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
