@@ -32,7 +32,7 @@
   R.list = (list) => list || [];
 
   /** Return a text so that its direction marks end with it, where elements cannot do so. */
-  R.isolated = (text) => "\u2068" + text + "\u2069";
+  R.isolated = (text) => (/^[\x20-\x7e]*$/.test(text) ? text : "\u2068" + text + "\u2069");
 
   R.cut = function (text, most) {
     if (text.length <= most) return text;
@@ -113,7 +113,7 @@
   R.choose = function (label, options, value, call) {
     const select = R.el("select", { on: { change: () => call(select.value) } });
     for (const [given, text] of options)
-      select.append(R.el("option", { value: given, text: R.cut(text, 80) }));
+      select.append(R.el("option", { value: given, text: R.isolated(R.cut(text, 80)) }));
     select.value = value;
     return R.el("label", { class: "choice" }, R.el("span", { text: label }), select);
   };

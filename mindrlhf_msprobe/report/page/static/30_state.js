@@ -17,6 +17,8 @@
 
   // What names one thing: a link elsewhere leaves it behind.
   const TARGETS = ["cell", "entry", "record", "key", "micro_step", "finding"];
+  // What a link leaves as the reader set it.
+  const KEPT = ["measure", "columns", "q", "sort", "status", "io", "scope", "lang", "theme"];
   R.state = {};
 
   function read(fragment) {
@@ -80,18 +82,22 @@
     const before = R.state;
     const changed = new Set(KEYS.filter((key) => before[key] !== next[key]));
     R.state = next;
-    if (changed.size && changing) changing(changed);
+    return changed.size && changing ? changing(changed) : null;
   }
 
-  /** Change what is shown; `replace`: without a step in the browser's history. */
+  /**
+   * Change what is shown; return the promise that it is drawn. `replace`: without a step in the
+   * browser's history.
+   */
   R.go = function (changes, replace) {
     const state = { ...R.state, ...changes };
     for (const [key, value] of Object.entries(state)) if (!R.known(value)) delete state[key];
     const fragment = written(state);
-    take(completed(state));
-    if (fragment === location.hash) return;
-    if (replace) history.replaceState(null, "", fragment);
-    else history.pushState(null, "", fragment);
+    if (fragment !== location.hash) {
+      if (replace) history.replaceState(null, "", fragment);
+      else history.pushState(null, "", fragment);
+    }
+    return take(completed(state));
   };
 
   /** Go where a link leads. */
@@ -99,6 +105,16 @@
     const state = target(link);
     for (const key of KEYS) if (!(key in state)) state[key] = null;
     R.go(state);
+  };
+
+  /** Go where a link of the page leads; it may have been drawn a while ago. */
+  R.followFragment = function (fragment) {
+    const found = read(fragment);
+    const kept = found.entry || found.cell ? KEPT : [...KEPT, "direction"];
+    for (const key of KEYS)
+      if (kept.includes(key)) found[key] = R.state[key];
+      else if (!(key in found)) found[key] = null;
+    R.go(found);
   };
 
   R.startState = function (call) {

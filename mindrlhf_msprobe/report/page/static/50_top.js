@@ -34,8 +34,7 @@
           href: R.href(said.place) }, R.w("cause"), ": ", cause),
         said.cause && !said.place && el("span", { id: "answer-cause" },
           R.w("cause"), ": ", cause),
-        R.has("path") && el("a", { class: "way", href: R.href({ view: "where" }),
-          on: { click: () => setTimeout(() => R.showPath && R.showPath(), 0) } }, R.w("to_path"))),
+        R.has("path") && R.button(R.w("to_path"), () => R.showPath())),
       R.list(said.lines).length > 0 && el("ul", { class: "lines" }, said.lines.map((line) => el("li", null,
         line.link ? R.link(line.link, R.data(R.t(line.text), 400)) : R.long(R.t(line.text), 400)))),
       R.list(said.counts).length > 0 && el("ul", { class: "counts" },
@@ -114,7 +113,6 @@
   }
 
   R.top = function (box) {
-    R.clear(box, el("div", { class: "top-row" }, answer(), runs()),
-      el("div", { class: "pairs" }, preflight(), coverage()));
+    R.clear(box, answer(), el("div", { class: "beside" }, runs(), preflight(), coverage()));
   };
 })();

@@ -3,8 +3,9 @@
   "use strict";
   const R = window.report;
   const { el } = R;
-  // More steps than these are shown in windows around the one that is picked.
-  const WINDOW = 400;
+  // More cells than these are shown in windows of steps, that of the picked one first.
+  const CELLS = 6400;
+  const windowOf = (ranks) => Math.min(400, Math.max(50, Math.floor(CELLS / ranks.length)));
 
   function told(place) {
     if (!place) return R.w("not_recorded");
@@ -23,9 +24,10 @@
     const { steps, ranks } = R.head.places;
     if (!steps.length || !ranks.length) return R.clear(box, R.missing(R.w("no_places")));
     const picked = steps.indexOf(R.state.step);
-    if (picked < from || picked >= from + WINDOW)
-      from = Math.max(0, Math.floor(picked / WINDOW) * WINDOW);
-    const shown = steps.slice(from, from + WINDOW);
+    const count = windowOf(ranks);
+    if (picked < from || picked >= from + count)
+      from = Math.max(0, Math.floor(picked / count) * count);
+    const shown = steps.slice(from, from + count);
     const room = Math.max(box.clientWidth, 300) - 90;
     const size = Math.min(26, Math.max(9, Math.floor(room / shown.length)));
     const every = Math.max(1, Math.ceil(30 / size));
@@ -56,12 +58,12 @@
       }
       grid.append(row);
     }
-    const pager = steps.length > WINDOW && el("p", { class: "pager" },
+    const pager = steps.length > count && el("p", { class: "pager" },
       R.button("«", () => page(-1), { "aria-label": R.w("earlier_steps") }), " ",
       `${shown[0]} – ${shown[shown.length - 1]}`, " ",
       R.button("»", () => page(1), { "aria-label": R.w("later_steps") }));
     function page(by) {
-      const next = Math.min(Math.max(0, from + by * WINDOW), steps.length - 1);
+      const next = Math.min(Math.max(0, from + by * count), steps.length - 1);
       R.go({ step: steps[next] }, true);
     }
     const states = new Set(R.head.places.cells.map((cell) => cell[2]));
@@ -108,7 +110,7 @@
   }
 
   function pick(step, rank, replace) {
-    R.go({ step, rank, entry: null, record: null, key: null, micro_step: null }, replace);
+    R.go({ step, rank }, replace);
   }
 
   function clicked(event) {

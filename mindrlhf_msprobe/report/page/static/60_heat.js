@@ -7,7 +7,7 @@
 
   /**
    * Make a heat map. `model`: rows [{name, title, note, depth, open: true|false|null,
-   * code(column)}], columns [{label, title}], scale (R.scaleOf), none (the code of no value),
+   * code(column), origin(column)}], columns [{label, title}], scale (R.scaleOf), none (the code of no value),
    * tall (labels of columns upright), picked {row, column}; calls: told(row, column) → text,
    * pick(row, column), toggle(row), moved(row, column).
    */
@@ -35,6 +35,7 @@
     } });
     const scroll = el("div", { class: "scroll", style: { height: height + 2 + "px" } }, body);
     const told = el("p", { class: "told", role: "status" });
+    const tip = el("div", { class: "tip", "aria-hidden": "true" });
     const across = el("div", { class: "across" }, head, scroll);
     const frame = el("div", {
       class: "heat", tabindex: "0", role: "application", "data-heat": true,
@@ -42,7 +43,11 @@
         rows: model.rows.length, columns: model.columns.length,
       }),
     }, across);
-    R.clear(box, frame, told);
+    R.clear(box, frame, tip, told);
+    if (model.tall) {
+      const longest = Math.max(0, ...model.columns.map((column) => column.label.length));
+      head.style.height = `${Math.min(15, 1 + 0.47 * longest)}rem`;
+    }
 
     const every = model.tall ? 1 : Math.max(1, Math.ceil(30 / width));
     model.columns.forEach((column, i) => {
@@ -83,7 +88,8 @@
           pixels.data[at + 1] = green;
           pixels.data[at + 2] = blue;
           pixels.data[at + 3] = code === model.none ? 0 : 255;
-          const sign = width >= 10 && row >= 12 ? model.scale.mark(code) : "";
+          const sign = model.rows[first + r].origin(c) ? "◆"
+            : width >= 10 && row >= 12 ? model.scale.mark(code) : "";
           if (sign) marks.push([sign, r, c, red + green + blue > 380]);
         }
       const small = document.createElement("canvas");
@@ -133,6 +139,7 @@
           one.open === null || one.open === undefined ? el("span", { class: "twist" })
             : el("span", { class: "twist", "data-twist": r, text: one.open ? "▾" : "▸" }),
           el("bdi", { text: R.cut(one.name, 60) }),
+          one.mark && el("b", { class: "flag-first", text: " ◆" }),
           one.note && el("bdi", { class: "faint", text: " " + R.cut(one.note, 40) })));
       }
       R.clear(names, shown);
@@ -167,11 +174,15 @@
       const at = placeOf(event);
       if (at && hover && at.row === hover.row && at.column === hover.column) return;
       hover = at;
+      tip.textContent = at ? model.told(at.row, at.column) : "";
+      tip.style.left = Math.min(event.clientX + 14, window.innerWidth - 340) + "px";
+      tip.style.top = event.clientY + 18 + "px";
       tell(at || cursor);
       later();
     });
     canvas.addEventListener("mouseleave", () => {
       hover = null;
+      tip.textContent = "";
       tell(cursor);
       later();
     });

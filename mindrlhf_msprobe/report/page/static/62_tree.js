@@ -68,9 +68,8 @@
       shown.push({ node, depth, open, name, call: null });
       if (!open) return;
       if (calls.length > 1)
-        calls.forEach((row, i) => shown.push({
-          node, depth: depth + 1, open: null, name: null, call: row, number: i,
-        }));
+        for (const row of calls)
+          shown.push({ node, depth: depth + 1, open: null, name: null, call: row });
       for (const child of node.children.values()) visit(child, depth + 1, "");
     };
     visit(root, 0, "");
@@ -79,8 +78,8 @@
 
   /** Return a node's rows of a phase, with those of all inside it. */
   R.rowsInside = function (node, phase) {
-    const found = [...(node.rows.get(phase) || [])];
-    for (const child of node.children.values()) found.push(...R.rowsInside(child, phase));
+    let found = node.rows.get(phase) || [];
+    for (const child of node.children.values()) found = found.concat(R.rowsInside(child, phase));
     return found;
   };
 
@@ -127,7 +126,7 @@
 
   /** Return the worst of a node's rows at a place, of equals the first. */
   R.worstRow = function (measure, heat, node, phase, place, places, inside) {
-    const rows = inside ? R.rowsInside(node, phase).sort((x, y) => x - y)
+    const rows = inside ? [...R.rowsInside(node, phase)].sort((x, y) => x - y)
       : node.rows.get(phase) || [];
     let best = rows.length ? rows[0] : null;
     if (!heat || place < 0) return best;

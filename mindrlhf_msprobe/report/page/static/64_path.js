@@ -68,7 +68,9 @@
     return true;
   };
 
-  R.showPath = function () {
+  /** Go to the path, and bring it into sight. */
+  R.showPath = async function () {
+    await R.go({ view: "where" });
     const fold = document.getElementById("path");
     if (!fold) return;
     fold.open = true;

@@ -12,6 +12,15 @@
   let map = null;
   let drawing = 0;
 
+  // What was computed of the maps that were drawn.
+  const trees = new Map();
+  const sums = new WeakMap();
+  const ranges = new WeakMap();
+  function kept(where, key, make) {
+    if (!where.has(key)) where.set(key, make());
+    return where.get(key);
+  }
+
   const cellsOf = async (direction, phase) =>
     ((await R.block("cells")) || {})[`${phase}-${direction}`] || null;
   const measureOf = (name) =>
@@ -80,9 +89,11 @@
       return;
     }
     const places = R.head.places.cells.length;
-    const root = R.treeOf(given);
-    const values = new Map(given.map(({ phase }) =>
-      [phase, R.valuesOf(measure, heats.get(phase), phase, places)]));
+    const root = kept(trees, [where.direction, ...given.map(({ phase }) => phase)].join("\n"),
+      () => R.treeOf(given));
+    const values = new Map(given.map(({ phase }) => [phase, heats.get(phase) &&
+      kept(kept(sums, heats.get(phase), () => new Map()), root,
+        () => R.valuesOf(measure, heats.get(phase), phase, places))]));
     const none = R.noCode(measure.scale);
     const codeOf = (row, column) => {
       const found = values.get(column.phase);
@@ -101,6 +112,13 @@
     const at = entry ? entry.cells.entries.indexOf(R.state.entry) : -1;
     const pickedRow = at < 0 ? -1 : rowShowing(rows, root, entry.cells.cells[at], at);
     const pickedColumn = columns.findIndex((column) => column.picked);
+    const callName = (row) => row.call === null ? "" : ` [${given.find(({ phase }) =>
+      phase === where.phase).cells.calls[row.call]}]`;
+    const origin = originOf(where);
+    const isOrigin = (row, column) => Boolean(origin) && row.call === null &&
+      column.phase === origin.phase && column.place === origin.place &&
+      (row.node.path === origin.cell || (row.open === false &&
+        (row.node.path === "" || origin.cell.startsWith(row.node.path + "."))));
     const tell = (r, c) => {
       const row = rows[r], column = columns[c];
       if (!row || !column) return "";
@@ -110,7 +128,7 @@
         : code === none ? R.w("no_value")
           : R.num(R.valueOfCode(measure.scale, code), 3);
       const inside = row.open === false && row.node.children.size > 0 && code !== none;
-      return [R.isolated(row.node.path || "root") + (row.call === null ? "" : ` [${row.number}]`),
+      return [R.isolated(R.cut(row.node.path || "root", 200)) + callName(row),
         R.isolated(column.title || column.label),
         `${R.t(measure.label)} ${value}` + (inside ? " " + R.w("largest_inside") : "")].join(" · ");
     };
@@ -141,17 +159,29 @@
       el("p", { class: "faint", text: R.t(measure.explanation) }), R.legend(measure, scale));
     map = R.heatMap(box, {
       rows: rows.map((row) => ({
-        name: row.call === null ? row.name : `[${row.number}]`,
+        name: row.call === null ? row.name : callName(row).trim(),
         title: row.node.path || "root",
         note: row.call === null ? row.node.note : "",
         depth: row.depth, open: row.open,
         code: (c) => codeOf(row, columns[c]),
+        origin: (c) => isOrigin(row, columns[c]),
+        mark: columns.some((column) => isOrigin(row, column)),
       })),
       columns, scale, none, tall: where.columns === "phases", fit: fitted.on, top,
       picked: pickedColumn >= 0 && pickedRow >= 0 ? { row: pickedRow, column: pickedColumn }
         : before, told: tell, pick, toggle,
     });
     if (hadFocus) map.frame.focus({ preventScroll: true });
+  }
+
+  /** Return where the answer's cell stands in the maps of a direction. */
+  function originOf(where) {
+    const at = R.answerPlace();
+    const names = at.entry && cellNames.get(at.phase + where.direction);
+    const row = names ? names.entries.indexOf(at.entry) : -1;
+    const place = row >= 0 && R.place(at.step, at.rank);
+    return place ? { phase: at.phase, place: place.index,
+      cell: names.cells[row] === "root" ? "" : names.cells[row] } : null;
   }
 
   const shape = (where) => [where.columns, where.direction, differing.on, fitted.on].join();
@@ -214,12 +244,21 @@
   function rangeOf(measure, heats) {
     let low = Infinity, high = -Infinity;
     const least = measure.scale === "log" ? 3 : 1;
-    for (const heat of heats.values())
-      for (let i = 0; heat && i < heat.length; i++) {
-        if (heat[i] < least) continue;
-        if (heat[i] < low) low = heat[i];
-        if (heat[i] > high) high = heat[i];
-      }
+    const rangeIn = (heat) => {
+      let [from, to] = [Infinity, -Infinity];
+      for (const code of heat)
+        if (code >= least) {
+          if (code < from) from = code;
+          if (code > to) to = code;
+        }
+      return [from, to];
+    };
+    for (const heat of heats.values()) {
+      if (!heat) continue;
+      const [from, to] = kept(ranges, heat, () => rangeIn(heat));
+      low = Math.min(low, from);
+      high = Math.max(high, to);
+    }
     if (high < low) return [16384, 16384 + 256];
     return high === low ? [low - 128, high + 128] : [low, high];
   }

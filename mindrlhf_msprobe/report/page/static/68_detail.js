@@ -137,7 +137,26 @@
         R.num(2 ** top, 2)), told);
   }
 
-  async function errors(box, error) {
+  /** How many elements are how far apart: bars of powers of ten. */
+  function histogram({ edges, counts }) {
+    const most = counts.reduce((x, y) => Math.max(x, y), 1);
+    const power = (i) => R.num(10 ** R.number(edges[i]), 2);
+    const told = el("p", { class: "told", role: "status" });
+    const ends = `|A−B|: ${power(0)} … ${power(counts.length)}`;
+    told.textContent = ends;
+    const bars = el("div", { class: "bars", role: "img", "aria-label": R.w("histogram"), on: {
+      mouseleave: () => {
+        told.textContent = ends;
+      } } }, counts.map((count, i) => el("span", {
+      title: `${power(i)} … ${power(i + 1)}: ${count}`,
+      on: { mouseenter: () => {
+        told.textContent = `|A−B| ${power(i)} … ${power(i + 1)}: ${R.w("n_elements", { n: count })}`;
+      } },
+    }, el("i", { style: { height: (100 * count) / most + "%" } }))));
+    return el("figure", null, el("figcaption", { text: R.w("histogram") }), bars, told);
+  }
+
+  function errors(box, error) {
     const first = error.first_mismatch && error.first_mismatch.length > 0;
     R.clear(box, el("h4", { text: R.w("error_place") }),
       R.known(error.different) && el("p", { class: "number", text: R.w("elements_differ", {
@@ -148,11 +167,7 @@
         el("b", { class: "number", text: `[${error.first_mismatch.join(", ")}]` })));
     const both = el("div", { class: "figures" });
     box.append(both);
-    if (error.histogram) {
-      const chart = el("div", { class: "chart small", "data-chart": "histogram" });
-      both.append(el("figure", null, el("figcaption", { text: R.w("histogram") }), chart));
-      await R.histogram(chart, error.histogram);
-    }
+    if (error.histogram && error.histogram.counts.length) both.append(histogram(error.histogram));
     if (error.rows && error.rows.values.length) both.append(errorMap(error.rows));
   }
 
@@ -168,10 +183,10 @@
         side.shape && `[${side.shape.join(", ")}]`));
   }
 
-  function recordFold(record, open, work) {
+  function recordFold(record, open) {
     const fold = R.fold(heading(record), () => {
       const error = el("div");
-      if (record.e) work.push(errors(error, record.e));
+      if (record.e) errors(error, record.e);
       return el("div", { class: "record-body" },
         el("p", { class: "faint" }, R.long(record.n, 120)),
         R.list(record.notes).length > 0 && el("ul", { class: "notes" }, record.notes.map((note) =>
@@ -192,7 +207,7 @@
     return fold;
   }
 
-  function records(list, work) {
+  function records(list) {
     const wanted = list.findIndex((record) => record.n === R.state.record);
     const unlike = list.findIndex((record) => !R.agrees(record.s));
     const first = wanted >= 0 ? wanted : unlike >= 0 ? unlike : list.length === 1 ? 0
@@ -200,13 +215,13 @@
     const order = [...list.keys()];
     order.sort((x, y) => SHOWN_IO.indexOf(list[x].io) - SHOWN_IO.indexOf(list[y].io) || x - y);
     const most = 200;
-    const make = (i) => recordFold(list[i], i === first || i === wanted, work);
+    const make = (i) => recordFold(list[i], i === first || i === wanted);
     const shown = order.slice(0, most).map(make);
     // What is asked for is shown, however many stand before it.
     if (first >= 0 && order.indexOf(first) >= most) shown.unshift(make(first));
     const rest = order.slice(most);
     return [shown, rest.length > 0 && R.fold(R.w("more", { n: rest.length }), () =>
-      el("div", null, rest.map((i) => recordFold(list[i], false, []))))];
+      el("div", null, rest.map((i) => recordFold(list[i], false))))];
   }
 
   // -- one entry -------------------------------------------------------------------------------
@@ -229,22 +244,45 @@
   function line(entry) {
     const distance = furthest(entry.r.filter((one) => one.io !== "parameters"));
     return el("li", null,
-      el("a", { href: R.href({ ...R.state, entry: entry.n, record: null }) },
+      el("a", { href: R.href({ ...R.state, direction: R.directionOf(entry.n),
+        entry: entry.n, record: null }) },
         R.data(entry.n, 90)), " ", R.badge(worst(entry.r)), " ",
       R.known(distance) && el("span", { class: "number" }, R.swatch(distance), R.num(distance, 3)));
   }
 
-  function showEntry(box, block, where) {
-    const index = R.head.phases.indexOf(where.phase);
-    const entries = block.phases.filter((one) => one.phase === index || one.phase === where.phase)
+  function entriesOf(block, phase) {
+    const index = R.head.phases.indexOf(phase);
+    return block.phases.filter((one) => one.phase === index || one.phase === phase)
       .flatMap((one) => one.entries);
+  }
+
+  /** Of a phase: what does not agree, in the order of time; of one run all there is. */
+  function showPhase(box, block, phase) {
+    const entries = entriesOf(block, phase);
+    const unlike = R.paired() ? entries.filter((one) => one.r.some((record) =>
+      !R.agrees(record.s))) : entries;
+    const rest = unlike.slice(40);
+    R.clear(box, el("h2", null, R.data(phase, 120), " ",
+      el("span", { class: "faint", text: R.placeName(R.state.step, R.state.rank) })),
+    !entries.length ? R.missing(R.w("phase_not_here", {
+      phase: R.isolated(phase), place: R.placeName(R.state.step, R.state.rank),
+    })) : el("p", { text: R.paired() ? R.w("entries_differ", {
+      n: unlike.length, of: entries.length,
+    }) : R.w("n_entries", { n: entries.length }) }),
+    el("ol", { class: "inside" }, unlike.slice(0, 40).map(line)),
+    rest.length > 0 && R.fold(R.w("more", { n: rest.length }), () =>
+      el("ol", { class: "inside", start: 41 }, rest.slice(0, 2000).map(line))));
+  }
+
+  function showEntry(box, block, where) {
+    const entries = entriesOf(block, where.phase);
     const found = entries.filter((one) => one.n === R.state.entry);
     if (!found.length) {
       R.clear(box, el("h2", null, R.data(R.state.entry, 120)),
         R.missing(R.w(entries.length ? "entry_not_here" : "phase_not_here", {
           phase: R.isolated(where.phase || ""), place: R.placeName(R.state.step, R.state.rank),
         })));
-      return null;
+      return;
     }
     const entry = found.find((one) => one.r.some((record) => !R.agrees(record.s))) || found[0];
     const at = entries.indexOf(entry);
@@ -255,7 +293,6 @@
       title: R.isolated(entries[at + by].n),
     }, R.w(key));
     const stack = R.known(entry.st) ? block.stacks[entry.st] : null;
-    const work = [];
     R.clear(box,
       el("h2", null, R.long(entry.n, 140), " ", R.badge(worst(entry.r))),
       el("p", { class: "faint" }, R.data(where.phase, 60), entry.o > 0 && ` #${entry.o}`, " · ",
@@ -270,12 +307,11 @@
         el("span", { class: "faint" }, R.data(stack[0], 80))),
       () => el("pre", { class: "code" }, stack.map((text) => [R.long(text, 400), "\n"]))),
       el("h3", { text: R.w("n_records", { n: entry.r.length }) }),
-      records(entry.r, work),
+      records(entry.r),
       inside.length > 0 && [el("h3", { text: R.w("inside", { n: inside.length }) }),
         el("ol", { class: "inside" }, inside.slice(0, 100).map(line)),
         inside.length > 100 && R.fold(R.w("more", { n: inside.length - 100 }), () =>
           el("ol", { class: "inside" }, inside.slice(100, 1100).map(line)))]);
-    return Promise.all(work);
   }
 
   function showKey(box, block) {
@@ -292,7 +328,6 @@
       })));
       return null;
     }
-    const work = [];
     const numbers = [...new Set(saves.map((one) => one.micro_step))];
     R.clear(box, title, numbers.length > 1 && el("p", { class: "ways" },
       R.link({ ...R.state, micro_step: null, view: "where" }, R.w("all_saves")), " ",
@@ -300,8 +335,7 @@
         href: R.href({ ...R.state, micro_step: n, view: "where" }),
         "aria-current": n === asked ? "true" : null,
       }, R.w("micro_step_n", { number: n })), " "])),
-    records(list, work));
-    return Promise.all(work);
+    records(list));
   }
 
   // -- what is picked --------------------------------------------------------------------------
@@ -322,19 +356,21 @@
     if (!entry && !key && record) entry = await entryOf(record);
     if (mine !== asking) return;
     if (entry && entry !== R.state.entry) return void R.go({ entry }, true);
-    if (!entry && !key) {
+    const { phase } = R.state;
+    if (!entry && !key && !phase) {
       R.clear(box, el("h2", { text: R.w("detail") }), el("p", { text: R.w("pick_told") }));
       return;
     }
     const block = await R.placeBlock(step, rank);
     if (mine !== asking) return;
     if (!block) {
-      R.clear(box, el("h2", null, R.data(entry || key, 120)),
+      R.clear(box, el("h2", null, R.data(entry || key || phase, 120)),
         R.missing(R.w("place_not_in_full", { place: R.placeName(step, rank) })),
         R.nearestInFull(R.state));
       return;
     }
-    if (entry) await showEntry(box, block, R.whereState());
-    else await showKey(box, block);
+    if (entry) showEntry(box, block, R.whereState());
+    else if (key) showKey(box, block);
+    else showPhase(box, block, phase);
   };
 })();

@@ -13,7 +13,7 @@
     const value = (name) => style.getPropertyValue(name).trim();
     return {
       ink: value("--ink"), faint: value("--faint"), line: value("--line"), page: value("--panel"),
-      a: value("--side-a"), b: value("--side-b"), accent: value("--accent"),
+      a: value("--side-a"), b: value("--side-b"), mark: value("--bad"),
       size: parseFloat(style.fontSize) * 0.86,
     };
   }
@@ -44,28 +44,6 @@
     if (!box.isConnected) return null;
     await plotly.newPlot(box, traces, shape, CONFIG);
     return plotly;
-  }
-
-  /** Draw the histogram of the errors of a stored tensor. */
-  R.histogram = function (box, { edges, counts }) {
-    const own = look();
-    const numbers = edges.map((power) => 10 ** R.number(power));
-    const middle = counts.map((_, i) => `${R.num(numbers[i], 3)} … ${R.num(numbers[i + 1], 3)}`);
-    return draw(box, [{
-      type: "bar", x: counts.map((_, i) => i), y: counts, marker: { color: own.a },
-      customdata: middle, hovertemplate: "|A−B| %{customdata}<br>%{y}<extra></extra>",
-    }], layout(own, {
-      bargap: 0.05,
-      xaxis: { title: { text: "|A−B|" }, tickangle: 0, tickvals: ticks(edges.length),
-        ticktext: ticks(edges.length).map((i) => R.num(numbers[i], 2)).map(String),
-        range: [-0.6, counts.length - 0.4] },
-      yaxis: { title: { text: R.w("elements") }, rangemode: "tozero" },
-    }));
-  }
-
-  function ticks(count) {
-    const every = Math.max(1, Math.ceil(count / 6));
-    return Array.from({ length: count - 1 }, (_, i) => i).filter((i) => i % every === 0);
   }
 
   // -- one group -------------------------------------------------------------------------------
@@ -136,7 +114,7 @@
       });
     return x.length ? [{
       type: "scatter", mode: "markers", x, y: x.map(() => 0.02), yaxis: "y3", text,
-      marker: { symbol: "x", size: 8, color: own.accent, line: { width: 1, color: own.page } },
+      marker: { symbol: "x", size: 8, color: own.mark, line: { width: 1, color: own.page } },
       hovertemplate: "step %{x}: %{text}<extra></extra>",
     }] : [];
   }
@@ -148,7 +126,7 @@
       customdata: findings.map((finding) => finding.id), meta: "findings",
       text: findings.map((finding) => R.plain(finding.rule + " · " +
         R.cut(R.t(finding.text), 58))),
-      marker: { symbol: "triangle-down", size: 11, color: own.accent },
+      marker: { symbol: "triangle-down", size: 11, color: own.mark },
       hovertemplate: "%{text}<extra></extra>",
     }] : [];
   }
@@ -161,7 +139,7 @@
     const shown = findings.filter(({ link }) => link.step >= steps[0] && link.step <= steps[1]);
     const lines = shown.map(({ link }) => ({
       type: "line", xref: "x", yref: "paper", x0: link.step, x1: link.step, y0: 0, y1: 1,
-      line: { color: own.accent, width: 1, dash: "dot" },
+      line: { color: own.mark, width: 1, dash: "dot" },
     }));
     if (R.known(R.state.step)) lines.push({
       type: "line", xref: "x", yref: "paper", x0: R.state.step, x1: R.state.step, y0: 0, y1: 1,

@@ -122,17 +122,17 @@
 
   async function changed(names) {
     await drawing(async () => {
-      if (names.has("lang")) {
+      if (names.has("lang") || names.has("theme")) {
         await page();
         return;
       }
-      if (names.has("theme")) {
-        setTheme();
-        document.querySelector(".bar").replaceWith(bar());
-      }
       markTabs();
       const strip = R.placesChanged(names);
-      if (names.has("view")) await showView();
+      if (names.has("view")) {
+        const list = document.querySelector('[role="tablist"]');
+        if (list.getBoundingClientRect().top > window.innerHeight / 2) list.scrollIntoView();
+        await showView();
+      }
       else {
         try {
           await viewNow().change(names, panel);
@@ -214,6 +214,11 @@
 
   // -- start -----------------------------------------------------------------------------------
 
+  async function open(fragment) {
+    await R.followFragment(fragment);
+    if (R.state.view === "where" && (R.state.entry || R.state.key)) R.showDetail();
+  }
+
   async function start() {
     R.head = await R.block("head");
     // Of one run, what was found comes first.
@@ -223,8 +228,10 @@
     document.addEventListener("keydown", pressed);
     document.addEventListener("click", (event) => {
       const link = event.target.closest('a[href^="#"]');
-      if (link && /[#&](entry|key|record)=/.test(link.getAttribute("href")) &&
-        !event.defaultPrevented) setTimeout(() => R.state.view === "where" && R.showDetail(), 60);
+      if (!link || event.defaultPrevented || event.button) return;
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      open(link.getAttribute("href"));
     });
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       if (!R.state.theme) changed(new Set(["theme"]));

@@ -178,6 +178,8 @@ TEXTS: dict[str, str] = {
     "entry_not_here": "It is not among the entries of {phase} at {place}.",
     "phase_not_here": "No entries of {phase} are known at {place}.",
     "key_not_here": "It was not saved at {place}.",
+    "entries_differ": "{n} of {of} entries differ; in the order of time:",
+    "n_entries": "entries: {n}",
     "outer": "outer cell",
     "entry_before": "entry before",
     "entry_after": "entry after",
@@ -202,7 +204,7 @@ TEXTS: dict[str, str] = {
     "histogram": "how many elements are how far apart",
     "error_map": "largest error by rows and columns",
     "error_axes": "{rows} rows × {columns} columns",
-    "elements": "elements",
+    "n_elements": "elements: {n}",
     # course
     "no_course": "No quantity was recorded over the steps.",
     "no_library": "The page holds no chart library.",
@@ -234,7 +236,7 @@ TEXTS: dict[str, str] = {
     # findings
     "no_findings": "Nothing was found.",
     "not_checked": "The checks have not been run, or found nothing.",
-    "stories": "{n} findings in {of} stories",
+    "stories": "findings: {n}, in stories: {of}",
     "times": "{n} times, last at step {step}",
     "link_here": "Link",
     "evidence": "Evidence: {n}",

@@ -170,6 +170,8 @@ TEXTS: dict[str, str] = {
     "entry_not_here": "{phase} 在 {place} 没有该条目。",
     "phase_not_here": "{phase} 在 {place} 没有已知条目。",
     "key_not_here": "{place} 没有保存该数据。",
+    "entries_differ": "{of} 个条目中 {n} 个不一致，按时间顺序：",
+    "n_entries": "条目：{n}",
     "outer": "外层 Cell",
     "entry_before": "前一条目",
     "entry_after": "后一条目",
@@ -194,7 +196,7 @@ TEXTS: dict[str, str] = {
     "histogram": "各误差大小的元素个数",
     "error_map": "按行与列的最大误差",
     "error_axes": "{rows} 行 × {columns} 列",
-    "elements": "元素数",
+    "n_elements": "元素数：{n}",
     # 走势
     "no_course": "没有采集到随 step 变化的量。",
     "no_library": "本页不含图表库。",
