@@ -161,6 +161,18 @@ def test_a_router_in_several_phases_and_calls_is_one_finding(tmp_path):
     assert (finding.place.step, finding.last_step) == (0, 2)
 
 
+def test_a_call_whose_few_tokens_go_to_one_expert_is_healthy(tmp_path):
+    """The next call has others, as a decoder has for every token that it generates."""
+    run = HealthRun(tmp_path / "run")
+    for _ in range(3):
+        with run.phase("actor_generate_sequences"):
+            for high, low in ((2.0, 2.0), (3.0, 0.0), (1.0, 1.0)):
+                indices = tensor(high, low, dtype="Int32", shape=(16, 1))
+                run.call("router", output=indices, kind="Router")
+        run.end_step()
+    assert not alarms(check_run(run.close()))
+
+
 def test_tokens_by_expert_as_key_data(tmp_path):
     run = HealthRun(tmp_path / "run")
     for step in range(2):

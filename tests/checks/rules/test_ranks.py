@@ -57,6 +57,39 @@ def test_another_number_of_calls(tmp_path):
     assert {one.said.code for one in findings} == {"check_ranks.calls"}
 
 
+@pytest.mark.parametrize("name", ["experts", "branches"])
+@pytest.mark.parametrize("seed", range(3))
+def test_experts_run_as_often_as_they_have_tokens(tmp_path, name, seed):
+    """Of data that each rank has for itself: an expert without tokens is not called."""
+    for rank in (0, 1):
+        run, random = HealthRun(tmp_path / "run", rank), np.random.default_rng([seed, rank])
+        for _ in range(6):
+            with run.phase("actor_update"):
+                run.call("router")
+                for n, rows in enumerate(np.bincount(random.integers(0, 4, 5), minlength=4)):
+                    if rows:
+                        run.call(f"{name}.{n}.up", output=tensor(shape=(int(rows), 4)))
+            run.end_step()
+        run.close()
+    assert found(tmp_path / "run", "ranks.entries") == []
+
+
+def test_a_layer_that_one_rank_lacks_from_some_step_on(tmp_path):
+    """It is the same one in every step, whatever other layers do."""
+    for rank in (0, 1):
+        run = HealthRun(tmp_path / "run", rank)
+        for step in range(5):
+            with run.phase("actor_update"):
+                for n in range(3):
+                    if not (rank == 1 and n == 2 and step in (2, 3)):
+                        run.call(f"layers.{n}.up")
+            run.end_step()
+        run.close()
+    (finding,) = found(tmp_path / "run", "ranks.entries")
+    assert (finding.place.step, finding.place.rank, finding.times) == (2, 1, 2)
+    assert finding.place.entry == "Cell.layers.2.up.Dense.forward.0"
+
+
 def test_stages_of_a_pipeline_run_other_cells(tmp_path):
     root = record(
         tmp_path / "run",

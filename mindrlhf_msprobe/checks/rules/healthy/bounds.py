@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.alike import pattern_of
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule
 from mindrlhf_msprobe.checks.rules.healthy.learned import (
     Learned,
     Span,
     joined,
-    pattern_of,
     pattern_of_record,
 )
 from mindrlhf_msprobe.checks.story import Found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from mindrlhf_msprobe.checks.reading.alike import pattern_of
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
-_NUMBER = re.compile(r"\d+")
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
 
 
@@ -113,11 +112,6 @@ def _is_nothing(leaf: LeafJson) -> bool:
     """Return whether a tensor of floats is empty, or zero everywhere."""
     shape = leaf.get("shape")
     return (type(shape) is list and 0 in shape) or (is_float(leaf) and statistic(leaf, "Norm") == 0)
-
-
-def pattern_of(entry: str) -> str:
-    """Return what entries have in common whose names differ in numbers alone."""
-    return _NUMBER.sub("#", entry)
 
 
 def pattern_of_record(entry: str, call: int, io: str, path: str) -> Hashable:

@@ -50,18 +50,25 @@ class Routing:
 
     def __init__(self, check: Check) -> None:
         self._check = check
-        self._found: list[tuple[str, Place, float]] = []
+        self._calls: dict[tuple[int, str, str, str], tuple[Place, float]] = {}
 
     def entry(self, entry: EntryView) -> None:
-        """Look at what a router returned."""
+        """Look at what a router returned; of all its calls the one with the smallest share tells.
+
+        The few tokens of one call may well be alike.
+        """
         for io, path, leaf in entry.records:
             if io != "output":
                 continue
             share = _share(leaf)
             if share is None:
                 share = self._share_of_first(entry, path, leaf)
-            if share is not None and share >= self._check.threshold("share"):
-                self._found.append((entry.cell, entry.place(io, path), share))
+            if share is None and _are_several(leaf):
+                share = 0.0  # of more than one expert
+            if share is not None:
+                at = entry.rank, entry.phase, entry.cell, path
+                place, smallest = self._calls.get(at) or (entry.place(io, path), share)
+                self._calls[at] = place, min(share, smallest)
 
     def _share_of_first(self, entry: EntryView, path: str, leaf: LeafJson) -> float | None:
         """Return the share of the expert that is first for most tokens, by the elements."""
@@ -83,13 +90,16 @@ class Routing:
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the routers of a step that use one expert."""
+        found = [(cell, *calls) for (_, _, cell, _), calls in self._calls.items()]
+        self._calls = {}
         for name in _EXPERT_KEYS:
             for datum in step.key_data(name):
                 share = _largest_share(datum)
-                if share is not None and share >= self._check.threshold("share"):
-                    self._found.append((name, place_of(datum), share))
-        found, self._found = self._found, []
+                if share is not None:
+                    found.append((name, place_of(datum), share))
         for router, place, share in found:
+            if share < self._check.threshold("share"):
+                continue
             yield self._check.finding(
                 message("check_history.routing", share=share),
                 place,
@@ -107,11 +117,17 @@ def _share(leaf: LeafJson) -> float | None:
     if high is None or low is None or mean is None:
         return None
     count = math.prod(shape)
-    if dtype.startswith(("Int", "UInt")) and count >= 16 and high == low:
+    if dtype.startswith(("Int", "UInt")) and count >= _FEWEST_TOKENS and high == low:
         return 1.0  # indices of experts: all one
     if len(shape) == 1 and 1 < count <= _MOST_EXPERTS and low >= 0 and mean > 0:
         return high / (mean * count)
     return None
+
+
+def _are_several(leaf: LeafJson) -> bool:
+    """Return whether indices are not all one."""
+    high, low = statistic(leaf, "Max"), statistic(leaf, "Min")
+    return str(leaf.get("dtype")).startswith(("Int", "UInt")) and high != low
 
 
 def _largest_share(datum: KeyDatum) -> float | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.reading.alike import pattern_of
 from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import ranks, rule
@@ -19,6 +22,9 @@ from mindrlhf_msprobe.storage.manifest import thinned
 
 _MOST_CELLS = 4  # that are named
 _MOST_SHAPES = 200_000  # entries of which the shape is kept
+_MOST_HELD = 256  # differences of ranks that are kept until it is known which cells may differ
+_SEVERAL = 2  # sets of cells that change
+_EXPERT = re.compile(r"(?i)expert[^.]*\.\d+\.")
 _DYNAMIC = None
 
 
@@ -31,8 +37,9 @@ _DYNAMIC = None
 class RecordedAlike:
     """Ranks that run the same cells run them equally often, on tensors of the same shapes.
 
-    How often a cell runs while responses are generated depends on their lengths. A pipeline's
-    stages run other cells: a rank recorded less where all it has is what others have, too.
+    How often a cell runs while responses are generated depends on their lengths, and how often an
+    expert does on its tokens. A pipeline's stages run other cells: a rank recorded less where all
+    it has is what others have, too.
     """
 
     def __init__(self, check: Check) -> None:
@@ -41,6 +48,8 @@ class RecordedAlike:
         self._shapes: dict[tuple[str, str], dict[int, Any]] = {}
         self._first: dict[tuple[str, str], Place] = {}
         self._known: dict[tuple[str, int], tuple[list[Any], list[Any], list[Any]]] = {}
+        self._routed = _Routed()
+        self._held: dict[tuple[str, int, bool, frozenset[str]], _Held] = {}
 
     def journal(self, journal: Journal) -> None:
         """Note the calls, and the shapes of what they returned."""
@@ -80,7 +89,7 @@ class RecordedAlike:
         for phase, by_rank in names.items():
             yield from self._absent(step, phase, by_rank)
             if phase != GENERATE and len(by_rank) > 1:
-                yield from self._calls(step, phase, by_rank)
+                self._calls(step, phase, by_rank)
 
     def _absent(
         self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
@@ -108,9 +117,10 @@ class RecordedAlike:
         table = config.phase_table()
         return phase in table and config.records_phase(table[phase]) and config.records_step(step)
 
-    def _calls(
-        self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
-    ) -> Iterator[Found]:
+    def _calls(self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]) -> None:
+        """Hold the ranks that ran cells more or less often, until it is known which may."""
+        for rank, names in by_rank.items():
+            self._routed.take(phase, rank, names)
         lists = [*by_rank.values()]
         if all(names == lists[0] for names in lists[1:]):
             return
@@ -126,43 +136,55 @@ class RecordedAlike:
             other = counts[usual]
             if count == other or (set(count) - set(other) and set(other) - set(count)):
                 continue  # stages of a pipeline run cells of their own
-            yield self._differs(step, phase, (rank, count), (usual, other), by_rank)
+            cells = [name for name in {**other, **count} if count[name] != other[name]]
+            lacking = not set(count) - set(other) and any(not count[name] for name in cells)
+            at = phase, rank, lacking, frozenset(map(pattern_of, cells))
+            held = self._held.get(at)
+            if held is None and len(self._held) < _MOST_HELD:
+                calls = {name: (count[name], other[name]) for name in cells}
+                held = _Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank))
+                self._held[at] = held
+            if held is not None:
+                held.times, held.last_step = held.times + 1, step.number
 
-    def _differs(
-        self,
-        step: Step,
-        phase: str,
-        own: tuple[int, Counter[str]],
-        usual: tuple[int, Counter[str]],
-        by_rank: Mapping[int, Sequence[str]],
-    ) -> Found:
-        (rank, count), (other_rank, other) = own, usual
-        cells = [name for name in {**other, **count} if count[name] != other[name]]
-        lacking = not set(count) - set(other) and any(not count[name] for name in cells)
-        at = Place(step.number, rank, phase, entry=f"{cells[0]}.{max(0, count[cells[0]] - 1)}")
-        return self._check.finding(
-            message(
-                "check_ranks.calls",
-                lacking=lacking,
-                rank=rank,
-                other=other_rank,
-                cells=len(cells),
-                count=count[cells[0]],
-                usual=other[cells[0]],
-            ),
-            at,
-            same=("calls", phase, rank, lacking),
-            evidence=[
-                Evidence(at, {"entries": _counts(by_rank)}),
-                *(
-                    Evidence(
-                        Place(step.number, rank, phase, entry=name),
-                        {"calls": {rank: count[name], other_rank: other[name]}},
-                    )
-                    for name in cells[:_MOST_CELLS]
+    def _differing(self) -> Iterator[Found]:
+        """Yield the ranks that ran cells more or less often, but for those that depend on data."""
+        for held in self._held.values():
+            calls = {
+                name: of
+                for name, of in held.calls.items()
+                if not self._routed.depends_on_data(held.phase, name)
+            }
+            if not calls:
+                continue
+            rank, usual = held.rank, held.usual
+            (first, (count, other)), *_ = calls.items()
+            at = Place(held.step, rank, held.phase, entry=f"{first}.{max(0, count - 1)}")
+            yield self._check.finding(
+                message(
+                    "check_ranks.calls",
+                    lacking=held.lacking,
+                    rank=rank,
+                    other=usual,
+                    cells=len(calls),
+                    count=count,
+                    usual=other,
                 ),
-            ],
-        )
+                at,
+                same=("calls", held.phase, rank, held.lacking),
+                times=held.times,
+                last_step=held.last_step,
+                evidence=[
+                    Evidence(at, {"entries": held.entries}),
+                    *(
+                        Evidence(
+                            Place(held.step, rank, held.phase, entry=name),
+                            {"calls": {rank: count, usual: other}},
+                        )
+                        for name, (count, other) in [*calls.items()][:_MOST_CELLS]
+                    ),
+                ],
+            )
 
     def _keys(self, step: Step) -> Iterator[Found]:
         """Yield the ranks that lack a key which all others saved."""
@@ -179,9 +201,18 @@ class RecordedAlike:
                 yield self._check.finding(said, at, same=("key", key))
 
     def end(self) -> Iterator[Found]:
-        """Yield the shapes that differ between ranks in all steps."""
+        """Yield other numbers of calls, and the shapes that differ between ranks in all steps."""
+        yield from self._differing()
+        dynamic = {
+            (phase, pattern_of(_call_name(name)))
+            for (phase, name), by_rank in self._shapes.items()
+            if any(shape is _DYNAMIC for shape in by_rank.values())
+        }
         unlike: dict[tuple[str, int], list[tuple[Place, Mapping[int, Any]]]] = {}
         for at, by_rank in self._shapes.items():
+            phase, call = at[0], _call_name(at[1])
+            if (phase, pattern_of(call)) in dynamic or self._routed.depends_on_data(phase, call):
+                continue
             fixed = {rank: shape for rank, shape in by_rank.items() if shape is not _DYNAMIC}
             kinds = Counter(map(_hashed, fixed.values()))
             if len(fixed) < len(by_rank) or len(kinds) < 2:
@@ -203,6 +234,59 @@ class RecordedAlike:
                     for place, by_rank in [(at_rank, shapes), *places[1:_MOST_CELLS]]
                 ],
             )
+
+
+@dataclass
+class _Held:
+    """Cells that a rank ran more or less often than another, in one step or several.
+
+    Attributes:
+        calls: cell → how often the rank ran it, and the other one.
+        entries: rank → how many it recorded.
+    """
+
+    step: int
+    rank: int
+    usual: int
+    phase: str
+    lacking: bool
+    calls: dict[str, tuple[int, int]]
+    entries: dict[str, int]
+    times: int = 0
+    last_step: int = 0
+
+
+class _Routed:
+    """Cells whose number of calls depends on the data, as that of experts does.
+
+    Of cells whose names differ in numbers alone: those that are not always the same ones which run
+    more or less often than in the step before.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], tuple[Sequence[str], Counter[str]]] = {}
+        self._changed: dict[tuple[str, str], set[frozenset[str]]] = {}
+
+    def take(self, phase: str, rank: int, names: Sequence[str]) -> None:
+        """Take the entries of one rank in the next step."""
+        known = self._last.get((phase, rank))
+        if known is not None and known[0] == names:
+            return
+        counts = Counter(map(_call_name, names))
+        self._last[phase, rank] = names, counts
+        changed: dict[str, list[str]] = {}
+        for name in () if known is None else {**known[1], **counts}:
+            if known is not None and known[1][name] != counts[name]:
+                changed.setdefault(pattern_of(name), []).append(name)
+        for pattern, those in changed.items():
+            sets = self._changed.setdefault((phase, pattern), set())
+            if len(sets) < _SEVERAL:
+                sets.add(frozenset(those))
+
+    def depends_on_data(self, phase: str, name: str) -> bool:
+        """Return whether how often a cell runs depends on the data, by what was seen so far."""
+        several = len(self._changed.get((phase, pattern_of(name)), ())) >= _SEVERAL
+        return several or bool(_EXPERT.search(name))
 
 
 def _call_name(entry: str) -> str:
