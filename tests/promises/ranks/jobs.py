@@ -44,16 +44,27 @@ class Job:
     code: int
     said: dict[int, str]
 
+    def training(self, name: str) -> Job:
+        """Return one of its trainings: with what each rank said of it alone."""
 
-def run_job(directory: Path, *, nodes: int = 1, **options: Any) -> Job:
-    """Train with two ranks; `options` are those of parallel_training.py.
+        def of(said: str) -> str:
+            own = said.partition(f"TRAINING {name}\n")[2]
+            return own.partition("TRAINING ")[0]
+
+        return Job(self.code, {rank: of(said) for rank, said in self.said.items()})
+
+
+def run_job(directory: Path, trainings: Mapping[str, Mapping[str, Any]], *, nodes: int = 1) -> Job:
+    """Train with two ranks, which start once for all trainings.
 
     Args:
+        trainings: name → what parallel_training.py takes.
         nodes: 1: msrun starts both; 2: msrun starts one, the other joins as on a second node.
     """
     directory.mkdir()
     port = _free_port()
-    command = [str(SCRIPT), json.dumps(options)]
+    plan = [{"name": name, **options} for name, options in trainings.items()]
+    command = [str(SCRIPT), json.dumps(plan)]
     launcher = [
         *(sys.executable, str(MSRUN), "--worker_num=2", f"--local_worker_num={3 - nodes}"),
         *("--master_addr=127.0.0.1", f"--master_port={port}"),

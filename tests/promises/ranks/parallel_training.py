@@ -1,11 +1,13 @@
 """Data-parallel training on CPU, one rank of it: what the tests start with msrun.
 
-Every rank has its own batches; gradients are averaged over the ranks by AllReduce. Called with one
-JSON object: `msprobe` (the configuration; a `{rank}` in its dump_path becomes the rank), `steps`,
-and the names of what goes wrong: `fault` (rank, step, role: one weight of it is changed before the
-step), `nan` (rank, step: its batch holds one), `kill` (rank, step: the process kills itself inside
-that step's update) and `crash_at_exit` (rank: the process ends with SIGSEGV when all is done, as
-MindSpore's sometimes do). `every`: gradients are averaged in each n-th step alone.
+Every rank has its own batches; gradients are averaged over the ranks by AllReduce. Called with a
+JSON list of trainings, which run one after the other; what a rank says of each begins with a line
+`TRAINING` and its `name`. Each is an object: `msprobe` (the configuration; a `{rank}` in its
+dump_path becomes the rank), `steps`, and the names of what goes wrong: `fault` (rank, step, role:
+one weight of it is changed before the step), `nan` (rank, step: its batch holds one), `kill` (rank,
+step: the process kills itself inside that step's update) and `crash_at_exit` (rank: the process
+ends with SIGSEGV when all is done, as MindSpore's sometimes do). `every`: gradients are averaged in
+each n-th step alone.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ class Policy(nn.Cell):
         return self.head(ops.tanh(self.hidden(x)))
 
 
-def train(options: dict) -> None:
-    ms.set_device("CPU")
-    init()
+def train(options: dict, *, last: bool) -> None:
     rank, size = get_rank(), get_group_size()
     settings = {"msprobe": True, "actor_train_dump": True, "reference_dump": True, "step_end": 9}
     settings |= {"key_data_dump": True, **options["msprobe"]}
     settings["dump_path"] = settings["dump_path"].format(rank=rank)
+    sys.stdout.write(f"TRAINING {options['name']}\n")
+    sys.stdout.flush()
     try:
         probe = Probe.from_config(settings)
     except MsprobeError as error:
@@ -90,7 +92,8 @@ def train(options: dict) -> None:
     probe.close()
     # What this rank has to do is done. MindSpore may crash while a process ends, and msrun kills
     # the others then: none ends before all have said that they are done.
-    sys.stdout.write(f"DONE {rank}\n")
+    if last:
+        sys.stdout.write(f"DONE {rank}\n")
     sys.stdout.flush()
     average(Tensor([1.0])).asnumpy()  # returns when all have come; there is no Barrier on CPU
     if options.get("crash_at_exit") == rank:
@@ -98,4 +101,8 @@ def train(options: dict) -> None:
 
 
 if __name__ == "__main__":
-    train(json.loads(sys.argv[1]))
+    ms.set_device("CPU")
+    init()
+    trainings = json.loads(sys.argv[1])
+    for number, training in enumerate(trainings, 1):
+        train(training, last=number == len(trainings))
