@@ -23,7 +23,8 @@
     const headline = R.t(said.headline);
     return el("section", { class: "answer tone-" + said.tone, id: "answer" },
       el("h1", null,
-        el("span", { class: "sign", "aria-hidden": "true", text: TONES[said.tone] || "" }), " ",
+        el("span", { class: "sign", "aria-hidden": "true", text: said.tone === "bad" && !R.paired() ? "✕"
+          : TONES[said.tone] || "" }), " ",
         said.place ? R.link(said.place, el("bdi", { text: headline })) : headline),
       said.sentence && el("p", { class: "sentence", id: "answer-sentence" },
         el("bdi", { text: R.t(said.sentence) })),

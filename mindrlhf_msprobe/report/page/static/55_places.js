@@ -29,7 +29,8 @@
       from = Math.max(0, Math.floor(picked / count) * count);
     const shown = steps.slice(from, from + count);
     const room = Math.max(box.clientWidth, 300) - 90;
-    const size = Math.min(26, Math.max(9, Math.floor(room / shown.length)));
+    const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const size = Math.min(Math.round(1.85 * letter), Math.max(9, Math.floor(room / shown.length)));
     const every = Math.max(1, Math.ceil(30 / size));
     const grid = el("div", {
       class: "matrix" + (size >= 15 ? " signs" : ""), role: "grid", id: "matrix",

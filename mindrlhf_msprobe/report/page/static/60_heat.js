@@ -3,7 +3,6 @@
   "use strict";
   const R = window.report;
   const { el } = R;
-  const ROW = 20;
 
   /**
    * Make a heat map. `model`: rows [{name, title, note, depth, open: true|false|null,
@@ -13,14 +12,17 @@
    */
   R.heatMap = function (box, model) {
     const ratio = window.devicePixelRatio || 1;
-    const labels = Math.round(Math.min(420, Math.max(210, box.clientWidth * 0.34)));
+    const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const tallRow = Math.round(1.45 * letter);
+    const labels = Math.round(Math.min(34 * letter, Math.max(210, box.clientWidth * 0.34)));
     const room = Math.max(120, box.clientWidth - labels - 26);
-    const wide = model.tall ? 56 : 40;
-    const width = Math.min(wide, Math.max(3, Math.floor(room / Math.max(model.columns.length, 1))));
-    const total = width * model.columns.length;
+    const wide = model.tall ? 5 * letter : 3 * letter;
+    const share = room / Math.max(model.columns.length, 1);
+    const width = Math.min(wide, Math.max(3, share > 8 ? Math.floor(share) : share));
+    const total = Math.ceil(width * model.columns.length);
     const high = Math.max(240, Math.round(window.innerHeight * 0.68));
-    const fit = model.fit && model.rows.length * ROW > high;
-    const row = fit ? Math.max(2, Math.floor(high / model.rows.length)) : ROW;
+    const fit = model.fit && model.rows.length * tallRow > high;
+    const row = fit ? Math.max(2, Math.floor(high / model.rows.length)) : tallRow;
     const height = Math.min(high, row * model.rows.length);
     let cursor = { row: 0, column: 0, ...model.picked };
     let hover = null;
@@ -134,7 +136,8 @@
           class: "name" + (model.picked && model.picked.row === r ? " picked" : "") +
             (one.strong ? " strong" : ""),
           title: R.isolated(one.title), "data-row": r, "data-cell": one.title,
-          style: { top: r * row + "px", height: row * each + "px", "--depth": one.depth },
+          style: { top: r * row + "px", height: row * each + "px", "--depth": one.depth,
+            "line-height": row * each + "px" },
         },
           one.open === null || one.open === undefined ? el("span", { class: "twist" })
             : el("span", { class: "twist", "data-twist": r, text: one.open ? "▾" : "▸" }),

@@ -38,7 +38,7 @@
     const first = held.includes(at.phase) ? at.phase : held[0];
     const phase = R.state.phase || first || phases[0] || null;
     const columns = ["phases", "steps", "ranks"].includes(R.state.columns) ? R.state.columns
-      : "phases";
+      : held.length > 1 || R.head.places.steps.length < 2 ? "phases" : "steps";
     const measure = measureOf(R.state.measure);
     return { direction, directions, phase, columns, measure, held };
   };

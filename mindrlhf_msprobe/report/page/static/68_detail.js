@@ -97,8 +97,8 @@
     const known = values.filter((v) => v > 0 && Number.isFinite(v)).map(Math.log2);
     const low = known.reduce((x, y) => Math.min(x, y), Infinity);
     const top = known.reduce((x, y) => Math.max(x, y), -Infinity);
-    const size = Math.max(2, Math.min(14, Math.floor(480 / Math.max(wide, 1))));
-    const tall = Math.max(2, Math.min(14, Math.floor(320 / Math.max(high, 1))));
+    const size = Math.max(2, Math.min(22, Math.floor(480 / Math.max(wide, 1))));
+    const tall = Math.max(2, Math.min(22, Math.floor(320 / Math.max(high, 1))));
     const ratio = window.devicePixelRatio || 1;
     const canvas = el("canvas", {
       class: "errors", role: "img", "aria-label": R.w("error_map"),

@@ -86,6 +86,7 @@
 
   function traceOf(series, own, axis, plain) {
     const mine = series.rank === R.state.rank;
+    const [side, name] = [plain ? "B − A" : R.sideName(series.side), R.plain(nameOf(series))];
     const color = plain ? own.ink : series.side === "B" ? own.b : own.a;
     return {
       type: "scatter", mode: series.steps.length < 60 ? "lines+markers" : "lines",
@@ -93,10 +94,9 @@
       line: { color, width: mine && !series.statistic ? 2.2 : 1, dash: series.side === "B" && !plain ? "dash" : "solid" },
       marker: { size: 5, symbol: series.side === "B" && !plain ? "square-open" : "circle", color },
       opacity: mine ? 1 : 0.45,
-      name: R.plain(nameOf(series)),
-      hovertemplate: `${R.plain(plain ? "B − A" : R.sideName(series.side))} · ` +
-        `${R.plain(nameOf(series))}<br>%{text}: %{y:.6g}<extra></extra>`,
-      text: series.steps.map((step, i) => `step ${step}` +
+      // A template reads names in braces: texts of a dump stand in `text` only.
+      hovertemplate: "%{text}: %{y:.6g}<extra></extra>",
+      text: series.steps.map((step, i) => `${side} · ${name}<br>${R.w("step_n", { number: step })}` +
         (series.micro_steps ? ` · ${R.w("micro_step_n", { number: save(series, i) })}` : "")),
       customdata: series.steps.map((step) => [step, series.rank]),
     };
@@ -186,7 +186,7 @@
     }
     const findings = flat(found || []).filter(({ link }) => link && R.known(link.step));
     const ranks = new Set(groups.flatMap((group) => group.series.map((one) => one.rank)));
-    const cards = el("div", { class: "groups" });
+    const cards = el("div", { class: "cards" });
     R.clear(box, el("div", { class: "tools" },
       ranks.size > 1 && R.segments(R.w("ranks"), [
         ["all", R.w("all_ranks")], ["picked", R.w("rank_n", { number: R.state.rank })],
@@ -225,8 +225,9 @@
         waiting.push([area, series]);
         seen.observe(area);
       }
-      return el("section", { class: "panel card" },
-        el("h3", null, R.data(group.label, 100)),
+      return el("section", { class: "panel card", "data-group": group.id },
+        el("h3", null, el("span", { class: "faint" }, R.data(group.title, 60), " · "),
+          R.data(group.label, 100)),
         left > 0 && el("p", { class: "faint", text: R.w("more_series", { n: left }) }),
         notes.slice(0, 3).map((note) => el("p", { class: "faint" }, R.long(note, 200))),
         series.length ? area : R.missing(R.w("not_recorded")),
@@ -235,11 +236,9 @@
     for (const group of groups) {
       const labels = quantities(group);
       const rest = labels.slice(FIRST);
-      cards.append(el("section", { class: "group", "data-group": group.id },
-        el("h2", null, R.data(R.t(group.title), 100)),
-        el("div", { class: "cards" }, labels.slice(0, FIRST).map(card)),
-        rest.length > 0 && R.fold(R.w("more", { n: rest.length }), () =>
-          el("div", { class: "cards" }, rest.map(card)))));
+      R.add(cards, [labels.slice(0, FIRST).map(card), rest.length > 0 && R.fold(
+        el("span", null, R.data(R.t(group.title), 100), ": ", R.w("more", { n: rest.length })),
+        () => el("div", { class: "cards" }, rest.map(card)), false, { class: "rest" })]);
     }
     await Promise.all(waiting.filter(([area]) =>
       area.getBoundingClientRect().top < window.innerHeight).map(one));
@@ -251,7 +250,9 @@
     const found = new Map();
     for (const one of group.series) {
       const label = one.label || R.t(group.title);
-      if (!found.has(label)) found.set(label, { label, series: [] });
+      if (!found.has(label)) found.set(label, {
+        label, id: group.id, title: R.t(group.title), series: [],
+      });
       found.get(label).series.push(one);
     }
     return [...found.values()];

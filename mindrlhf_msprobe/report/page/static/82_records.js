@@ -196,7 +196,7 @@
 
     let drawn = [-1, -1];
     function draw(force) {
-      const high = Math.max(scroll.clientHeight, 300);
+      const high = Math.max(scroll.clientHeight, window.innerHeight);
       const first = Math.max(0, Math.floor(scroll.scrollTop / ROW) - 12);
       const last = Math.min(found.length, Math.ceil((scroll.scrollTop + high) / ROW) + 12);
       if (!force && first === drawn[0] && last === drawn[1]) return;
