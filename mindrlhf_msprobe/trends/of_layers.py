@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.reading.gradients import parameter_of
-from mindrlhf_msprobe.storage.reading.series import Gathered, number_of
-from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
+from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, statistic
+from mindrlhf_msprobe.storage.reading.series import Gathered
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
+from mindrlhf_msprobe.trends.lines import Line, Value
 
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
 _MOMENTS = {
@@ -32,8 +35,8 @@ GRADIENT_NORM, UPDATE_TO_WEIGHT = "gradient_norm", "update_to_weight"
 class OfEntries:
     """Gathers what it derives from entries, place by place, the steps of a rank in order."""
 
-    def entry(self, entry: Entry) -> None:
-        """Take one entry of the place that is read."""
+    def line(self, line: Line) -> None:
+        """Take one line of the place that is read."""
         raise NotImplementedError
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
@@ -82,13 +85,11 @@ class _GradientNorms(OfEntries):
     def __init__(self) -> None:
         self._norms = _ByLayer()
 
-    def entry(self, entry: Entry) -> None:
-        if not holds_gradients(entry.name):
-            return
-        for record in entry.records:
-            norm = number_of(record.leaf, "norm") if record.leaf.is_tensor else None
+    def line(self, line: Line) -> None:
+        for value in line.values(PARAMETERS_GRAD) if line.of_gradients else ():
+            norm = _norm_of(value.leaf)
             if norm is not None:
-                self._norms.add(entry.phase, entry.call, parameter_of(entry, record), norm)
+                self._norms.add(line.phase, line.call, line.parameter(value), norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(GRADIENT_NORM, step, rank, into)
@@ -108,14 +109,13 @@ class _Moments(OfEntries):
         self._name, self._pattern = name, _MOMENTS[name]
         self._norms = _ByLayer()
 
-    def entry(self, entry: Entry) -> None:
-        held = "output" if is_optimizer_state(entry.cell) else "parameters"
-        for record in entry.records:
-            if record.io == held and (found := self._pattern.search(record.path)):
-                norm = number_of(record.leaf, "norm") if record.leaf.is_tensor else None
-                parameter = record.path[found.end() :].replace("%2E", ".")
-                if norm is not None:
-                    self._norms.add(entry.phase, entry.call, parameter, norm)
+    def line(self, line: Line) -> None:
+        for value in line.values("output" if line.of_optimizer else "parameters"):
+            found = self._pattern.search(value.path)
+            norm = None if found is None else _norm_of(value.leaf)
+            if found is not None and norm is not None:
+                parameter = value.path[found.end() :].replace("%2E", ".")
+                self._norms.add(line.phase, line.call, parameter, norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(self._name, step, rank, into)
@@ -133,38 +133,43 @@ class _Updates(OfEntries):
     """
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, str, str], tuple[int, int, Record]] = {}
+        self._last: dict[tuple[int, str, str], tuple[int, int, _Parameter]] = {}
         self._sums: dict[tuple[int, str, int, int, str], list[float]] = {}
-        self._seen: list[tuple[Entry, Record]] = []
+        self._seen: list[_Parameter] = []
         self._parameters = self._compared = 0
 
-    def entry(self, entry: Entry) -> None:
-        if entry.phase in _OTHER_PHASES:
+    def line(self, line: Line) -> None:
+        if line.phase in _OTHER_PHASES:
             return
-        parameters = [r for r in entry.records if r.io == "parameters" and r.leaf.is_tensor]
+        parameters = [value for value in line.values("parameters") if "shape" in value.leaf]
         # An optimizer's own: a cell's parameters have no dot in their names, its copies of them do.
-        if not any("%2E" in record.path for record in parameters):
-            self._seen += ((entry, record) for record in parameters)
+        if not any("%2E" in value.path for value in parameters):
+            self._seen += (_Parameter(line, value) for value in parameters)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._parameters += len(self._seen)
-        for entry, record in self._seen:
+        for seen in self._seen:
             # A name without the call: its parameters are recorded again where they changed.
-            at = rank, entry.phase, f"{entry.call_name}.{record.path}"
+            line, path = seen.line, seen.value.path
+            at = rank, line.phase, f"{line.name.rpartition('.')[0]}.{path}"
             before = self._last.get(at)
             number = 0
             if before is not None:
                 number = before[1] + 1 if before[0] == step else 0
-                self._compare(at, before, record, layer_of(entry.cell))
-            self._last[at] = step, number, record
+                self._compare(at, before, seen, layer_of(line.cell))
+            self._last[at] = step, number, seen
         self._seen.clear()
 
     def _compare(
-        self, at: tuple[int, str, str], before: tuple[int, int, Record], after: Record, layer: str
+        self,
+        at: tuple[int, str, str],
+        before: tuple[int, int, _Parameter],
+        after: _Parameter,
+        layer: str,
     ) -> None:
         step, number, old = before
         distance = _moved(old, after)
-        norm = number_of(old.leaf, "norm")
+        norm = _norm_of(old.value.leaf)
         if distance is None or norm is None:
             return
         self._compared += 1
@@ -193,16 +198,34 @@ class _Updates(OfEntries):
         return message("trend.parameters_without_elements")
 
 
-def _moved(old: Record, new: Record) -> float | None:
+class _Parameter(NamedTuple):
+    """A parameter as it was recorded once."""
+
+    line: Line
+    value: Value
+
+    def elements(self) -> np.ndarray:
+        return self.line.elements(self.value)
+
+
+def _moved(old: _Parameter, new: _Parameter) -> float | None:
     """Return ‖new − old‖² of a parameter; None where it is not known."""
-    if old.leaf.shape != new.leaf.shape:
+    before, after = old.value.leaf, new.value.leaf
+    if before.get("shape") != after.get("shape"):
         return None
-    if old.leaf.fingerprint is not None and old.leaf.fingerprint == new.leaf.fingerprint:
+    fingerprint = before.get("fingerprint")
+    if fingerprint is not None and fingerprint == after.get("fingerprint"):
         return 0.0
-    try:
-        return squared_distance(new.array(), old.array())
-    except ArrayFileError:
+    if before.get("data_name") is None or after.get("data_name") is None:
         return None
+    try:
+        return squared_distance(new.elements(), old.elements())
+    except (ArrayFileError, ValueError, TypeError):
+        return None
+
+
+def _norm_of(leaf: LeafJson) -> float | None:
+    return statistic(leaf, "Norm") if "shape" in leaf else None
 
 
 #: What is derived from entries: name → what gathers it.

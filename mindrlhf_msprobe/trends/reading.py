@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -20,15 +18,16 @@ from mindrlhf_msprobe.storage.reading.series import (
     Series,
     statistic_of,
 )
-from mindrlhf_msprobe.storage.records import OPTIMIZER_STATE, Entry, Record
+from mindrlhf_msprobe.storage.records import Entry, Record
 from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS, KeyPlace, Settings, Unavailable
+from mindrlhf_msprobe.trends.lines import Line, lines_of
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
 
 #: Every derived quantity.
 DERIVED = (*OF_KEYS, *OF_ENTRIES)
 
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
-_STATE = OPTIMIZER_STATE.encode()
+_SPREAD = ("min", "max")
 _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 
@@ -42,6 +41,7 @@ class Choice:
         keys, derived: names of keys, and of derived quantities.
         statistic: one of `STATISTICS`; None: the mean of a key, the norm of a record.
         phase, rank: of this one only; None: of all.
+        spread: keys of which the smallest and the largest value are given, too.
     """
 
     pattern: str | None = None
@@ -51,6 +51,7 @@ class Choice:
     statistic: str | None = None
     phase: str | None = None
     rank: int | None = None
+    spread: tuple[str, ...] = ()
 
     @property
     def everything(self) -> bool:
@@ -150,13 +151,11 @@ class _Wanted:
 
     def read(self, step: int, rank: int) -> None:
         """Read one place."""
-        if self._gather or self._records is not None:
-            for entry in self._entries(step, rank):
+        phases = self._phases(step, rank) if self._gather or self._records is not None else []
+        for phase in phases:
+            for line in self._lines(phase, step, rank):
                 for gatherer in self._gather.values():
-                    gatherer.entry(entry)
-                if self._records is not None:
-                    for record in entry.records:
-                        self._take_record(entry, record)
+                    gatherer.line(line)
         for gatherer in self._gather.values():
             gatherer.end(step, rank, self._found)
         if self._choice.phase is None:
@@ -172,28 +171,19 @@ class _Wanted:
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
 
-    def _entries(self, step: int, rank: int) -> Iterator[Entry]:
-        """Yield the entries of a place; of journals as they ought to be, only those needed."""
-        for phase in self._run.phases_at(step, rank):
-            if self._choice.phase in (None, phase):
-                entries = self._needed(phase, step, rank)
-                # Another tool's, damaged or cut off: reading it whole says so.
-                yield from self._run.entries(phase, step, rank) if entries is None else entries
+    def _lines(self, phase: str, step: int, rank: int) -> Iterable[Line]:
+        """Return what gatherers read of a place, and take the records that are asked for."""
+        if self._records is None:
+            return lines_of(self._run, phase, step, rank)
+        entries = self._run.entries(phase, step, rank)
+        for entry in entries:
+            for record in entry.records:
+                self._take_record(entry, record)
+        return (Line.of_entry(self._run, entry) for entry in entries) if self._gather else ()
 
-    def _needed(self, phase: str, step: int, rank: int) -> list[Entry] | None:
-        run = self._run
-        raw = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
-        if raw is None:
-            return None
-        if self._records is None:  # gatherers look at parameters and their gradients alone
-            raw = [line for line in raw if b"parameters" in line or _STATE in line]
-        try:
-            lines = [JournalLine.from_json(loads(line)) for line in raw]
-        except (ValueError, RecursionError):
-            return None
-        if len({line.entry for line in lines}) < len(lines):
-            return None
-        return run.entries_of(lines, phase, step, rank)
+    def _phases(self, step: int, rank: int) -> list[str]:
+        phases = self._run.phases_at(step, rank)
+        return [phase for phase in phases if self._choice.phase in (None, phase)]
 
     def _take_record(self, entry: Entry, record: Record) -> None:
         if self._records is None or not self._records.search(record.name):
@@ -211,10 +201,12 @@ class _Wanted:
         self._matched = True
         statistic = self._choice.statistic or _OF_KEY
         at = datum.step, datum.rank, datum.micro_step
+        more = _SPREAD if datum.key in self._choice.spread else ()
         for record in datum.records:
-            value = statistic_of(record, statistic)
-            if value is not None:
-                self._found.add("key", record.name, value, at, statistic=statistic)
+            for name in (statistic, *more):
+                value = statistic_of(record, name)
+                if value is not None:
+                    self._found.add("key", record.name, value, at, statistic=name)
 
     def _read_keys(self, step: int, rank: int) -> None:
         there = self._run.keys_at(step, rank)

@@ -47,10 +47,7 @@ class Course:
     def add(self, side: str, run: Run) -> None:
         """Take the quantities of a run."""
         try:
-            series = read_trends(run, Choice()).series
-            spread = [key for key in _SPREAD if key in run.keys]
-            for statistic in ("min", "max") if spread else ():
-                series += read_trends(run, Choice(keys=tuple(spread), statistic=statistic)).series
+            series = read_trends(run, Choice(spread=_SPREAD)).series
         except MsprobeError as error:
             self.problems.append(said(error.said))
             return
