@@ -25,7 +25,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,19 @@ def leaf(seed: str) -> dict[str, Any]:
     ).to_json()
 
 
-def write_rank(root: Path, rank: int, size: Size, changed: bool, shifted: bool) -> None:
-    """Record one rank."""
+def write_rank(
+    root: Path,
+    rank: int,
+    size: Size,
+    changed: bool,
+    shifted: bool,
+    also: Callable[[RunWriter, int], None] = lambda writer, step: None,
+) -> None:
+    """Record one rank.
+
+    Args:
+        also: called before each step ends: writes what else it has.
+    """
     config = ProbeConfig(
         dump_path=str(root), step_end=size.steps, token_range_end=9, **dict.fromkeys(SWITCHES, True)
     )
@@ -157,6 +168,7 @@ def write_rank(root: Path, rank: int, size: Size, changed: bool, shifted: bool) 
             writer.append_entry(PHASES[number // each], step, line)
             if inside == each - 1:
                 sequence += 2
+        also(writer, step)
         writer.end_step(step, {})
     writer.close()
 

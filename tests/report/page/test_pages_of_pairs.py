@@ -1,0 +1,355 @@
+"""The page of two runs: its sentence, its numbers, its links, and how one moves in it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from helpers.browser import Opened
+from helpers.real_pairs import record_pair
+from helpers.runs import Fault, record_training
+
+from mindrlhf_msprobe import compare_runs, open_run
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+
+VIEWS = ("where", "course", "text", "findings", "records")
+SIDES = {"A": 0, "B": 1}
+#: What the page calls the numbers of a side, and what they are called in the journal.
+FIELDS = {"max": "max", "min": "min", "mean": "mean", "norm": "norm"}
+
+
+def real(root):
+    """A tiny decoder."""
+    return record_pair(root)
+
+
+def stored(root):
+    """The same with full tensors."""
+    return record_pair(root, "tensor")
+
+
+def two_ranks(root):
+    """Three steps of two ranks; from step 1 on a cell of rank 1 is faulty."""
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1, rank=1)
+    sizes = {"steps": 3, "ranks": (0, 1)}
+    return record_training(root / "a", **sizes), record_training(
+        root / "b", faults=[fault], **sizes
+    )
+
+
+@pytest.fixture(scope="module")
+def decoder(page_of):
+    """Return the page of a real network, its runs, and what comparing them says."""
+    pytest.importorskip("mindspore")
+    page = page_of(real)
+    return page, compare_runs(*page.runs)
+
+
+@pytest.fixture(scope="module")
+def window(chromium, decoder):
+    """Return a window that stays open: opening one takes longer than most tests."""
+    with chromium.open(decoder[0].file) as page:
+        yield page
+
+
+@pytest.fixture
+def opened(window):
+    """Return the page of a real network, open as a double click opens it."""
+    window.go("").page.reload()
+    window.drawn()
+    yield window
+    window.nothing_forbidden()
+
+
+@pytest.fixture
+def ranks(chromium, page_of):
+    """Return the page of two ranks, open."""
+    with chromium.open(page_of(two_ranks).file) as page:
+        yield page
+
+
+def verdict_of(page, lang="en"):
+    """Return verdict.json as the command writes it in a language."""
+    output = page.file.with_name(f"verdict_{lang}")
+    if not output.exists():
+        compare_runs(*page.runs, output_path=output, lang=lang)
+    return json.loads((output / "verdict.json").read_text(encoding="utf-8"))
+
+
+def test_the_top_says_what_the_verdict_says(decoder, opened):
+    """Place, sentence, cause and counts are those of verdict.json, in both languages."""
+    for lang in ("en", "zh"):
+        verdict = verdict_of(decoder[0], lang)
+        first = verdict["first_divergence"]
+        top = opened.go(f"lang={lang}").text("#answer")
+        assert first["explanation"] in top
+        assert str(first["step"]) in opened.text("#answer h1")
+        assert first["phase"] in opened.text("#answer h1")
+        for status, count in verdict["counts"].items():
+            assert str(count) in top or not count, status
+
+
+def test_a_click_on_the_divergence_shows_its_records_as_they_were_recorded(decoder, opened):
+    """Every number of both sides, to the last digit, and the record that differs."""
+    page, comparison = decoder
+    first = comparison.verdict.first_divergence
+    opened.go("view=findings").click("#answer-place")
+    shown = opened.values("[data-open-record]", "data-open-record")
+    assert first.record in shown
+    assert all(name.startswith(first.entry) for name in shown)
+    for side, number in SIDES.items():
+        entries = open_run(page.runs[number]).entries(first.phase, first.step, first.rank)
+        (record,) = [r for entry in entries for r in entry.records if r.name == first.record]
+        for field, name in FIELDS.items():
+            at = f'[data-open-record="{first.record}"] [data-side={side}][data-field={field}]'
+            (value,) = opened.values(at, "data-value")
+            assert json.loads(value) == number_to_json(getattr(record.leaf, name)), field
+
+
+def test_the_error_of_stored_tensors_is_shown_where_it_is(chromium, page_of, decoder):
+    """A histogram, a map of rows, and how many elements differ."""
+    page, comparison = page_of(stored), decoder[1]
+    with chromium.open(page.file) as opened:
+        opened.click("#answer-place")
+        assert opened.page.locator("#detail .bars").is_visible()
+        assert opened.page.locator("#detail canvas.errors").is_visible()
+        (found,) = [
+            f
+            for f in compare_runs(*page.runs).findings
+            if f.record == comparison.verdict.first_divergence.record and f.step == 1
+        ]
+        size = np.prod(found.a.shape)
+        different = round(size * (1 - found.metrics.equal_percent / 100))
+        assert f"{different} of {size} elements differ" in opened.text("#detail")
+
+
+def test_the_call_stack_is_one_click_away(opened):
+    """It names the file of the network."""
+    opened.click("#answer-place")
+    opened.page.locator("#detail summary", has_text="stack").first.click()
+    assert "small_networks.py" in opened.text("#detail")
+
+
+def test_records_are_searched_filtered_and_sorted(decoder, opened):
+    """Rows are those whose name holds the words, of one status, in the order of a column."""
+    _, comparison = decoder
+    first = comparison.verdict.first_divergence
+    opened.go("view=records&q=down+output")
+    assert {"down" in n and "output" in n for n in rows(opened)} == {True}
+    opened.page.locator("#records input[type=search]").fill("")
+    opened.page.locator("#records select").first.select_option("different")
+    different = {f.record for f in comparison.findings if f.step == first.step and f.key is None}
+    different &= {f.record for f in comparison.findings if f.status.value == "different"}
+    keys = {f.record for f in comparison.findings if f.key is not None}
+    found = opened.drawn() and rows(opened)
+    assert found
+    assert {*found} <= different | keys
+    opened.go("view=records").click("#records th[data-sort=norm_a] button")
+    assert sort_of(opened, "norm_a") == "descending"
+    falling = numbers(opened, "norm_a")
+    assert falling == sorted(falling, reverse=True)
+    opened.click("#records th[data-sort=norm_a] button")
+    assert sort_of(opened, "norm_a") == "ascending"
+    rising = numbers(opened, "norm_a")
+    assert rising == sorted(rising)
+    assert rising != falling
+
+
+def test_rows_fill_a_tall_window(chromium, decoder):
+    """Nobody has to scroll before the lower half of the table is there."""
+    with chromium.open(decoder[0].file, "view=records", height=2000) as opened:
+        bottom = "all => Math.max(...all.map(e => e.getBoundingClientRect().bottom))"
+        table = opened.page.locator("#records .records-scroll").evaluate_all(bottom)
+        assert opened.page.locator("#records tr[data-record]").evaluate_all(bottom) >= table
+
+
+def rows(opened: Opened) -> list[str]:
+    return opened.values("#records tr[data-record]", "data-record")
+
+
+def sort_of(opened: Opened, column: str) -> str:
+    return opened.values(f"#records th[data-sort={column}]", "aria-sort")[0]
+
+
+def numbers(opened: Opened, column: str) -> list[float]:
+    shown = opened.texts(f"#records td[data-column={column}]")
+    return [float(text.replace("−", "-")) for text in shown if text.strip() != "–"]
+
+
+def test_a_row_leads_to_its_record(opened):
+    """The link of a row opens that record."""
+    opened.go("view=records&q=blocks.0.norm1+output")
+    (name, *_) = rows(opened)
+    opened.click("#records tr[data-record] a")
+    assert opened.values("[data-open-record]", "data-open-record") == [name]
+
+
+def test_every_link_of_the_page_leads_somewhere(opened):
+    """Each opens a view in which there is something."""
+    links = set()
+    for view in VIEWS:
+        opened.go(f"view={view}")
+        links.update(opened.values("#top a[href], #places a[href], #findings a[href]", "href"))
+    assert len(links) > 10
+    for link in sorted(links):
+        opened.go(link.removeprefix("#"))
+        assert opened.text("[role=tabpanel]").strip(), link
+
+
+def test_a_place_is_picked_by_mouse_and_by_arrows(ranks):
+    """The strip, and the view below it, are those of the step and rank that were picked."""
+    ranks.click('#matrix [data-step="2"][data-rank="1"]')
+    assert picked(ranks) == [("2", "1")]
+    assert "step=2" in ranks.fragment
+    ranks.press("ArrowLeft", "ArrowUp")
+    assert picked(ranks) == [("1", "0")]
+    assert "step 1, rank 0" in ranks.text("#places")
+    different = ranks.values("#matrix .state-different", "data-step")
+    assert {*different} == {"1", "2"}
+    assert {*ranks.values("#matrix .state-different", "data-rank")} == {"1"}
+
+
+def picked(opened: Opened) -> list[tuple[str, str]]:
+    at = "#matrix [data-step][aria-selected=true]"
+    return list(zip(opened.values(at, "data-step"), opened.values(at, "data-rank")))
+
+
+def test_phases_and_keys_stand_in_causal_order(ranks):
+    """prompts, generation, responses, …, update, loss: as the step ran."""
+    order = ranks.page.locator("#strip [data-phase], #strip [data-key]").evaluate_all(
+        "all => all.map(e => e.dataset.phase || e.dataset.key)"
+    )
+    assert order == [
+        *("prompts", "actor_generate_sequences", "responses", "actor_compute_log_prob"),
+        *("old_log_prob", "reference_compute_log_prob", "ref_log_prob", "critic_compute_values"),
+        *("values", "rewards", "advantages", "actor_update", "loss", "critic_update"),
+        "value_loss",
+    ]
+
+
+def test_what_the_divergence_reached_is_a_path(ranks):
+    """The cell first, then the key data and phases behind it, none before it."""
+    path = ranks.go("view=where").text("#where")
+    reached = path[path.index("How it spread") :]
+    assert reached.index("reference_compute_log_prob") < reached.index("ref_log_prob")
+    assert reached.index("ref_log_prob") < reached.index("rewards")
+    assert "old_log_prob" not in reached[: reached.index("rewards")]
+
+
+def test_keys_of_the_keyboard(opened):
+    """`/` searches, `?` tells the keys, Escape closes that."""
+    opened.press("/")
+    assert opened.page.evaluate("document.activeElement.type") == "search"
+    opened.page.keyboard.type("down")
+    assert "q=down" in opened.drawn().fragment
+    opened.go("view=where").press("?")
+    assert opened.page.locator("dialog[open]").count() == 1
+    opened.press("Escape")
+    assert opened.page.locator("dialog[open]").count() == 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_link_shows_what_its_sender_saw(chromium, decoder, opened, view):
+    """Reloaded, and opened anew somewhere else, an address shows the same."""
+    opened.go(f"view={view}")
+    if view == "where":
+        opened.click("#answer-place")
+    if view == "records":
+        opened.click("#records th[data-sort=distance] button")
+    seen, fragment = seen_of(opened), opened.fragment
+    opened.page.reload()
+    assert seen_of(opened.drawn()) == seen
+    assert opened.fragment == fragment
+    with chromium.open(decoder[0].file, fragment) as other:
+        assert seen_of(other) == seen
+
+
+def seen_of(opened: Opened) -> list[str]:
+    """Return what is seen, of very many rows the first."""
+    *most, view = opened.text("#top"), opened.text("#places"), opened.text("[role=tabpanel]")
+    return [*most, *view.splitlines()[:40]]
+
+
+def test_back_goes_to_where_one_came_from(opened):
+    opened.go("view=text").click("#answer-place")
+    assert opened.page.locator("#where").count() == 1
+    opened.page.go_back()
+    assert opened.drawn().page.locator("#text").count() == 1
+
+
+def test_both_languages(opened):
+    """The button switches every word; the fragment keeps it."""
+    for view in VIEWS:
+        opened.go(f"view={view}&lang=en")
+        english = opened.text("#app")
+        opened.click("#language")
+        assert "lang=zh" in opened.fragment
+        assert opened.page.evaluate("document.documentElement.lang") == "zh"
+        chinese = opened.text("#app")
+        assert any("一" <= letter <= "鿿" for letter in chinese)
+        assert len(english) > len(chinese)
+        opened.click("#language")
+        assert opened.text("#app") == english
+
+
+def test_both_themes(chromium, decoder):
+    """It opens as the system is set, and the button changes it."""
+    bright = {}
+    for dark in (False, True):
+        with chromium.open(decoder[0].file, "view=where", dark=dark) as opened:
+            bright[dark] = brightness(opened)
+            opened.click("#theme")
+            bright[dark, "other"] = brightness(opened)
+    assert bright[False] > 200 > 60 > bright[True]
+    assert bright[False, "other"] == bright[True]
+    assert bright[True, "other"] == bright[False]
+
+
+def brightness(opened: Opened) -> float:
+    colour = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    values = [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    return sum(values) / 3
+
+
+def test_the_course_is_that_of_the_runs(decoder, opened):
+    """The points of the loss of both sides are those that were saved."""
+    page, _ = decoder
+    opened.go("view=course")
+    drawn = opened.page.locator("#course [data-chart]").first.evaluate(
+        "chart => chart.data.filter(t => t.mode.includes('line')).map(t => [...t.y])"
+    )
+    saved = []
+    for run in map(open_run, page.runs):
+        saved.append([run.key_data("loss", step=step)[0].value for step in run.steps])
+    assert saved[0] in drawn
+    assert saved[1] in drawn
+
+
+def test_texts_of_both_sides_stand_side_by_side(opened):
+    """The prompt, both responses, the rewards beside them."""
+    text = opened.go("view=text&step=1").text("#text")
+    assert text.index("one") < text.index("1 2 3") < text.index("two") < text.index("4 5 1")
+
+
+@pytest.mark.parametrize("width", [1280, 3840])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pictures(chromium, page_of, tmp_path, width, theme):
+    """Every view fits its window; pictures are kept for people to look at."""
+    page = page_of(stored).file
+    with chromium.open(page, width=width, height=width // 2, dark=theme == "dark") as opened:
+        for view in VIEWS:
+            opened.go(f"view={view}")
+            if view == "where":
+                opened.click("#answer-place")
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, view
+            assert opened.screenshot(f"{view}_{width}_{theme}", tmp_path).stat().st_size > 10_000
+
+
+def test_it_can_be_printed(opened):
+    """On paper there are pages with something on them, and the buttons are not."""
+    for view in ("where", "course"):
+        opened.go(f"view={view}")
+        assert len(opened.page.pdf()) > 10_000
+    opened.page.emulate_media(media="print")
+    assert not opened.page.locator("#theme").is_visible()
