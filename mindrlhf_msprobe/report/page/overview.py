@@ -85,9 +85,11 @@ class PlaceSeen:
 
     Attributes:
         items: ("phase" or "key", name) → what was seen of it, in causal order.
+        recorded_in: how many of two runs that are compared have it.
     """
 
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
+    recorded_in: int = 0
 
     def item(self, what: str, name: str) -> Item:
         """Return what is seen of a phase or key."""
@@ -150,6 +152,8 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
         _pairs_of_place(found, place, findings, agreements.pop(place, []), runs)
     for place, left in sorted(agreements.items()):
         _pairs_of_place(found, place, (), left, runs)
+    for place in (place for run in runs for place in run.places):
+        found.place(*place).recorded_in += 1
     first = comparison.verdict.first_divergence
     if first is not None:
         key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
@@ -358,7 +362,7 @@ def cells_of(
     for place, seen in overview.places.items():
         everywhere = place[0], None
         number = counts[place] + counts[everywhere]
-        state = _state(seen) if comparison is not None else "plain"
+        state = _state(seen) if comparison is not None else ""
         if comparison is None:
             severities = [worst[at] for at in (place, everywhere) if at in worst]
             order = [*Severity]
@@ -368,8 +372,8 @@ def cells_of(
 
 
 def _state(seen: PlaceSeen) -> str:
-    if not seen.compared:
-        return "missing"
+    if not seen.compared:  # one run lacks it, or it was not asked for
+        return "missing" if seen.recorded_in == 1 else "plain"
     if seen.different:
         one_sided = sum(item.one_sided.total() for item in seen.items.values())
         return "missing" if one_sided == seen.different else "different"

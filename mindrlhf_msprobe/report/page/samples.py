@@ -131,7 +131,8 @@ def _reward(value: Any) -> Any:
         if value.dtype.kind not in "biuf" or not value.size:
             return None
         return number_to_json(float(np.asarray(value, np.float64).sum()))
-    return number_to_json(value) if isinstance(value, (int, float)) else None
+    number = value.item() if isinstance(value, np.generic) else value
+    return number_to_json(number) if isinstance(number, (int, float)) else None
 
 
 def _words(side: Mapping[str, Any] | None) -> Any:

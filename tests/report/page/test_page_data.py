@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.health_runs import HealthRun
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
@@ -251,3 +252,27 @@ def test_too_many_values_leave_steps_out_but_never_those_of_interest():
     assert there[0]
     assert there[37]
     assert (codes[:, there] == np.arange(100)[there] + 3).all()
+
+
+def test_a_step_that_one_run_lacks_is_missing_and_one_not_asked_for_is_plain(runs, tmp_path):
+    """The matrix shows every step of either run."""
+    b = record_training(tmp_path / "b", steps=2, ranks=(0, 1))
+    opened = open_run(runs[0]), open_run(b)
+    for steps, wanted in ((None, {0: "same", 1: "same", 2: "missing"}), ("0", {0: "same", 1: "plain"})):
+        comparison = compare_runs(runs[0], b, steps=steps, common=True)
+        write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
+        places = Page(tmp_path / "page.html").head["places"]
+        states = {places["steps"][step]: state for step, rank, state, *_ in places["cells"]}
+        assert {step: states[step] for step in wanted} == wanted
+
+
+@pytest.mark.parametrize("rewards", [[0.5, 2.0], np.array([0.5, 2.0], np.float32)])
+def test_rewards_stand_beside_their_samples(tmp_path, rewards):
+    """Lists and arrays, one number a row."""
+    run = HealthRun(tmp_path / "run")
+    run.data("responses", ["a b", "c"])
+    run.data("rewards", rewards)
+    run.end_step()
+    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
+    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    assert [(one["a"]["text"], one["reward"]["a"]) for one in samples] == [("a b", 0.5), ("c", 2.0)]
