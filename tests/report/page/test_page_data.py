@@ -258,7 +258,10 @@ def test_a_step_that_one_run_lacks_is_missing_and_one_not_asked_for_is_plain(run
     """The matrix shows every step of either run."""
     b = record_training(tmp_path / "b", steps=2, ranks=(0, 1))
     opened = open_run(runs[0]), open_run(b)
-    for steps, wanted in ((None, {0: "same", 1: "same", 2: "missing"}), ("0", {0: "same", 1: "plain"})):
+    for steps, wanted in (
+        (None, {0: "same", 1: "same", 2: "missing"}),
+        ("0", {0: "same", 1: "plain"}),
+    ):
         comparison = compare_runs(runs[0], b, steps=steps, common=True)
         write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
         places = Page(tmp_path / "page.html").head["places"]
