@@ -128,7 +128,7 @@ def test_with_key_data_only_no_phase_directory_exists(tmp_path, run_demo):
     done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     names = {path.name for path in (tmp_path / "out" / "run_a").iterdir()}
-    assert names == {"run.json", "data"}
+    assert names == {"run.json", "timeline.rank0.jsonl", "data"}
     first = verdict_of(tmp_path / "out")["first_divergence"]
     assert (first["record"], first["step"]) == ("ref_log_prob", 1)
     assert first["next_step"] == {
@@ -146,7 +146,11 @@ def test_the_step_window_limits_layers(tmp_path, run_demo):
     done = run_demo(tmp_path / "out", "--config", str(config), "--fault-step", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "out" / "run_a"
-    assert {path.name for path in run.iterdir()} == {"run.json", "reference_compute_log_prob"}
+    assert {path.name for path in run.iterdir()} == {
+        "run.json",
+        "timeline.rank0.jsonl",
+        "reference_compute_log_prob",
+    }
     assert [p.name for p in (run / "reference_compute_log_prob").iterdir()] == ["step2"]
 
 
