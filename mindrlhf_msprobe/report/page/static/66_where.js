@@ -331,7 +331,8 @@
     const work = [];
     if (any("phase", "direction", "measure", "columns", "step", "rank", "entry", "theme"))
       work.push(drawMap());
-    if (any("phase", "direction", "step", "rank", "entry", "record", "key", "micro_step"))
+    const shown = ["phase", "direction", "step", "rank", "entry", "record", "key", "micro_step"];
+    if (any(...shown, "theme"))
       work.push(R.detail(parts.detail));
     await Promise.all(work);
     if (any("entry", "record", "key") && (R.state.entry || R.state.key)) R.showDetail();

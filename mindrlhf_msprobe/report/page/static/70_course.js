@@ -6,6 +6,7 @@
   // Lines of a picture, and pictures of a group before the others are folded.
   const LINES = 24;
   const FIRST = 4;
+  const IDLE = 60;
   let serial = 0;
 
   function look() {
@@ -42,6 +43,7 @@
       return null;
     }
     if (!box.isConnected) return null;
+    R.clear(box);
     await plotly.newPlot(box, traces, shape, CONFIG);
     return plotly;
   }
@@ -134,7 +136,7 @@
   async function chart(box, group, findings) {
     const own = look();
     const below = differences(group);
-    const steps = group.flatMap((one) => one.steps).reduce(
+    const steps = group.flatMap(across).reduce(
       ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
     const shown = findings.filter(({ link }) => link.step >= steps[0] && link.step <= steps[1]);
     const lines = shown.map(({ link }) => ({
@@ -219,7 +221,8 @@
       const left = series.length - LINES;
       if (left > 0) series = [...series].sort((x, y) =>
         (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
-      const area = el("div", { class: "chart", "data-chart": group.label });
+      const area = el("div", { class: "chart", "data-chart": group.label },
+        el("p", { class: "faint", text: R.w("reading") }));
       const notes = [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))];
       if (series.length) {
         waiting.push([area, series]);
@@ -243,6 +246,13 @@
     await Promise.all(waiting.filter(([area]) =>
       area.getBoundingClientRect().top < window.innerHeight).map(one));
     if (waiting.length) await one(waiting[0]);
+    // The others while nothing else is asked for, so that they are there when one scrolls or prints.
+    const next = () => {
+      const left = waiting.find(([area]) => !drawn.has(area));
+      if (!left || !box.contains(left[0]) || drawn.size > IDLE) return;
+      Promise.resolve(one(left)).then(() => window.requestIdleCallback(next));
+    };
+    window.requestIdleCallback(next);
   }
 
   /** Return the quantities of a group: [{label, series}], a picture each. */

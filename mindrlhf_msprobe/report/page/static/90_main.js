@@ -214,6 +214,17 @@
 
   // -- start -----------------------------------------------------------------------------------
 
+  /** Paper is light. */
+  function printing(begins) {
+    const before = root.dataset.theme;
+    if (begins) root.dataset.theme = "light";
+    else setTheme();
+    if (root.dataset.theme === before) return;
+    const names = new Set(["theme"]);
+    R.placesChanged(names);
+    viewNow().change(names, panel);
+  }
+
   async function open(fragment) {
     await R.followFragment(fragment);
     if (R.state.view === "where" && (R.state.entry || R.state.key)) R.showDetail();
@@ -236,6 +247,8 @@
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       if (!R.state.theme) changed(new Set(["theme"]));
     });
+    window.addEventListener("beforeprint", () => printing(true));
+    window.addEventListener("afterprint", () => printing(false));
     // What hangs on the width of the window is drawn again once it stays.
     let waiting = null;
     let width = window.innerWidth;
