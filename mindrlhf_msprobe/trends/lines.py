@@ -52,13 +52,14 @@ class Line:
     """
 
     __slots__ = (
-        *("_content", "_entry", "_run", "call", "cell", "name"),
+        *("_content", "_entry", "_run", "_values", "call", "cell", "name"),
         *("of_gradients", "of_optimizer", "phase", "rank", "step"),
     )
 
     def __init__(self, run: Run, content: Any, phase: str, step: int, rank: int) -> None:
         self._run, self._content = run, content
         self._entry: Entry | None = None
+        self._values: dict[str, list[Value]] = {}
         self.phase, self.step, self.rank = phase, step, rank
         self.name: str = content["entry"]
         self.cell, self.call, self.of_gradients, self.of_optimizer = _of_name(self.name)
@@ -72,6 +73,12 @@ class Line:
 
     def values(self, io: str) -> list[Value]:
         """Return its parameters, outputs, or gradients (`PARAMETERS_GRAD`)."""
+        found = self._values.get(io)
+        if found is None:
+            found = self._values[io] = self._made(io)
+        return found
+
+    def _made(self, io: str) -> list[Value]:
         if self._entry is not None:
             of = (record for record in self._entry.records if record.io == io)
             return [Value(record.path, record.leaf.to_json(), record) for record in of]

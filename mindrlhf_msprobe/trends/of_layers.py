@@ -111,7 +111,8 @@ class _Moments(OfEntries):
 
     def line(self, line: Line) -> None:
         for value in line.values("output" if line.of_optimizer else "parameters"):
-            found = self._pattern.search(value.path)
+            is_part = "." in value.path or "%2E" in value.path
+            found = self._pattern.search(value.path) if is_part else None
             norm = None if found is None else _norm_of(value.leaf)
             if found is not None and norm is not None:
                 parameter = value.path[found.end() :].replace("%2E", ".")
