@@ -44,7 +44,7 @@ class Elements:
         """Return where two stored tensors of one shape differ: a histogram, and a map over rows.
 
         The histogram is of log10 |a−b| of the elements that are finite in both; the map shows the
-        largest |a−b| of each part of the tensor, its last axis along the columns.
+        largest |a−b| of each part of the tensor, its last axis along the columns, to four digits.
         """
         if a.location is None or b.location is None:
             return None
@@ -82,14 +82,14 @@ def _histogram(difference: np.ndarray) -> dict[str, Any] | None:
     if not some.size:
         return None
     counts, edges = np.histogram(np.log10(some), _BINS)
-    return {"edges": edges.tolist(), "counts": counts.tolist()}
+    return {"edges": [round(edge, 4) for edge in edges.tolist()], "counts": counts.tolist()}
 
 
 def _map(difference: np.ndarray) -> dict[str, Any]:
     rows = difference.reshape(-1, difference.shape[-1] if difference.ndim else 1)
     shown = _largest(_largest(rows, 0), 1)
-    codes = [number_to_json(value) for value in shown.ravel().tolist()]
-    return {"shape": [*shown.shape], "of": [*rows.shape], "values": codes}
+    values = [number_to_json(float(f"{value:.4g}")) for value in shown.ravel().tolist()]
+    return {"shape": [*shown.shape], "of": [*rows.shape], "values": values}
 
 
 def _largest(found: np.ndarray, axis: int) -> np.ndarray:
