@@ -2,9 +2,11 @@
 
 import copy
 import gc
+import itertools
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.command_line import CommandLine
-from helpers.programs import ALL_LAYERS
+from helpers.programs import ALL_LAYERS, TESTS
 
 # Both frameworks read these while they are imported, so they are set before any test module loads.
 os.environ["GLOG_v"] = "3"  # noqa: SIM112
@@ -36,11 +38,27 @@ SEED = int(os.environ.setdefault("MSPROBE_TEST_SEED", str(random.randrange(2**32
 REPEAT = f"MSPROBE_TEST_SEED={SEED}"
 
 
+#: Folders with the longest files. They come first: a file is one worker's, and one that took two
+#: minutes at the end would be waited for.
+LONGEST = ("docs", "promises/ranks", "integrations", "demo", "capture/graph", "comparison/engine")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Let hypothesis draw from the seed, unless it is given one of its own."""
+    """Let hypothesis draw from the seed, unless it is given one of its own.
+
+    Let xdist hand out files in their order here: by itself, those with the fewest tests are last.
+    """
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = SEED
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    first = [TESTS / folder for folder in LONGEST]
+    assert all(folder.is_dir() for folder in first), f"conftest.LONGEST: {LONGEST}"
+    items.sort(key=lambda item: not any(folder in item.path.parents for folder in first))
 
 
 def pytest_report_header() -> str:
@@ -65,6 +83,26 @@ def _spared_from_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def _directories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Iterator[int]]:
+    """Return where the tests of a file have their directories, and numbers for them."""
+    return tmp_path_factory.mktemp("file"), itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, _directories: tuple[Path, Iterator[int]]) -> Path:
+    """Return a directory of the test's own; all are removed together, once all tests have passed.
+
+    pytest's own is removed right behind its test. For minutes after files were removed ext4 is slow
+    to make others: tests that copy runs took four times as long.
+    """
+    root, numbers = _directories
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = root / f"{name}{next(numbers)}"
+    path.mkdir()
+    return path
 
 
 @pytest.fixture(autouse=True)
