@@ -79,8 +79,7 @@ def follow(steps: _Steps, task: Task, report: Callable[[Report], None]) -> None:
         except Exception as error:
             report(_fault(kind.name, error))
     report(Ready())
-    with suppress(OSError):
-        os.nice(19)
+    _give_way()
     while not steps.ended:
         received = steps.wait()
         steps.ended = steps.ended or NO_MORE in received
@@ -94,6 +93,18 @@ def follow(steps: _Steps, task: Task, report: Callable[[Report], None]) -> None:
             report(Behind((step,)) if run.is_thinned_by_now(step) else Looked(step))
     _looked(observers, None, report)
     report(Ended())
+
+
+def _give_way() -> None:
+    """Run only where nothing else wants to.
+
+    A processor that runs a process of SCHED_IDLE counts as free for a thread that wakes up, which
+    at the lowest priority alone it does not: threads of the training would share another one.
+    """
+    with suppress(OSError):
+        os.nice(19)
+    with suppress(OSError, AttributeError):  # Linux alone has it
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _looked(

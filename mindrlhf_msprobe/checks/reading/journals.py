@@ -82,6 +82,11 @@ class Journal:
         return [(line["seq"], line.get("end")) for line in self._lines]
 
     @cached_property
+    def parents(self) -> set[str]:
+        """The names of the entries that others ran in."""
+        return {line["parent"] for line in self._lines if line.get("parent")}
+
+    @cached_property
     def _leaves(self) -> tuple[Layout, list[LeafJson]]:
         leaves: list[LeafJson] = []
         names: list[str] = [line["entry"] for line in self._lines]

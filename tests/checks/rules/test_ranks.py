@@ -216,6 +216,24 @@ def test_another_seed_where_a_table_is_the_same(tmp_path, unlike, shape, named):
     assert [one.said.code for one in findings] == ["check_ranks.other_weights"] * named
 
 
+def test_another_seed_where_the_network_holds_the_table_itself(tmp_path):
+    """Whatever sizes its inputs and outputs happen to have: it is no matrix of theirs."""
+    for rank in range(2):
+        run = HealthRun(tmp_path / "run", rank)
+        table = {"positions": tensor(shape=(6, 4), fingerprint="positions")}
+        given = tensor(shape=(2, 6), fingerprint=f"data{rank}")
+        root = run.cell("root", given, tensor(shape=(2, 4)), parameters=table)
+        with run.phase("actor_compute_log_prob"), root:
+            for cell, (n, m) in {"up": (6, 4), "down": (4, 6)}.items():
+                weight = {"weight": tensor(shape=(n, m), fingerprint=f"{cell}{rank}")}
+                of = tensor(shape=(2, m), fingerprint=f"{cell} of data{rank}")
+                run.call(cell, of, tensor(shape=(2, n)), parameters=weight)
+        run.end_step()
+        run.close()
+    (finding,) = found(tmp_path / "run", "ranks.replicas")
+    assert finding.said.code == "check_ranks.other_weights"
+
+
 def test_another_seed_in_the_manifest_is_named(tmp_path):
     root = record(tmp_path / "run", ranks=3)
     for rank in range(3):

@@ -42,9 +42,15 @@ class Past:
 
     def compared(self, norms: np.ndarray, deviations: float, factor: float) -> list[Jumped | None]:
         """Return how each of the norms that `take` returned stands to its past if it jumps."""
+        logs = np.log10(self._before)
+        middle = np.nanmedian(logs, axis=1, keepdims=True)
+        spread = _DEVIATION * np.nanmedian(np.abs(logs - middle), axis=1) + _FLOOR
+        away = np.abs(np.log10(norms) - middle[:, 0])
+        jumps = (away > deviations * spread) & (away > math.log10(factor))
+        before = 10 ** middle[:, 0]
         return [
-            _compared(before[~np.isnan(before)], float(norm), deviations, factor)
-            for before, norm in zip(self._before, norms)
+            _jumped(float(norm), float(median)) if jumps_ else None
+            for norm, median, jumps_ in zip(norms, before, jumps.tolist())
         ]
 
 
@@ -52,12 +58,5 @@ class Past:
 Jumped = dict[str, float]
 
 
-def _compared(past: np.ndarray, norm: float, deviations: float, factor: float) -> Jumped | None:
-    logs = np.log10(past)
-    middle = float(np.median(logs))
-    spread = _DEVIATION * float(np.median(np.abs(logs - middle))) + _FLOOR
-    away = abs(math.log10(norm) - middle)
-    if away <= deviations * spread or away <= math.log10(factor):
-        return None
-    before = 10**middle
+def _jumped(norm: float, before: float) -> Jumped:
     return {"norm": norm, "median": before, "factor": max(norm, before) / min(norm, before)}

@@ -262,7 +262,8 @@ def _given(journal: Journal) -> _Identity | None:
 def _whole_matrices(journal: Journal) -> Iterator[str]:
     """Yield the (n, m) parameters of cells that were given m or n features and returned the other.
 
-    A slice of one, as an optimizer or a group of ranks may hold it, has not both sizes.
+    A slice of one, as an optimizer or a group of ranks may hold it, has not both sizes. Of a cell
+    with others in it nothing is known: its own parameter may be a table that is added, say.
     """
     features: dict[tuple[str, int], set[int]] = {}
     for parts in (("input_args", "input_kwargs"), ("output",)):
@@ -273,6 +274,8 @@ def _whole_matrices(journal: Journal) -> Iterator[str]:
     records = journal.records("parameters")
     rows = zip(records.rows.parameters, records.rows.lines, records.kinds.shapes)
     for name, line, shape in rows:
+        if journal.layout.names[line] in journal.parents:
+            continue
         given = features.get(("input_kwargs", line), set())
         returned = features.get(("output", line), set())
         if isinstance(shape, list) and len(shape) == 2:

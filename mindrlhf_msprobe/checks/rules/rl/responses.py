@@ -69,7 +69,13 @@ def _alike_within(groups: Mapping[Any, Sequence[int]], samples: Sequence[Any]) -
     return len(several) > 1 and all(len({samples[i] for i in group}) == 1 for group in several)
 
 
-@rule("rl.empty_responses", needs=(key(*_RESPONSES),), severity=Severity.WARNING, live=True)
+@rule(
+    "rl.empty_responses",
+    needs=(key(*_RESPONSES),),
+    severity=Severity.WARNING,
+    follows=("non_finite.*",),
+    live=True,
+)
 def empty_responses(step: Step, check: Check) -> Iterator[Found]:
     """Responses hold something; that some are empty is a note."""
     ends = _ends(check.run)
@@ -121,6 +127,7 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
     severity=Severity.WARNING,
     thresholds={"share": 0.25},
     causes=("check_rl.cause_eos_ignored",),
+    follows=("non_finite.*",),
     live=True,
 )
 def pad_inside(step: Step, check: Check) -> Iterator[Found]:
