@@ -166,7 +166,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **{"kind": "run" if comparison is None else "pair", "lang": lang},
         "title": " · ".join(run.path.name for run in runs),
-        "runs": [_run(side, run) for side, run in zip("AB", runs)],
+        "runs": [_run(side, run) for side, run in zip("AB", _sides(shown))],
         "words": {one: _words(one) for one in LANGUAGES},
         **_top(shown),
         "problems": _problems(shown) + course.problems,
@@ -213,6 +213,12 @@ def _words(lang: str) -> dict[str, str]:
     """Return the labels of the page's script in a language."""
     texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.page").TEXTS
     return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _sides(shown: Shown) -> Sequence[Run]:
+    """Return A and B: two phases or ranks of one run are both of it."""
+    one_run = shown.comparison is not None and len(shown.runs) == 1
+    return shown.runs * 2 if one_run else shown.runs
 
 
 def _run(side: str, run: Run) -> dict[str, Any]:
