@@ -6,7 +6,9 @@
   // Lines of a picture, and pictures of a group before the others are folded.
   const LINES = 24;
   const FIRST = 4;
-  const IDLE = 60;
+  // How far below what is seen pictures are drawn, and how many are printed.
+  const MARGIN = 300;
+  const PRINTED = 60;
   let serial = 0;
 
   function look() {
@@ -43,7 +45,6 @@
       return null;
     }
     if (!box.isConnected) return null;
-    R.clear(box);
     await plotly.newPlot(box, traces, shape, CONFIG);
     return plotly;
   }
@@ -214,15 +215,15 @@
     const seen = new IntersectionObserver((entries) => {
       for (const entry of entries)
         if (entry.isIntersecting) one(waiting.find(([area]) => area === entry.target));
-    }, { rootMargin: "300px" });
+    }, { rootMargin: MARGIN + "px" });
     function card(group) {
       let series = scope === "all" ? group.series
         : group.series.filter((one) => one.rank === R.state.rank);
       const left = series.length - LINES;
       if (left > 0) series = [...series].sort((x, y) =>
         (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
-      const area = el("div", { class: "chart", "data-chart": group.label },
-        el("p", { class: "faint", text: R.w("reading") }));
+      const area = el("div", { class: "chart", "data-chart": group.label,
+        "data-wait": R.w("reading") });
       const notes = [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))];
       if (series.length) {
         waiting.push([area, series]);
@@ -243,16 +244,9 @@
         el("span", null, R.data(R.t(group.title), 100), ": ", R.w("more", { n: rest.length })),
         () => el("div", { class: "cards" }, rest.map(card)), false, { class: "rest" })]);
     }
-    await Promise.all(waiting.filter(([area]) =>
-      area.getBoundingClientRect().top < window.innerHeight).map(one));
-    if (waiting.length) await one(waiting[0]);
-    // The others while nothing else is asked for, so that they are there when one scrolls or prints.
-    const next = () => {
-      const left = waiting.find(([area]) => !drawn.has(area));
-      if (!left || !box.contains(left[0]) || drawn.size > IDLE) return;
-      Promise.resolve(one(left)).then(() => window.requestIdleCallback(next));
-    };
-    window.requestIdleCallback(next);
+    const wanted = R.printing ? waiting.slice(0, PRINTED) : waiting.filter(([area]) =>
+      area.getBoundingClientRect().top < window.innerHeight + MARGIN);
+    await Promise.all(wanted.map(one));
   }
 
   /** Return the quantities of a group: [{label, series}], a picture each. */

@@ -214,12 +214,11 @@
 
   // -- start -----------------------------------------------------------------------------------
 
-  /** Paper is light. */
+  /** Paper is light, and cannot be scrolled. */
   function printing(begins) {
-    const before = root.dataset.theme;
+    R.printing = begins;
     if (begins) root.dataset.theme = "light";
     else setTheme();
-    if (root.dataset.theme === before) return;
     const names = new Set(["theme"]);
     R.placesChanged(names);
     viewNow().change(names, panel);
