@@ -225,7 +225,13 @@
 
   async function strip(box) {
     const { step, rank } = R.state;
-    const data = await R.block("strip");
+    let data;
+    try {
+      data = await R.block("strip");
+    } catch {
+      R.clear(box, R.missing(R.w("view_failed")));
+      return;
+    }
     if (step !== R.state.step || rank !== R.state.rank) return;
     const items = data ? data.places[`${step}-${rank}`] : null;
     if (!items || !items.length) {
@@ -269,7 +275,7 @@
       el("h2", null, R.w("strip"), " ", el("span", { class: "faint", id: "strip-place" })),
       el("div", { id: "strip-box" }));
     matrix(matrixBox);
-    R.placesChanged(new Set());
+    return R.placesChanged(new Set());
   };
 
   R.placesChanged = function (changed) {

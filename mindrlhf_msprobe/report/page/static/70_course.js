@@ -98,9 +98,10 @@
       marker: { size: 5, symbol: series.side === "B" && !plain ? "square-open" : "circle", color },
       opacity: mine ? 1 : 0.45,
       // A template reads names in braces: texts of a dump stand in `text` only.
-      hovertemplate: "%{text}: %{y:.6g}<extra></extra>",
+      hovertemplate: "%{text}<extra></extra>",
       text: series.steps.map((step, i) => `${side} · ${name}<br>${R.w("step_n", { number: step })}` +
-        (series.micro_steps ? ` · ${R.w("micro_step_n", { number: save(series, i) })}` : "")),
+        (series.micro_steps ? ` · ${R.w("micro_step_n", { number: save(series, i) })}` : "") +
+        `: ${R.num(R.number(series.values[i]), 9)}`),
       customdata: series.steps.map((step) => [step, series.rank]),
     };
   }

@@ -262,5 +262,9 @@
     await drawing(page);
   }
 
-  start();
+  // Without the head there are no words: a browser that cannot read the blocks says so itself.
+  start().catch((error) => {
+    if (!R.head) R.clear(document.getElementById("app"), R.el("pre", { text: String(error) }));
+    throw error;
+  });
 })();
