@@ -92,6 +92,24 @@ def test_what_is_always_there_has_a_lower_bound(tmp_path):
     assert "dense" in finding.place.record
 
 
+def biases(root, norms):
+    run = HealthRun(root)
+    for of_step in norms:
+        with run.phase("critic_update"):
+            for norm in of_step:
+                run.call("value_head", parameters={"bias": sized(norm, (1,))})
+        run.end_step()
+    return run.close()
+
+
+def test_a_single_number_may_cross_zero(tmp_path):
+    """As the bias of a critic's head does, which begins with zero; it must not grow without end."""
+    healthy = [biases(tmp_path / "healthy", [(0, 1e-3), (2e-3, 1e-3), (2e-3, 3e-3)])]
+    assert alarms(biases(tmp_path / "run", [(0, 1e-3), (2e-5, 1e-6), (1e-5, 1e-4)]), healthy) == []
+    (finding,) = alarms(biases(tmp_path / "large", [(0, 1e-3), (2e-5, 4.0)]), healthy)
+    assert (finding.said.code, finding.place.step) == ("check_healthy.range", 1)
+
+
 def generating(root, lengths):
     run = HealthRun(root)
     for length in lengths:
@@ -167,3 +185,37 @@ def test_a_drift_in_a_long_run(tmp_path, seed):
     assert 3 < finding.place.step < 60
     assert finding.place.rank == 0
     assert alarms(long_run(tmp_path / "steady", seed, 256), healthy) == []
+
+
+def of_a_seed(root, seed, *, weights=0, drift=0.0, number=30):
+    """Record a run whose norms have a level, and a slow motion of their own, by its weights."""
+    random, level = np.random.default_rng(seed), np.random.default_rng(weights)
+    levels, slopes = level.normal(0, 0.1, 8), level.normal(0, 0.004, 8)
+    run = HealthRun(root)
+    for step in range(number):
+        with run.phase("actor_update"):
+            for n, (at, slope) in enumerate(zip(levels, slopes)):
+                moved = drift * step if n == 3 else 0
+                norm = at + slope * step + moved + random.normal(0, 0.003)
+                run.call(f"layers.{n}", output=sized(10**norm))
+        run.data("reward", np.float32(0.3 * (weights % 3) + random.normal(2, 0.1)))
+        run.end_step()
+    return run.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_of_another_seed_does_not_drift(tmp_path, seed, number):
+    """Its norms and rewards begin elsewhere, and its norms learn otherwise."""
+    healthy = [of_a_seed(tmp_path / f"healthy{n}", 90 + n, weights=n) for n in range(number)]
+    assert alarms(of_a_seed(tmp_path / "run", seed, weights=7 + seed), healthy) == []
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_norm_that_drifts_in_a_run_of_the_same_weights(tmp_path, number):
+    healthy = [of_a_seed(tmp_path / f"healthy{n}", 90 + n) for n in range(number)]
+    (finding,) = alarms(of_a_seed(tmp_path / "run", 3, drift=0.01), healthy)
+    assert (finding.rule, finding.place.entry) == (
+        "healthy.drift",
+        "Cell.layers.3.Dense.forward.0",
+    )

@@ -109,7 +109,7 @@ class _Learning:
             if record not in self._records:
                 if len(self._records) >= _MOST_NAMES:
                     continue
-                alike = entry.phase, pattern_of_record(name, entry.call, io, path)
+                alike = entry.phase, pattern_of_record(name, io, path)
                 self._records[record] = Learned(), (entry.phase, name), alike
             self._records[record][0].take(leaf)
 
@@ -183,7 +183,7 @@ class _Known:
         """Return what was learned of a record, or of those like it where they are routed."""
         learned = self._records.get((entry.phase, entry.record_name(io, path)))
         if learned is None and self._of_patterns:
-            pattern = entry.phase, pattern_of_record(name, entry.call, io, path)
+            pattern = entry.phase, pattern_of_record(name, io, path)
             return self._of_patterns.get(pattern)
         return learned
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _LEAST_STEPS = 8
+_ALIKE = 0.02  # decades by which norms differ that begin alike
+_MOST = 0.75  # of the records
+_BEGINNING = 6  # steps that tell how far runs of two seeds are from each other
 _MOST_SPANS = 128  # of steps, of which a mean is kept
 
 #: Entry and path of a record, or a key.
@@ -39,8 +43,11 @@ class Drift:
     A CUSUM of the distance from their mean, in their standard deviations (Page 1954, "Continuous
     Inspection Schemes"): what is beyond the slack adds up, and a drift is named where the sum
     passes the decision. With one healthy run the deviation is that of its differences from step to
-    step; with several, the decision is at least twice the sum that one of them reaches against the
-    others. Of more than 128 common steps, means of equal spans of them are compared.
+    step, the slack is twice as large, and what counts is how much farther away than in the first
+    steps the run is. With several, the decision is at least twice the sum that one of them reaches
+    against the others, in any key or record. Records, beside key data, are looked at where the
+    runs begin alike; where they do not, the deviation is at least that of a whole run. Of more than
+    128 common steps, means of equal spans of them are compared.
     """
 
     learns = True
@@ -100,13 +107,16 @@ class Drift:
     def end(self) -> Iterator[Found]:
         """Yield the first drift, with how many there are."""
         found: list[tuple[int, str, _Name, np.ndarray]] = []
-        for phase, own in self._own.items():
-            healthy = [one[phase].by_name() for one in self._healthy if phase in one]
-            for name, series in own.by_name().items():
-                others = [one[name] for one in healthy if name in one]
-                at = self._passes(series, others) if others else None
-                if at is not None:
-                    found.append((at, phase, name, series))
+        alike = self._begin_alike()
+        for of_keys in (True, False) if alike else (True,):
+            compared = [*self._compared(of_keys, alike)]
+            # What one healthy run does to the others, it may in any record of this kind.
+            usual = max((one.usual for *_, one in compared), default=0.0)
+            limit = max(self._check.threshold("decision"), 2 * usual)
+            for phase, name, series, one in compared:
+                passed = np.flatnonzero(one.sums > limit)
+                if passed.size:
+                    found.append((int(one.spans[passed[0]]), phase, name, series))
         first = min((at for at, *_ in found), default=None)
         places = [
             (place, series)
@@ -138,40 +148,84 @@ class Drift:
                     return records.place(records.rows.names.index(name))
         return None
 
-    def _passes(self, own: np.ndarray, others: list[np.ndarray]) -> int | None:
-        """Return the span of steps in which the CUSUM of a series passes the decision."""
+    def _compared(
+        self, of_keys: bool, alike: bool
+    ) -> Iterator[tuple[str, _Name, np.ndarray, _Compared]]:
+        """Yield the series of keys, or of records, with how they stand to those of healthy runs."""
+        for phase, own in self._own.items():
+            if bool(phase) == of_keys:
+                continue
+            healthy = [one[phase].by_name() for one in self._healthy if phase in one]
+            for name, series in own.by_name().items():
+                others = [one[name] for one in healthy if name in one]
+                compared = self._compare(series, others, alike) if others else None
+                if compared is not None:
+                    yield phase, name, series, compared
+
+    def _begin_alike(self) -> bool:
+        """Return whether the run begins with nearly the norms of the first healthy run.
+
+        It has its weights and data then. How far the norms of other seeds are apart, and move
+        apart, is of each seed; `healthy.range` looks at them.
+        """
+        alike = count = 0
+        for phase, own in self._own.items():
+            other = self._healthy[0].get(phase)
+            known = {} if other is None or not phase else other.by_name()
+            for name, series in own.by_name().items():
+                both = known.get(name)
+                if both is not None and np.isfinite(series[0]) and np.isfinite(both[0]):
+                    count += 1
+                    alike += bool(abs(series[0] - both[0]) < _ALIKE)
+        return alike >= _MOST * count
+
+    def _compare(self, own: np.ndarray, others: list[np.ndarray], alike: bool) -> _Compared | None:
+        """Return how a series stands to those of healthy runs; None where too few steps tell."""
         common = np.flatnonzero(np.isfinite(own) & np.isfinite(others).all(axis=0))
         if len(common) < _LEAST_STEPS:
             return None
         values = np.array(others)[:, common]
-        mean = values.mean(axis=0)
+        mean, usual = values.mean(axis=0), 0.0
         if len(others) > 1:
             spread = float(np.sqrt(((values - mean) ** 2).sum() / (values.size - len(common))))
-            limit = max(
-                self._check.threshold("decision"),
-                *(
-                    2 * float(self._sums(row, np.delete(values, n, 0).mean(axis=0), spread)[-1])
-                    for n, row in enumerate(values)
-                ),
-            )
         else:
+            # How far seeds differ one run does not tell: only what moves away from it is a drift.
+            mean = mean + (own[common] - mean)[:_BEGINNING].mean()
             spread = float(np.std(np.diff(values[0])))
-            limit = self._check.threshold("decision")
+        if not alike:  # of another seed, which learns at another pace
+            spread = max(spread, float(values.std(axis=1).mean()))
         if not spread > 1e-9 * max(1.0, float(np.abs(mean).max())):
             return None
-        sums = self._sums(own[common], mean, spread)
-        passed = np.flatnonzero(sums > limit)
-        return int(common[passed[0]]) if passed.size else None
+        for n, row in enumerate(values if len(others) > 1 else ()):
+            against = np.delete(values, n, 0).mean(axis=0)
+            usual = max(usual, float(self._sums(row, against, spread)[-1]))
+        return _Compared(common, self._sums(own[common], mean, spread), usual)
 
     def _sums(self, values: np.ndarray, mean: np.ndarray, spread: float) -> np.ndarray:
         """Return the largest CUSUM up to each step, whichever way the values drift."""
         slack, up, down, most = self._check.threshold("slack"), 0.0, 0.0, 0.0
+        if len(self._healthy) == 1:
+            slack *= 2  # the mean of the first steps is not exact
         sums = []
         for score in (values - mean) / (spread or 1.0):
             up, down = max(0.0, up + score - slack), max(0.0, down - score - slack)
             most = max(most, up, down)
             sums.append(most)
         return np.array(sums)
+
+
+class _Compared(NamedTuple):
+    """How a series stands to those of healthy runs.
+
+    Attributes:
+        spans: of steps that all of them have.
+        sums: the largest CUSUM up to each of them.
+        usual: the largest that one healthy run reaches against the others; 0 where there is one.
+    """
+
+    spans: np.ndarray
+    sums: np.ndarray
+    usual: float
 
 
 class _Means:

@@ -89,8 +89,9 @@ class Learned:
             return None
         # Of what is added up over rows the norm grows with their number, of a mean it falls.
         known = [*zip((self._norms, self._means), sizes)]
-        if self.routed and all(size < span.low for span, size in known):
-            return None  # between nothing and what was seen
+        from_nothing = self.routed or math.prod(leaf["shape"]) == 1  # a number may cross 0
+        if from_nothing and all(size < span.low for span, size in known):
+            return None
         if not any(span.holds(size, margin) for span, size in known):
             return "range"
         return None
@@ -114,10 +115,13 @@ def _is_nothing(leaf: LeafJson) -> bool:
     return (type(shape) is list and 0 in shape) or (is_float(leaf) and statistic(leaf, "Norm") == 0)
 
 
-def pattern_of_record(entry: str, call: int, io: str, path: str) -> Hashable:
-    """Return what records have in common whose cells or parameters differ in numbers alone."""
+def pattern_of_record(entry: str, io: str, path: str) -> Hashable:
+    """Return what records have in common whose cells or parameters differ in numbers alone.
+
+    Those of all calls of a cell do: a bias that is zero at the first call moves by the next one.
+    """
     is_parameter = io in ("parameters", PARAMETERS_GRAD)
-    return pattern_of(entry), call, io, pattern_of(path) if is_parameter else path
+    return pattern_of(entry), io, pattern_of(path) if is_parameter else path
 
 
 def joined(those: Iterable[Learned]) -> Learned:
