@@ -1,8 +1,10 @@
 """What the tests share: quiet frameworks, probes that are closed, and one real small Llama."""
 
 import copy
+import fcntl
 import gc
 import itertools
+import json
 import logging
 import os
 import random
@@ -209,13 +211,24 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def demo(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Run `mindrlhf-msprobe demo --output demo_out` once; return demo_out and what it said."""
+    """Run `mindrlhf-msprobe demo --output demo_out` once; return demo_out and what it said.
+
+    The worker of pytest-xdist that needs it first does, for all.
+    """
     pytest.importorskip("mindformers")
-    output = tmp_path_factory.mktemp("demo") / "demo_out"
+    own = tmp_path_factory.getbasetemp()
+    directory = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "demo"
+    output, said = directory / "demo_out", directory.with_suffix(".json")
     command = [sys.executable, "-m", "mindrlhf_msprobe", "demo", "--output", output.name]
-    return output, subprocess.run(
-        command, capture_output=True, text=True, cwd=output.parent, timeout=300
-    )
+    with open(directory.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            directory.mkdir()
+            done = subprocess.run(
+                command, capture_output=True, text=True, cwd=directory, timeout=300
+            )
+            said.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    return output, subprocess.CompletedProcess(command, *json.loads(said.read_text()))
 
 
 @pytest.fixture(scope="module")

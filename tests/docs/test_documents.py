@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from documents import (
     unlike,
 )
 from given import Given
+from helpers.command_line import CommandLine
 
 from mindrlhf_msprobe import ProbeConfig, load_config
 from mindrlhf_msprobe.cli import _COMMANDS, _parser
@@ -37,16 +40,28 @@ RUN_BY_CI = (
     "python -m pytest -n 2 --dist loadfile",
 )
 _USES = ("bash", "python")  # blocks that use files
+
+
+@pytest.fixture(scope="module")
+def command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    """Return the command line in one process, with the log that a reader sees."""
+    with contextlib.closing(CommandLine(tmp_path_factory.mktemp("said"), log_level=None)) as line:
+        yield line
+
+
 PAGES = [pytest.param(page, id=page.name) for page in ENGLISH]
 
 
 class Reader:
     """Somebody who reads a page from top to bottom and does what it says, in one directory."""
 
-    def __init__(self, page: Path, directory: Path, given: Given) -> None:
+    def __init__(
+        self, page: Path, directory: Path, given: Given, command_line: CommandLine
+    ) -> None:
         self.page = page
         self.directory = directory
         self.given = given
+        self.command_line = command_line
         self.blocks = blocks(page)
         self.names: dict[str, Any] = {"__name__": "__main__"}
         self.printed = ""
@@ -69,6 +84,9 @@ class Reader:
     def _bash(self, block: Block) -> None:
         programs = Path(sys.executable).parent
         assert (programs / "mindrlhf-msprobe").exists(), "the package is not installed here"
+        if (commands := commands_of(block.text)) is not None:
+            self._commands(block, commands)
+            return
         done = subprocess.run(
             ["bash", "-eu", "-c", block.text],
             cwd=self.directory,
@@ -84,6 +102,15 @@ class Reader:
         )
         self.printed = done.stdout
         assert done.returncode == block.exit_code, f"{block.place}\n{block.text}\n{done.stdout}"
+
+    def _commands(self, block: Block, commands: list[list[str]]) -> None:
+        """Do what `bash -eu` does; one process that has imported MindSpore runs all commands."""
+        self.printed, code = "", 0
+        for arguments in commands:
+            if code == 0:
+                done = self.command_line.run(self.directory, *arguments, together=True)
+                self.printed, code = self.printed + done.stdout, done.returncode
+        assert code == block.exit_code, f"{block.place}\n{block.text}\n{self.printed}"
 
     def _python(self, block: Block) -> None:
         if block.file is not None:
@@ -109,19 +136,63 @@ class Reader:
             assert wrong is None, f"{block.place}: was not printed: {wrong}\n{self.printed}"
 
 
+def commands_of(text: str) -> list[list[str]] | None:
+    """Return the arguments of each line's `mindrlhf-msprobe`; None where it takes a shell."""
+    if {*text} & {*"$`*?~"} or "\\\n" in text:
+        return None
+    commands = []
+    for line in text.splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        program, *arguments = [*lexer] or [""]
+        operators = [word for word in arguments if not word.strip(lexer.punctuation_chars)]
+        if program != "mindrlhf-msprobe" or operators:
+            return None
+        commands.append(arguments)
+    return commands
+
+
 def _is_run_by_ci(block: Block) -> bool:
     return block.language == "bash" and block.text.rstrip().endswith(RUN_BY_CI)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo):
+def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo, command_line):
     """Commands and Python run in order in one directory, with the exit codes and outputs shown."""
     monkeypatch.chdir(tmp_path)
     output, _ = demo
     with Given(output) as given:
-        Reader(page, tmp_path, given).read()
+        Reader(page, tmp_path, given, command_line).read()
         for probe in recording_probes():  # as at the end of a script
             probe.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "mindrlhf-msprobe show RUN\nmindrlhf-msprobe --version\n",
+            [["show", "RUN"], ["--version"]],
+        ),
+        (
+            r"mindrlhf-msprobe compare A B --include 'a\.1 (x|y)'",
+            [[*["compare", "A", "B", "--include"], r"a\.1 (x|y)"]],
+        ),
+        ("mindrlhf-msprobe show RUN  # where it lies", [["show", "RUN"]]),
+        ("mindrlhf-msprobe show RUN | tail -1", None),
+        ("mindrlhf-msprobe show RUN > out", None),
+        ("mindrlhf-msprobe show RUN; ls", None),
+        ("mindrlhf-msprobe show $RUN", None),
+        ("mindrlhf-msprobe show *", None),
+        ("mindrlhf-msprobe show \\\n  RUN", None),
+        ("python trainer.py", None),
+        ("MSPROBE_LOG_LEVEL=3 mindrlhf-msprobe show RUN", None),
+        ("", []),
+    ],
+)
+def test_only_plain_commands_run_without_a_shell(text, expected):
+    """Whatever a shell has to do, a shell does."""
+    assert commands_of(text) == expected
 
 
 def test_the_patch_for_mindrlhf_is_whole():

@@ -19,7 +19,7 @@ for line in sys.stdin:
     command = json.loads(line)
     os.chdir(command["cwd"])
     for stream, path in ((1, command["stdout"]), (2, command["stderr"])):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, stream)
         os.close(file)
     try:
@@ -35,12 +35,13 @@ for line in sys.stdin:
 class CommandLine:
     """Runs `mindrlhf-msprobe` with one list of arguments after the other, as a shell would."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, log_level: str | None = "1") -> None:
         paths = [str(TESTS), *(path for path in sys.path if path)]
         self._files = [directory / "stdout", directory / "stderr"]
+        level = {} if log_level is None else {"MSPROBE_LOG_LEVEL": log_level}
         self._process = subprocess.Popen(
             [sys.executable, "-c", SERVER],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "MSPROBE_LOG_LEVEL": "1"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **level},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -50,9 +51,17 @@ class CommandLine:
         """End the process."""
         self._process.communicate(timeout=60)
 
-    def run(self, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one command in `cwd`; return its exit code and what it said."""
-        out, err = self._files
+    def run(
+        self, cwd: Path, *arguments: str, together: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one command in `cwd`; return its exit code and what it said.
+
+        Args:
+            together: what it said on stderr stands in stdout, as after `2>&1`.
+        """
+        for path in self._files:
+            path.write_bytes(b"")
+        out, err = self._files[:1] * 2 if together else self._files
         command = {"arguments": arguments, "cwd": str(cwd), "stdout": str(out), "stderr": str(err)}
         assert self._process.stdin
         assert self._process.stdout
