@@ -1,4 +1,4 @@
-"""What the page*.py scripts share: a cold Chromium, and the time until a page on disk is drawn."""
+"""What the page*.py scripts share: a cold Chromium, and what it takes until a page is drawn."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def chromium() -> str:
     return found[0] if found else sys.exit("no Chromium: `apt-get install chromium`")
 
 
-def opened(driver: Any, path: Path, seconds: int = 60) -> tuple[float, list[str]]:
+def opened(driver: Any, path: Path, seconds: int = 60) -> tuple[float, float, list[str]]:
     """Open a page in a Chromium that has just been started.
 
     Args:
         driver: what `sync_playwright` started.
 
     Returns:
-        Milliseconds from the navigation to the frame after it is drawn, and what was refused or
-        went wrong.
+        Milliseconds from the navigation to the frame after it is drawn; of processor time that the
+        page's process had taken by then; and what was refused or went wrong.
     """
     running = driver.chromium.launch(executable_path=chromium(), args=["--disable-gpu"])
     wrong: list[str] = []
@@ -57,8 +57,12 @@ def opened(driver: Any, path: Path, seconds: int = 60) -> tuple[float, list[str]
             )
         except driver_error() as error:
             wrong.append(f"never drawn: {error}".splitlines()[0])
-            return float("nan"), wrong
-        return float(found.get_attribute("data-drawn-at")), wrong + page.evaluate("refused")
+            return float("nan"), float("nan"), wrong
+        asked = page.context.new_cdp_session(page)
+        asked.send("Performance.enable")
+        values = {m["name"]: m["value"] for m in asked.send("Performance.getMetrics")["metrics"]}
+        time = float(found.get_attribute("data-drawn-at"))
+        return time, 1000 * values["ProcessTime"], wrong + page.evaluate("refused")
     finally:
         running.close()
 
@@ -73,7 +77,8 @@ def driver_error() -> type[Exception]:
 def opening(driver: Any, path: Path, rounds: int) -> str:
     """Return in words how long it takes until a page is drawn, and what went wrong."""
     found = [opened(driver, path) for _ in range(rounds)]
-    times = sorted(time for time, _ in found)
-    wrong = {text for _, texts in found for text in texts}
-    said = f"{median(times):.0f} ms ({times[0]:.0f} to {times[-1]:.0f})"
+    times = sorted(time for time, _, _ in found)
+    wrong = {text for _, _, texts in found for text in texts}
+    said = f"{median(times):.0f} ms ({times[0]:.0f} to {times[-1]:.0f}), "
+    said += f"processor time {median(cpu for _, cpu, _ in found):.0f} ms"
     return said + (f"; {len(wrong)} wrong: {'; '.join(sorted(wrong)[:3])}" if wrong else "")
