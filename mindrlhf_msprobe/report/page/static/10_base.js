@@ -193,11 +193,20 @@
     return shown.replaceAll("-", "−");
   };
 
+  /** Give two decimal fractions as many digits behind the point. */
+  function alike(shown) {
+    const places = shown.map((text) => (/^−?\d+(\.\d+)?$/.test(text)
+      ? (text.split(".")[1] || "").length : NaN));
+    const most = Math.max(...places);
+    if (!(most > 0)) return shown;
+    return shown.map((text, i) => (places[i] ? text : text + ".") + "0".repeat(most - places[i]));
+  }
+
   /** Return two numbers with as many digits as it takes to tell them apart. */
   R.pair = function (a, b) {
     for (const digits of [6, 9, 13]) {
       const shown = [R.num(a, digits), R.num(b, digits)];
-      if (shown[0] !== shown[1] || a === b) return shown;
+      if (shown[0] !== shown[1] || a === b) return alike(shown);
     }
     return [R.num(a, 17), R.num(b, 17)];
   };

@@ -40,8 +40,9 @@
     });
     grid.append(el("div", { class: "steps", role: "row" },
       el("span", { class: "corner", role: "columnheader", text: R.w("step") }),
-      shown.map((step, i) => el("span", { class: "head", role: "columnheader",
-        "aria-label": step, text: i % every === 0 ? step : "" }))));
+      shown.map((step, i) => el("span", {
+        class: "head" + (i % every ? " unseen" : ""), role: "columnheader", text: step,
+      }))));
     const at = R.answerPlace();
     for (const rank of ranks) {
       const row = el("div", { class: "row", role: "row" },
