@@ -490,14 +490,29 @@ def test_workers_that_cannot_be_started(large, tmp_path, executable):
     assert written == verdict(large, tmp_path / "alone", workers=1)
 
 
+#: Shortens a file while a process that a program started has it open; the process notices nothing.
+SHRINK = """
+def shrink(path):
+    while True:
+        for pid in children(os.getpid()):
+            with open(f"/proc/{pid}/maps") as maps:
+                if path not in maps.read():
+                    continue
+            os.kill(pid, signal.SIGSTOP)
+            os.truncate(path, 1 << 20)
+            os.kill(pid, signal.SIGCONT)
+            return
+        time.sleep(0.001)
+"""
+
+
 def test_a_file_that_shrinks_while_it_is_compared(tmp_path):
     """The worker that read it dies of SIGBUS; its record is unreadable, the others are judged."""
-    runs = [sparse(tmp_path / name, cells=4) for name in "ab"]
-    shrink = (
-        "len(calls) == 1 and threading.Thread(target=lambda: (time.sleep(0.6), "
-        f"os.truncate({str(next(runs[1].rglob('sparse3.npy')))!r}, 1 << 20))).start()"
-    )
-    _, written = run_program(tmp_path, runs, prelude=A_THREAD, on_progress=shrink)
+    runs = [sparse(tmp_path / name, cells=4, elements=1 << 26) for name in "ab"]
+    path = str(next(runs[1].rglob("sparse3.npy")))
+    shrink = f"len(calls) == 1 and threading.Thread(target=shrink, args=({path!r},)).start()"
+    prelude = f"{A_THREAD}\n{SHRINK}"
+    _, written = run_program(tmp_path, runs, prelude=prelude, on_progress=shrink)
     content = json.loads(written)
     assert content["counts"]["unreadable"] == 1
     assert content["first_divergence"]["record"] == "Cell.cell3.Dense.forward.0.output.0"
