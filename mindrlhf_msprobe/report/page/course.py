@@ -91,7 +91,7 @@ class Course:
 
 
 def _group_of(name: str) -> str:
-    lowered = name.lower()
+    lowered = name.lower().partition("[")[0]  # without the layer, which may be called anything
     return next(
         (group for group, words in _GROUPS if any(word in lowered for word in words)), _OTHER
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun
+from helpers.health_runs import HealthRun, tensor
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
@@ -267,6 +267,20 @@ def test_a_step_that_one_run_lacks_is_missing_and_one_not_asked_for_is_plain(run
         places = Page(tmp_path / "page.html").head["places"]
         states = {places["steps"][step]: state for step, rank, state, *_ in places["cells"]}
         assert {step: states[step] for step in wanted} == wanted
+
+
+def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
+    """The norm of the value head's gradients is one of gradients."""
+    run = HealthRun(tmp_path / "run")
+    with run.phase("critic_update"):
+        run.gradients("value_head", weight=tensor())
+    run.data("values", np.ones(3, np.float32))
+    run.end_step()
+    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
+    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    found = {group["id"]: [one["label"] for one in group["series"]] for group in groups}
+    assert "gradient_norm[value_head]" in found["gradients"]
+    assert found["advantages"] == ["values"]
 
 
 @pytest.mark.parametrize("rewards", [[0.5, 2.0], np.array([0.5, 2.0], np.float32)])
