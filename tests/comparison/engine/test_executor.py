@@ -35,8 +35,6 @@ HUGE = 1 << 28  # elements of a sparse file that takes no space, but a second to
 #: A program that compares two runs with workers; `descendants` are the processes it started.
 PROGRAM = """
 import json, os, signal, sys, threading, time
-{prelude}
-from mindrlhf_msprobe.comparison import compare_runs
 
 def children(pid):
     found = []
@@ -47,6 +45,9 @@ def children(pid):
         except OSError:  # that thread has ended
             pass
     return found
+
+{prelude}
+from mindrlhf_msprobe.comparison import compare_runs
 
 def progress(done, total):
     seen.update(children(os.getpid()))
