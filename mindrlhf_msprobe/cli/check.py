@@ -39,7 +39,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise UsageError.saying("cli.empty_path_of_a_run")
     if arguments.html is not None:
         if len(arguments.runs) > 1:
-            raise UsageError.saying("report.of_one_run", runs=arguments.runs)
+            raise UsageError.saying("report.of_one_run", runs=", ".join(arguments.runs))
         check_page(arguments.html, arguments.runs)
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:

@@ -45,7 +45,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     runs, file = arguments.runs, arguments.output_path
     if len(runs) > 2:
-        raise UsageError.saying("report.one_or_two_runs", runs=runs)
+        raise UsageError.saying("report.one_or_two_runs", runs=", ".join(runs))
     if "" in (*runs, *arguments.healthy):
         raise UsageError.saying("cli.empty_path_of_a_run")
     began = time.perf_counter()

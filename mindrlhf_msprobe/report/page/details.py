@@ -37,6 +37,7 @@ class Details:
 
     def __init__(self, runs: Sequence[Run], elements: Elements) -> None:
         self._runs, self._elements = runs, elements
+        self._timed = not any(run.foreign for run in runs)
 
     def of_place(self, place: Place, findings: Iterable[Finding] | None) -> _Shown:
         """Return the block of a place.
@@ -96,7 +97,8 @@ class Details:
         class_name = Entry(call.name, "", 0, 0, 0, None).class_name
         return {
             **known(n=call.name, c=class_name or None, parent=head.get("parent")),
-            **{"o": head.get("opening") or 0, "t": [call.seq, head.get("end")]},
+            "o": head.get("opening") or 0,
+            **known(t=[call.seq, head.get("end")] if self._timed else None),
             **known(st=stacks.setdefault(call.stack, len(stacks)) if call.stack else None),
             **known(token=head.get("token")),
             "r": records,
@@ -158,6 +160,8 @@ class Details:
         records: Sequence[Record | None],
         finding: Finding | None,
     ) -> _Shown:
+        if any(side is not None and _is_text(side) for side in sides):
+            return _as_text(shown, sides)
         for name, side, record in zip("ab", sides, records):
             if side is not None:
                 if record is not None and record.leaf.why is not None:
@@ -289,6 +293,21 @@ def _of_side(of: Side | Leaf) -> _Shown:
         value=_value(of.value),
         file=of.data_name,
     )
+
+
+def _is_text(side: _Shown) -> bool:
+    return isinstance(side.get("value"), str) and "shape" in side
+
+
+def _as_text(shown: _Shown, sides: Sequence[_Shown | None]) -> _Shown:
+    """Return a pair of texts: the numbers of their bytes mean nothing."""
+    kept = ("value", "fp", "why")
+    texts = {
+        name: {key: side[key] for key in kept if key in side}
+        for name, side in zip("ab", sides)
+        if side is not None
+    }
+    return {key: value for key, value in shown.items() if key not in ("m", "d")} | texts
 
 
 def _value(value: Any) -> Any:

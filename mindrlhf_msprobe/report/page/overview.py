@@ -44,8 +44,14 @@ _STATUSES = {
     Status.ONLY_IN_B: 6,
     Status.UNREADABLE: 7,
 }
-_ONE_SIDED = {Status.ONLY_IN_A: "only_a", Status.ONLY_IN_B: "only_b"}
+#: Pairs of which nothing says whether they differ.
+_NOT_COMPARED = {
+    Status.ONLY_IN_A: "only_a",
+    Status.ONLY_IN_B: "only_b",
+    Status.UNREADABLE: "unreadable",
+}
 _MOST_COUNTED = 32767  # of an int16
+_FEW_PLACES = 200  # of a run without a timeline, of which key data are read for their order
 
 #: Of (place, phase): the wall time in A and in B, None where it is not known.
 Seconds = dict[tuple[Place, str], list[float | None]]
@@ -54,7 +60,13 @@ _NO_TIMES: list[float | None] = [None, None]
 
 @dataclass
 class Item:
-    """A phase, or a key, of one place: how much of it was compared, and how far it is apart."""
+    """A phase, or a key, of one place: how much of it was compared, and how far it is apart.
+
+    Attributes:
+        compared: how many pairs there are, those that one run lacks or that cannot be read, too.
+        different: how many of them are there and do not agree.
+        missing: how many are not there or cannot be read, by why.
+    """
 
     compared: int = 0
     different: int = 0
@@ -62,7 +74,7 @@ class Item:
     findings: int = 0
     within: int = 0
     micro_steps: int = 1
-    one_sided: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
     flags: list[str] = field(default_factory=list)
 
     def take(self, finding: Finding) -> None:
@@ -73,9 +85,10 @@ class Item:
             self.micro_steps = max(self.micro_steps, finding.micro_step + 1)
         if finding.status.agrees:
             return
+        if finding.status in _NOT_COMPARED:
+            self.missing[_NOT_COMPARED[finding.status]] += 1
+            return
         self.different += 1
-        if finding.status in _ONE_SIDED:
-            self.one_sided[_ONE_SIDED[finding.status]] += 1
         self.distance = larger(self.distance, finding.distance)
 
 
@@ -131,7 +144,10 @@ class Overview:
     Attributes:
         places: what was seen of each, in the order in which they are shown.
         heat: the maps.
+        by_elements: whether any distance is of elements, and not of recorded norms alone.
     """
+
+    by_elements = False
 
     def __init__(self, measures: Sequence[Measure], interest: Iterable[Place]) -> None:
         self.places: dict[Place, PlaceSeen] = {}
@@ -154,12 +170,18 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
         _pairs_of_place(found, place, (), left, runs)
     for place in (place for run in runs for place in run.places):
         found.place(*place).recorded_in += 1
+    for place, seen in found.places.items():
+        at = next(filter(None, (_times_of(run, place) for run in runs)), None)
+        if at is None:  # what was read stands as it was met; the rest, where such usually does
+            read = [name for name, item in seen.items.items() if not item.missing]
+            at = {item: float(number) for number, item in enumerate(read)}
+        seen.items = {item: seen.items[item] for item in _ordered(seen.items, at)}
     first = comparison.verdict.first_divergence
     if first is not None:
         key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
-        seen = found.place(first.step, first.rank).items.get(key)
-        if seen is not None:
-            seen.flags.append("first")
+        item = found.place(first.step, first.rank).items.get(key)
+        if item is not None:
+            item.flags.append("first")
     found.places = dict(sorted(found.places.items()))
     return found
 
@@ -180,6 +202,7 @@ def _pairs_of_place(
         phase = finding.phase or ""
         seen.item("phase", phase).take(finding)
         if finding.entry is not None:
+            found.by_elements = found.by_elements or finding.metrics is not None
             at = phase, finding.entry
             pair = calls.get(at)
             if pair is None:
@@ -292,26 +315,45 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
     return found
 
 
+def _times_of(run: Run, place: Place) -> dict[tuple[str, str], float]:
+    """Return when phases and keys of a place came, as far as the run says; {} if it does not."""
+    times = run.timeline(*place) if place in run.places else None
+    at: dict[tuple[str, str], float] = {}
+    for phase in times.phases if times else ():
+        at.setdefault(("phase", phase.phase), phase.began)
+    for save in times.key_data if times else ():
+        at.setdefault(("key", save.key), save.at)
+    return at
+
+
 def _in_time(run: Run, place: Place, begun: Mapping[str, float]) -> list[tuple[str, str]]:
     """Return the phases and keys of a place as they came, or where that is not known usually do.
 
     Args:
         begun: when the first call of each phase began, as the journals count time.
     """
+    keys = run.keys_at(*place)
+    at = _times_of(run, place)
+    if not at and len(run.places) <= _FEW_PLACES and not run.times_are_lost(*place):
+        at = {("phase", phase): seq for phase, seq in begun.items() if seq < math.inf}
+        for datum in run.key_data(None, *place):
+            if datum.seq is not None:
+                at.setdefault(("key", datum.key), datum.seq)
     phases = sorted(begun, key=lambda name: (begun[name], phase_order(name)))
     items = [("phase", phase) for phase in phases]
-    keys = [("key", key) for key in sorted(run.keys_at(*place), key=usual_place)]
-    at: dict[tuple[str, str], float] = {}
-    times = run.timeline(*place)
-    for phase in times.phases if times else ():
-        at.setdefault(("phase", phase.phase), phase.began)
-    for save in times.key_data if times else ():
-        at.setdefault(("key", save.key), save.at)
-    known = [item for item in (*items, *keys) if item in at]
+    items += [("key", key) for key in sorted(keys, key=usual_place)]
+    return _ordered(items, at)
+
+
+def _ordered(
+    items: Iterable[tuple[str, str]], at: Mapping[tuple[str, str], float]
+) -> list[tuple[str, str]]:
+    """Return items by their times; those without one where such usually stand."""
+    held = [*items]
     seen = PlaceSeen()
-    for what, name in sorted(known, key=at.__getitem__) if times else items:
+    for what, name in sorted((item for item in held if item in at), key=at.__getitem__):
         seen.item(what, name)
-    for what, name in (*items, *keys):
+    for what, name in held:
         seen.put_in_usual_order(what, name)
     return [*seen.items]
 
@@ -338,8 +380,19 @@ def _findings_by_place(
     for finding in findings:
         at = finding.place
         name = at.entry or at.key or ""
-        counted.setdefault((at.step, at.rank), Counter())[at.phase, name] += 1
+        for where in places_of(finding):
+            counted.setdefault(where, Counter())[at.phase, name] += 1
     return counted
+
+
+def places_of(finding: CheckFinding) -> list[tuple[int, int | None]]:
+    """Return the (step, rank) where something was found: the first and the last, and those between
+    if it was found as often as there are steps."""
+    first, last = finding.place.step, max(finding.last_step, finding.place.step)
+    ranks: Sequence[int | None] = finding.ranks if finding.times > 1 else ()
+    every = finding.times >= (last - first + 1) * max(1, len(ranks))
+    steps = range(first, last + 1) if every else sorted({first, last})
+    return [(step, rank) for step in steps for rank in ranks or (finding.place.rank,)]
 
 
 def worst_of(findings: Iterable[CheckFinding]) -> dict[tuple[int, int | None], Severity]:
@@ -347,8 +400,8 @@ def worst_of(findings: Iterable[CheckFinding]) -> dict[tuple[int, int | None], S
     order = [*Severity]
     worst: dict[tuple[int, int | None], Severity] = {}
     for finding in findings:
-        at = finding.place.step, finding.place.rank
-        worst[at] = min(worst.get(at, finding.severity), finding.severity, key=order.index)
+        for at in places_of(finding):
+            worst[at] = min(worst.get(at, finding.severity), finding.severity, key=order.index)
     return worst
 
 
@@ -357,7 +410,7 @@ def cells_of(
 ) -> dict[Place, tuple[str, int, int, int]]:
     """Return (state, different, compared, findings) of each place."""
     worst = worst_of(findings)
-    counts = Counter((f.place.step, f.place.rank) for f in findings)
+    counts = Counter(at for finding in findings for at in places_of(finding))
     shown = {}
     for place, seen in overview.places.items():
         everywhere = place[0], None
@@ -375,8 +428,9 @@ def _state(seen: PlaceSeen) -> str:
     if not seen.compared:  # one run lacks it, or it was not asked for
         return "missing" if seen.recorded_in == 1 else "plain"
     if seen.different:
-        one_sided = sum(item.one_sided.total() for item in seen.items.values())
-        return "missing" if one_sided == seen.different else "different"
+        return "different"
+    if any(item.missing for item in seen.items.values()):
+        return "missing"
     return "close" if seen.within else "same"
 
 
@@ -397,9 +451,7 @@ def strip_of(
         for (what, name), item in seen.items.items():
             times = seconds.get((place, name), _NO_TIMES) if what == "phase" else _NO_TIMES
             names, number = (phases, 0) if what == "phase" else (keys, item.micro_steps)
-            flags = [*item.flags]
-            if item.different and item.one_sided.total() == item.compared:
-                flags += [*item.one_sided]
+            flags = [*item.flags, *item.missing]
             counts = [item.compared, item.different, number_to_json(item.distance), item.findings]
             items.append([what, names.index(name), number, *times, *counts, flags])
     return {"places": found}

@@ -24,7 +24,7 @@ from mindrlhf_msprobe.report.page.check_findings import CheckFindings
 from mindrlhf_msprobe.report.page.course import Course
 from mindrlhf_msprobe.report.page.details import Details
 from mindrlhf_msprobe.report.page.elements import Elements
-from mindrlhf_msprobe.report.page.heat import Place
+from mindrlhf_msprobe.report.page.heat import Measure, Place
 from mindrlhf_msprobe.report.page.overview import Overview, Seconds
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
@@ -179,15 +179,21 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
             ],
         },
         **{"phases": phases, "keys": keys, "heat": heat},
-        "measures": [
-            {
-                **{"name": measure.name, "scale": measure.scale},
-                "label": spoken(f"report.measure_{measure.name}"),
-                "explanation": spoken(f"report.explain_{measure.name}"),
-            }
-            for measure in measures
-        ],
+        "measures": [_measure(measure, comparison, seen) for measure in measures],
         "blocks": blocks.names(),
+    }
+
+
+def _measure(measure: Measure, comparison: Comparison | None, seen: Overview) -> dict[str, Any]:
+    name = measure.name
+    if comparison is None and name == "norm":
+        name = "norm_of_run"
+    elif comparison is not None and not seen.by_elements and name in ("distance", "growth"):
+        name = f"{name}_of_norms"
+    return {
+        **{"name": measure.name, "scale": measure.scale},
+        "label": spoken(f"report.measure_{name}"),
+        "explanation": spoken(f"report.explain_{name}"),
     }
 
 

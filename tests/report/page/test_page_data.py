@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 import zlib
 from collections import defaultdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, tensor
+from helpers.health_runs import a_nan as a_nan_leaf
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
@@ -154,7 +156,9 @@ def test_the_strip_counts_what_was_compared(pair):
     items = page.json("strip")["places"][f"{first.step}-{first.rank}"]
     of_place = [f for f in comparison.findings if (f.step, f.rank) == (first.step, first.rank)]
     assert sum(item[5] for item in items) == len(of_place)
-    assert sum(item[6] for item in items) == sum(not f.status.agrees for f in of_place)
+    missing = (Status.ONLY_IN_A, Status.ONLY_IN_B, Status.UNREADABLE)
+    unlike = [f for f in of_place if not f.status.agrees and f.status not in missing]
+    assert sum(item[6] for item in items) == len(unlike) > 0
     flagged = [item for item in items if "first" in item[9]]
     assert [page.head["phases"][item[1]] for item in flagged] == [first.phase]
     order = [page.head["phases"][item[1]] for item in items if item[0] == "phase"]
@@ -293,3 +297,89 @@ def test_rewards_stand_beside_their_samples(tmp_path, rewards):
     write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
     samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
     assert [(one["a"]["text"], one["reward"]["a"]) for one in samples] == [("a b", 0.5), ("c", 2.0)]
+
+
+def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_path):
+    """A journal that was cut: its step is no red one, and stands where it ran."""
+    b = tmp_path / "b"
+    shutil.copytree(runs[0], b)
+    journal = next((b / "reference_compute_log_prob").rglob("step1/rank0/records.jsonl"))
+    journal.write_bytes(journal.read_bytes()[:3000])
+    comparison = compare_runs(runs[0], b)
+    write_page(Shown((open_run(runs[0]), open_run(b)), comparison, ()), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    places = page.head["places"]
+    states = {
+        (places["steps"][s], places["ranks"][r]): state for s, r, state, *_ in places["cells"]
+    }
+    assert states[1, 0] == "missing"
+    items = page.json("strip")["places"]["1-0"]
+    assert not any(item[6] for item in items)
+    phases = [page.head["phases"][item[1]] for item in items if item[0] == "phase"]
+    assert phases.index("reference_compute_log_prob") == 2
+
+
+def test_one_runs_key_data_stand_in_the_order_in_which_they_were_saved(tmp_path):
+    """Not by their names; as the page of two runs has it."""
+    run = HealthRun(tmp_path / "run")
+    for key in ("values", "rewards", "advantages", "prompts"):
+        run.data(key, np.ones(2, np.float32))
+    run.end_step()
+    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    items = page.json("strip")["places"]["0-0"]
+    assert [page.head["keys"][item[1]] for item in items] == [
+        "values",
+        "rewards",
+        "advantages",
+        "prompts",
+    ]
+
+
+def test_every_step_in_which_something_was_found_shows_it(tmp_path):
+    """A NaN that stays: not only the first step is unhealthy."""
+    run = HealthRun(tmp_path / "run")
+    for step in range(4):
+        with run.phase("actor_update"):
+            run.call("head", output=a_nan_leaf() if step else tensor())
+        run.end_step()
+    path = run.close()
+    check = check_run(path)
+    write_page(Shown((open_run(path),), None, (check,)), tmp_path / "page.html")
+    places = Page(tmp_path / "page.html").head["places"]
+    found = [state for _, _, state, *_ in places["cells"]]
+    assert found[0] == "healthy"
+    assert found[1] == "error"
+    assert check.findings[0].times == 3
+    assert found == ["healthy", "error", "error", "error"]
+
+
+def test_texts_have_no_numbers(tmp_path):
+    """A text is no tensor of bytes: neither mean nor cosine is shown."""
+    paths = []
+    for side, text in (("a", "x"), ("b", "y")):
+        run = HealthRun(tmp_path / side)
+        run.data("responses", [text, "the same"])
+        run.end_step()
+        paths.append(run.close())
+    comparison = compare_runs(*paths)
+    write_page(Shown(tuple(map(open_run, paths)), comparison, ()), tmp_path / "page.html")
+    (key,) = Page(tmp_path / "page.html").json("place-0-0")["keys"]
+    assert {one["s"] for one in key["r"]} == {"different", "identical"}
+    for record in key["r"]:
+        assert "m" not in record
+        assert {*record["a"]} <= {"value", "fp"}
+
+
+def test_a_distance_of_norms_is_called_one(pair, tmp_path):
+    """Without elements it is the least that the distance can be."""
+    _, page = pair
+    labels = {one["name"]: one["label"] for one in page.head["measures"]}
+    assert "norms" in labels["distance"][0]
+    settings = {"task": "tensor", "steps": 1}
+    a = record_training(tmp_path / "a", **settings)
+    b = record_training(tmp_path / "b", faults=[Fault("head", "actor_update")], **settings)
+    comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
+    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
+    labels = {one["name"]: one["label"] for one in Page(tmp_path / "page.html").head["measures"]}
+    assert labels["distance"][0] == "relative distance"

@@ -89,4 +89,18 @@ TEXTS: dict[str, Text] = {
     "group_gradients": "Gradient norms",
     "group_weights": "Weights and optimizer",
     "group_other": "Other",
+    "measure_norm_of_run": "L2 norm",
+    "explain_norm_of_run": "the largest L2 norm of what the cell returned",
+    "measure_distance_of_norms": "relative distance of norms (≥)",
+    "explain_distance_of_norms": (
+        "|‖a‖ − ‖b‖| / max(‖a‖, ‖b‖) of what the cell returned: no elements were stored, so this "
+        "is the least that it can be. A layer that normalises nearly hides a difference; task: "
+        "tensor shows it"
+    ),
+    "measure_growth_of_norms": "growth of the norms' distance",
+    "explain_growth_of_norms": (
+        "how the distance of the L2 norms grew in the cell: no elements were stored, so it may "
+        "mislead behind layers that normalise; infinite where inputs and parameters agree and "
+        "the output does not, which is certain"
+    ),
 }

@@ -58,4 +58,16 @@ TEXTS: dict[str, Text] = {
     "group_gradients": "梯度范数",
     "group_weights": "权重与优化器",
     "group_other": "其他",
+    "measure_norm_of_run": "L2 范数",
+    "explain_norm_of_run": "该 cell 输出的最大 L2 范数",
+    "measure_distance_of_norms": "范数的相对距离（≥）",
+    "explain_distance_of_norms": (
+        "该 cell 输出的 |‖a‖ − ‖b‖| / max(‖a‖, ‖b‖)：没有保存元素，因此只是下限。归一化层几乎会"
+        "掩盖差异；task: tensor 可得到准确值"
+    ),
+    "measure_growth_of_norms": "范数距离的放大",
+    "explain_growth_of_norms": (
+        "L2 范数的距离在该 cell 中的放大：没有保存元素，在归一化层之后可能有误导；输入与权重"
+        "一致而输出不一致时为无穷大，这一点是确定的"
+    ),
 }
