@@ -112,7 +112,9 @@ def test_event_files_hold_every_value(runs, tmp_path, capsys):
 
 def test_tensorboard_is_asked_for_or_never_imported(runs, tmp_path, capsys, monkeypatch):
     """Without tensorboardX everything else works, and the error says what to install."""
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    loaded = [name for name in sys.modules if name.startswith("tensorboardX.")]
+    for name in ("tensorboardX", *loaded):  # another test may have imported it
+        monkeypatch.setitem(sys.modules, name, None)
     assert main(["trend", str(runs[0]), "--key", "rewards"]) == 0
     command = ["trend", str(runs[0]), "--key", "rewards", "--tensorboard", str(tmp_path / "e")]
     assert main(command) == 2
