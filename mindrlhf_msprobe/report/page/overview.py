@@ -273,7 +273,7 @@ class _PairOfCalls:
 
 def _growth(returned: float, given: float) -> float | None:
     """Return how much larger a distance became in a call; infinite where it arose there."""
-    if not returned:
+    if not returned or not math.isfinite(given):
         return None
     return returned / given if given else math.inf
 

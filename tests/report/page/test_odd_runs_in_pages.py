@@ -21,8 +21,8 @@ SAID = {
     "unlike": ["INCOMPARABLE", "nothing in common"],
     "hostile": [*HOSTILE.values()],
     "long_names": [LONG[:40], "show all"],
-    "right_to_left": [RIGHT_TO_LEFT[0]],
-    "many_prompts": ["prompt number 0", "9800 more samples are not in this page"],
+    "right_to_left": [RIGHT_TO_LEFT[0], "⟨U+202E⟩abc⟨U+202C⟩ 123"],
+    "many_prompts": ["Not checked", "prompt number 0", "9800 more samples are not in this page"],
 }
 
 
@@ -73,6 +73,22 @@ ATTRIBUTES = """
     .filter(a => /^on/i.test(a.name) || a.name === "srcdoc" ||
         (["href", "src", "action", "xlink:href"].includes(a.name) && !/^(#|data:,$)/.test(a.value)))
     .map(a => `${element.tagName} ${a.name}=${a.value.slice(0, 80)}`))
+"""
+
+
+def test_no_text_of_a_run_turns_the_direction_of_what_is_seen(chromium, page_of):
+    """Marks that would do so are named, in titles and lists to choose from as well."""
+    with chromium.open(page_of(ODD["right_to_left"]).file) as opened:
+        for view in VIEWS:
+            opened.go(f"view={view}")
+            assert opened.page.evaluate(TURNED) == [], view
+
+
+#: Texts, titles and options with marks, but for a pair that encloses the whole of it.
+TURNED = """
+[...document.querySelectorAll("#app *")].flatMap(element => [element.title,
+    ...[...element.childNodes].filter(n => n.nodeType === 3).map(n => n.data)])
+    .filter(text => /[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066\\u2067]/.test(text))
 """
 
 

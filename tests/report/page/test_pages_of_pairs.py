@@ -343,3 +343,107 @@ def test_it_can_be_printed(opened):
     assert len(opened.page.pdf()) > 10_000
     opened.page.emulate_media(media="print")
     assert not opened.page.locator("#theme").is_visible()
+
+
+@pytest.fixture
+def printed(opened):
+    """Return a function that shows a view as it stands on paper."""
+
+    def show(fragment):
+        opened.go(fragment)
+        opened.page.set_viewport_size({"width": 720, "height": 1000})
+        opened.drawn().page.emulate_media(media="print")
+        opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        wide = "all => Math.max(0, ...all.map(e => e.scrollWidth - e.clientWidth))"
+        assert opened.page.locator(".on-paper, .on-paper table").evaluate_all(wide) == 0
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= 720
+        return opened
+
+    yield show
+    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.page.locator(".on-paper").count() == 0
+    opened.page.emulate_media(media="screen")
+    opened.page.set_viewport_size({"width": 1280, "height": 900})
+    opened.drawn()
+
+
+def test_all_charts_are_printed(printed):
+    """Also those that nobody has scrolled to or unfolded."""
+    shown = printed("view=course")
+    quantities = "report.block('course').then(({groups}) => groups.map("
+    quantities += "g => new Set(g.series.map(s => s.label)).size))"
+    assert shown.page.locator("#course .on-paper svg").count() == min(
+        60, sum(shown.page.evaluate(quantities))
+    )
+    assert shown.page.locator("#course .on-paper svg path[d^=M]").count() > 1
+    assert not shown.page.locator("#course .on-screen").is_visible()
+
+
+def test_rows_of_records_are_printed_whole(printed):
+    """As many as are said, under their whole names."""
+    shown = printed("view=records&scope=all")
+    count = int(shown.text("#records .told").split()[0])
+    names = shown.texts("#records .on-paper tbody a")
+    assert len(names) == min(count, 500)
+    if count > 500:
+        assert f"the first 500 of {count}" in shown.text("#records .on-paper p")
+    assert not any("…" in name for name in names)
+
+
+def test_a_map_is_printed_with_all_its_columns(printed):
+    """Those of the screen, though paper is less wide."""
+    shown = printed("view=where&columns=phases")
+    heads = shown.page.locator("#where .heat .head").all_text_contents()
+    assert shown.texts("#where .on-paper .paper-heads span") == heads
+    assert shown.page.locator("#where .on-paper .paper-row").count() > 2
+
+
+def test_an_error_that_arose_in_a_cell_is_told_so(opened):
+    """An infinite growth is no NaN."""
+    opened.go("view=where&measure=growth").click("#answer-place")
+    for lang, words in (("en", "∞, arose here"), ("zh", "∞，在此产生")):
+        opened.go(f"{opened.fragment}&lang={lang}")
+        assert words in opened.text(".map .told")
+        assert words in opened.text(".map-legend .legend")
+        assert "NaN" not in opened.text(".map-legend .legend")
+
+
+def test_keys_go_from_one_place_that_differs_to_the_next(ranks):
+    """Also to another step, from wherever the focus is."""
+    ranks.go("view=where").press("n")
+    assert picked(ranks) == [("2", "1")]
+    ranks.press("n")
+    assert picked(ranks) == [("2", "1")]
+    ranks.press("p")
+    assert picked(ranks) == [("1", "1")]
+    ranks.page.locator("#places select").first.focus()
+    ranks.press("n")
+    assert picked(ranks) == [("2", "1")]
+
+
+def test_a_step_that_is_not_in_the_page_is_said(ranks):
+    """Until one goes to another."""
+    assert "Step 99 is not in this page" in ranks.go("step=99&rank=1").text("#absent")
+    ranks.click('#matrix [data-step="2"][data-rank="1"]')
+    assert not ranks.page.locator("#absent").is_visible()
+
+
+def test_many_ranks_take_part_of_the_window_only(ranks):
+    """The rank that is picked is in sight."""
+    ranks.page.evaluate(MANY_RANKS)
+    area = ranks.page.locator(".places").bounding_box()
+    assert area["height"] < 450
+    cell = ranks.page.locator("#matrix [aria-selected=true]").bounding_box()
+    assert area["y"] < cell["y"] < area["y"] + area["height"] - cell["height"]
+
+
+#: Shows the page as if there were 64 ranks, the last of them picked.
+MANY_RANKS = """
+const ranks = Array.from({length: 64}, (_, i) => i);
+report.head.places.ranks = ranks;
+report.head.places.cells = [0, 1, 2].flatMap(
+    s => ranks.map(r => [s, r, "same", 0, 1, 0, false]));
+report.byPlace = null;
+report.state.rank = 63;
+report.places(document.getElementById("places"));
+"""

@@ -3,6 +3,9 @@
 (function () {
   "use strict";
   const R = (window.report = { head: null, lang: "en", views: [] });
+  // Of a page of paper: how wide it is at least, in pixels, and how many rows are printed.
+  R.PAPER = 660;
+  R.PRINTED = 500;
   R.nonce = document.currentScript.nonce;
 
   // -- words -----------------------------------------------------------------------------------
@@ -25,14 +28,23 @@
   /** Return a text of Python in the language that is shown: a string, or [en, zh]. */
   R.t = function (text) {
     if (Array.isArray(text)) return String(text[R.lang === "zh" ? 1 : 0]);
-    return text === null || text === undefined ? "" : String(text);
+    if (text === null || text === undefined) return "";
+    // Python cuts what a file gives, in both languages alike.
+    return String(text).replace(/… \((\d+) characters\)$/, (_, n) => R.w("cut_from", { n }));
   };
 
   /** Return a list that may not be there. */
   R.list = (list) => list || [];
 
-  /** Return a text so that its direction marks end with it, where elements cannot do so. */
-  R.isolated = (text) => (/^[\x20-\x7e]*$/.test(text) ? text : "\u2068" + text + "\u2069");
+  const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+  /** Return a text with its direction marks named: they would show it in another order. */
+  R.visible = (text) => String(text).replace(TURNING, (mark) =>
+    `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+  /** Return a text of a dump that leaves what surrounds it in its order, without an element. */
+  R.isolated = (text) => (/^[\x20-\x7e]*$/.test(text) ? text
+    : "\u2068" + R.visible(text) + "\u2069");
 
   R.cut = function (text, most) {
     if (text.length <= most) return text;
@@ -76,14 +88,14 @@
 
   /** Show a text of a dump: isolated from what surrounds it, cut to `most`, whole as title. */
   R.data = function (text, most) {
-    const whole = String(text);
+    const whole = R.visible(text);
     const shown = R.cut(whole, most || 120);
     return R.el("bdi", { class: "data", text: shown, title: shown === whole ? null : whole });
   };
 
   /** Show a text of a dump of any length: cut, with a button that shows the whole. */
   R.long = function (text, most) {
-    const whole = String(text);
+    const whole = R.visible(text);
     if (whole.length <= (most || 120)) return R.el("bdi", { class: "data", text: whole });
     const shown = R.data(whole, most);
     const more = R.el("button", {
@@ -155,7 +167,7 @@
       document.execCommand("copy");
       copy.textContent = R.w("copied");
     }, { class: "quiet" });
-    return R.el("div", { class: "copying" }, shown, copy);
+    return R.el("div", { class: "copying" }, copy, shown);
   };
 
   R.missing = (text) => R.el("p", { class: "nothing", text });
@@ -223,6 +235,8 @@
 
   R.paired = () => R.head.kind === "pair";
   R.sides = () => (R.paired() ? ["a", "b"] : ["a"]);
+  R.stateName = (state) =>
+    R.w(state === "plain" && R.paired() ? "state_not_compared" : "state_" + state);
   R.sideName = (side) => R.w(R.paired() ? "side_" + side.toLowerCase() : "side_one");
 
   /** Return what the page holds of a step and rank: {index, state, different, compared, …}. */

@@ -49,6 +49,6 @@
   };
 
   /** Return a text as the chart library shows it as it is: it reads some HTML. */
-  R.plain = (text) => R.isolated(R.cut(String(text), 60)
+  R.plain = (text) => R.isolated(R.cut(R.visible(text), 60)
     .replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"));
 })();

@@ -20,6 +20,8 @@
   // What a link leaves as the reader set it.
   const KEPT = ["measure", "columns", "q", "sort", "status", "io", "scope", "lang", "theme"];
   R.state = {};
+  // What an address asks for and the page does not have: {step, rank}.
+  R.absent = {};
 
   function read(fragment) {
     const found = {};
@@ -30,6 +32,14 @@
       } else found[name] = value;
     }
     return found;
+  }
+
+  function look(found) {
+    R.absent = {};
+    for (const key of ["step", "rank"])
+      if (R.known(found[key]) && !R.head.places[key + "s"].includes(found[key]))
+        R.absent[key] = found[key];
+    return completed(found);
   }
 
   function written(state) {
@@ -82,6 +92,7 @@
     const before = R.state;
     const changed = new Set(KEYS.filter((key) => before[key] !== next[key]));
     R.state = next;
+    R.sayAbsent();
     return changed.size && changing ? changing(changed) : null;
   }
 
@@ -97,7 +108,7 @@
       if (replace) history.replaceState(null, "", fragment);
       else history.pushState(null, "", fragment);
     }
-    return take(completed(state));
+    return take("step" in changes || "rank" in changes ? look(state) : completed(state));
   };
 
   /** Go where a link leads. */
@@ -119,8 +130,8 @@
 
   R.startState = function (call) {
     changing = call;
-    R.state = completed(read(location.hash));
-    const moved = () => take(completed(read(location.hash)));
+    R.state = look(read(location.hash));
+    const moved = () => take(look(read(location.hash)));
     window.addEventListener("hashchange", moved);
     window.addEventListener("popstate", moved);
   };

@@ -48,6 +48,17 @@
   ];
   const GLYPHS = ["", "≈", "≠", "!", "#", "A", "B", "?"];
 
+  // A growth that is infinite: the error arose in this cell.
+  const arises = (measure, code) => measure.name === "growth" && code === NAN;
+
+  /** Return how a code is told. */
+  R.wordOfCode = function (measure, code) {
+    if (code === R.noCode(measure.scale)) return R.w("no_value");
+    if (measure.scale === "status") return R.w("status_" + R.STATUSES[code]);
+    if (arises(measure, code)) return R.w("arose_here");
+    return R.num(R.valueOfCode(measure.scale, code), 3);
+  };
+
   /** Return {colour(code) → [r, g, b], mark(code) → sign, low, high} of the codes of a map. */
   R.scaleOf = function (measure, low, high) {
     const own = others();
@@ -76,7 +87,7 @@
     const value = (code) => R.valueOfCode(measure.scale, code);
     return {
       colour,
-      mark: (code) => (log && code === NAN ? "×" : ""),
+      mark: (code) => (!log || code !== NAN ? "" : arises(measure, code) ? "∞" : "×"),
       low: log ? value(from) : 1,
       high: log ? value(to) : Math.max(high, 1),
       fixed,
@@ -97,7 +108,8 @@
       R.el("span", { class: "sample" }, (scale.fixed ? "≤ " : "") + R.num(scale.low, 2),
         R.el("i", { class: "ramp", style: { background: `linear-gradient(90deg, ${ramp})` } }),
         (scale.fixed ? "≥ " : "") + R.num(scale.high, 2)),
-      measure.scale === "log" && sample(own.nan, "NaN, Inf", "×"),
+      measure.scale === "log" && sample(own.nan, arises(measure, NAN) ? R.w("arose_here")
+        : "NaN, Inf", scale.mark(NAN)),
       sample(own.none, R.w("no_value")));
   };
 

@@ -10,7 +10,7 @@
       el("dt", { class: "side-" + run.side.toLowerCase(), text: R.sideName(run.side) }),
       el("dd", null, R.long(run.path, 100), el("div", { class: "faint" },
         R.list(run.facts).slice(0, 12).map(([name, value], i) => [i > 0 && " · ",
-          R.data(R.t(name), 40), " ", R.data(R.t(value), 80)]))),
+          R.data(R.t(name), 40), " ", R.data(R.word("run", R.t(value)), 80)]))),
     ]));
   }
 
@@ -25,9 +25,9 @@
       el("h1", null,
         el("span", { class: "sign", "aria-hidden": "true", text: said.tone === "bad" && !R.paired() ? "✕"
           : TONES[said.tone] || "" }), " ",
-        said.place ? R.link(said.place, el("bdi", { text: headline })) : headline),
+        said.place ? R.link(said.place, el("bdi", { text: R.visible(headline) })) : R.visible(headline)),
       said.sentence && el("p", { class: "sentence", id: "answer-sentence" },
-        el("bdi", { text: R.t(said.sentence) })),
+        el("bdi", { text: R.visible(R.t(said.sentence)) })),
       el("p", { class: "ways" },
         said.place && el("a", { class: "way", href: R.href(said.place), id: "answer-place" },
           R.w("to_place")),
@@ -96,7 +96,7 @@
     };
     const text = (item) => el("li", null, R.long(R.t(item), 300));
     return el("section", { id: "coverage", class: "panel" },
-      el("h2", null, R.w("not_covered"), " ", el("span", { class: "count", text: total })),
+      el("h2", null, R.w(R.paired() ? "not_covered" : "not_covered_run"), " ", el("span", { class: "count", text: total })),
       total === 0 && el("p", { text: R.w("all_covered") }),
       problems.length > 0 && [el("h3", { text: R.w("problems") }), list(problems, text)],
       gaps.length > 0 && list(gaps, (gap) => el("li", null,

@@ -5,11 +5,14 @@
   const { el } = R;
   // More cells than these are shown in windows of steps, that of the picked one first.
   const CELLS = 6400;
+  // Ranks share this part of the window; lower than so many pixels no row becomes.
+  const HIGH = 0.36;
+  const LOWEST = 9;
   const windowOf = (ranks) => Math.min(400, Math.max(50, Math.floor(CELLS / ranks.length)));
 
   function told(place) {
     if (!place) return R.w("not_recorded");
-    const parts = [R.placeName(place.step, place.rank), R.w("state_" + place.state)];
+    const parts = [R.placeName(place.step, place.rank), R.stateName(place.state)];
     if (R.paired()) parts.push(R.w("n_differ", { n: place.different, of: place.compared }));
     if (place.findings) parts.push(R.w("n_findings", { n: place.findings }));
     if (!place.full) parts.push(R.w("not_in_full"));
@@ -20,7 +23,8 @@
 
   let from = 0;
 
-  function matrix(box) {
+  /** `paper`: the width it is drawn for, of a page that is printed. */
+  function matrix(box, paper) {
     const { steps, ranks } = R.head.places;
     if (!steps.length || !ranks.length) return R.clear(box, R.missing(R.w("no_places")));
     const picked = steps.indexOf(R.state.step);
@@ -28,14 +32,21 @@
     if (picked < from || picked >= from + count)
       from = Math.max(0, Math.floor(picked / count) * count);
     const shown = steps.slice(from, from + count);
-    const room = Math.max(box.clientWidth, 300) - 90;
     const letter = parseFloat(getComputedStyle(document.documentElement).fontSize);
-    const size = Math.min(Math.round(1.85 * letter), Math.max(9, Math.floor(room / shown.length)));
+    const room = (paper || Math.max(box.clientWidth, 300)) - 6.2 * letter;
+    const share = room / shown.length;
+    const size = Math.min(Math.round(1.85 * letter),
+      paper && share < 9 ? share : Math.max(9, Math.floor(share)));
     const every = Math.max(1, Math.ceil(30 / size));
+    const usual = Math.max(size, 14);
+    const limit = Math.max(220, Math.round(window.innerHeight * HIGH));
+    const tall = Math.min(usual, Math.max(LOWEST, Math.floor(limit / ranks.length)));
+    const everyRank = Math.max(1, Math.ceil(0.9 * letter / tall));
+    const signs = size >= 15 && tall >= 13;
     const grid = el("div", {
-      class: "matrix" + (size >= 15 ? " signs" : ""), role: "grid", id: "matrix",
+      class: "matrix" + (signs ? " signs" : ""), role: "grid", id: "matrix",
       "aria-label": R.w("matrix"), "aria-rowcount": ranks.length, "aria-colcount": shown.length,
-      style: { "--size": size + "px", "--columns": shown.length },
+      style: { "--size": size + "px", "--tall": tall + "px", "--columns": shown.length },
       on: { click: clicked, keydown: moved, mouseover: hovered, mouseleave: () => tell() },
     });
     grid.append(el("div", { class: "steps", role: "row" },
@@ -44,9 +55,11 @@
         class: "head" + (i % every ? " unseen" : ""), role: "columnheader", text: step,
       }))));
     const at = R.answerPlace();
-    for (const rank of ranks) {
-      const row = el("div", { class: "row", role: "row" },
-        el("span", { class: "corner", role: "rowheader", text: R.w("rank_n", { number: rank }) }));
+    ranks.forEach((rank, i) => {
+      const row = el("div", { class: "row", role: "row" }, el("span", {
+        class: "corner" + (i % everyRank ? " unseen" : ""), role: "rowheader",
+        text: R.w("rank_n", { number: rank }),
+      }));
       for (const step of shown) {
         const place = R.place(step, rank);
         const state = place ? place.state : "none";
@@ -55,11 +68,11 @@
             (place && place.full ? " full" : ""),
           role: "gridcell", tabindex: "-1", "data-step": step, "data-rank": rank,
           "aria-label": told(place), "aria-selected": "false",
-          text: size >= 15 && place ? R.SIGNS[state] || "" : "",
+          text: signs && place ? R.SIGNS[state] || "" : "",
         }));
       }
       grid.append(row);
-    }
+    });
     const pager = steps.length > count && el("p", { class: "pager" },
       R.button("«", () => page(-1), { "aria-label": R.w("earlier_steps") }), " ",
       `${shown[0]} – ${shown[shown.length - 1]}`, " ",
@@ -69,11 +82,13 @@
       R.go({ step: steps[next] }, true);
     }
     const states = new Set(R.head.places.cells.map((cell) => cell[2]));
-    R.clear(box, pager, el("div", { class: "wide" }, grid),
+    R.clear(box, pager, el("div", { class: "wide places", style: paper ? {} : {
+      "max-height": limit + 3 * letter + "px",
+    } }, grid),
       el("div", { class: "legend" }, Object.keys(R.SIGNS).filter((state) => states.has(state))
         .map((state) => el("span", { class: "sample" },
           el("i", { class: "cell state-" + state, text: R.SIGNS[state] }),
-          R.w("state_" + state))),
+          R.stateName(state))),
       R.known(at.step) && el("span", { class: "sample" }, el("i", { class: "cell first" }),
         R.w(R.paired() ? "first_divergence" : "first_finding"))));
     mark();
@@ -91,12 +106,21 @@
     if (cell) {
       cell.setAttribute("aria-selected", "true");
       cell.tabIndex = 0;
-      const wide = cell.closest(".wide");
-      const left = cell.offsetLeft - 90;
-      if (wide && (left < wide.scrollLeft || cell.offsetLeft + 30 > wide.scrollLeft + wide.clientWidth))
-        wide.scrollLeft = Math.max(0, left - wide.clientWidth / 2);
+      intoSight(cell);
     }
     tell();
+  }
+
+  /** Scroll the matrix, and nothing but it, until a cell is seen beside its headings. */
+  function intoSight(cell) {
+    const box = cell.closest(".places");
+    const corner = box.querySelector(".corner").getBoundingClientRect();
+    const [area, at] = [box.getBoundingClientRect(), cell.getBoundingClientRect()];
+    const [left, top] = [area.left + corner.width, area.top + corner.height];
+    if (at.left < left || at.right > area.left + box.clientWidth)
+      box.scrollLeft += at.left - (left + area.right) / 2;
+    if (at.top < top || at.bottom > area.top + box.clientHeight)
+      box.scrollTop += at.top - (top + area.bottom) / 2;
   }
 
   function tell(place) {
@@ -136,7 +160,7 @@
     event.preventDefault();
     R.move(...moves[event.key]);
     const cell = cellOf(R.state.step, R.state.rank);
-    if (cell) cell.focus();
+    if (cell) cell.focus({ preventScroll: true });
   }
 
   /** Go to the next place that is not well, in the order of the steps. */
@@ -234,6 +258,13 @@
       return;
     }
     if (step !== R.state.step || rank !== R.state.rank) return;
+    drawStrip(box, data);
+  }
+
+  let stripData = null;
+  function drawStrip(box, data) {
+    const { step, rank } = R.state;
+    stripData = data;
     const items = data ? data.places[`${step}-${rank}`] : null;
     if (!items || !items.length) {
       R.clear(box, R.missing(R.w(R.place(step, rank) ? "no_strip" : "not_recorded")));
@@ -272,11 +303,27 @@
         R.button("‹ " + R.w("before"), () => R.nextTrouble(-1), { title: R.w("before_told") }),
         R.button(R.w("after") + " ›", () => R.nextTrouble(1), { title: R.w("after_told") }),
         el("span", { id: "told-place", role: "status", class: "told" })),
-      matrixBox,
+      el("p", { id: "absent", class: "tone-warning", role: "status" }), matrixBox,
       el("h2", null, R.w("strip"), " ", el("span", { class: "faint", id: "strip-place" })),
       el("div", { id: "strip-box" }));
     matrix(matrixBox);
+    R.sayAbsent();
     return R.placesChanged(new Set());
+  };
+
+  /** Say what of an address the page does not have. */
+  R.sayAbsent = function () {
+    const place = R.placeName(R.state.step, R.state.rank);
+    const words = { step: "step_absent", rank: "rank_absent" };
+    document.getElementById("absent").textContent = Object.entries(R.absent)
+      .map(([key, number]) => R.w(words[key], { number, place })).join(" ");
+  };
+
+  /** Draw both as wide as paper, or again as wide as the window. */
+  R.printPlaces = function (begins) {
+    if (!box) return;
+    matrix(box.children[3], begins ? R.PAPER : 0);
+    if (stripData) drawStrip(document.getElementById("strip-box"), stripData);
   };
 
   R.placesChanged = function (changed) {
@@ -286,7 +333,7 @@
       if (selects[0]) selects[0].value = step;
       if (selects[1]) selects[1].value = rank;
       if (cellOf(step, rank)) mark();
-      else matrix(box.children[2]);
+      else matrix(box.children[3]);
     }
     document.getElementById("strip-place").textContent =
       R.known(step) ? R.placeName(step, rank) : "";

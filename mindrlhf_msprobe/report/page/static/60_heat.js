@@ -7,7 +7,7 @@
   /**
    * Make a heat map. `model`: rows [{name, title, note, depth, open: true|false|null,
    * code(column), origin(column)}], columns [{label, title}], scale (R.scaleOf), none (the code of no value),
-   * tall (labels of columns upright), picked {row, column}; calls: told(row, column) → text,
+   * scaleNow() and legendNow(scale) in the colours of paper, tall (labels of columns upright), picked {row, column}; calls: told(row, column) → text,
    * pick(row, column), toggle(row), moved(row, column).
    */
   R.heatMap = function (box, model) {
@@ -58,7 +58,7 @@
         class: "head" + (model.picked && model.picked.column === i ? " picked" : ""),
         title: R.isolated(column.title || column.label),
         style: { left: labels + i * width + "px", width: width * every + "px" },
-      }, el("bdi", { text: R.cut(column.label, 40) })));
+      }, el("bdi", { text: R.cut(R.visible(column.label), 40) })));
     });
 
     // -- drawing -------------------------------------------------------------------------------
@@ -141,9 +141,9 @@
         },
           one.open === null || one.open === undefined ? el("span", { class: "twist" })
             : el("span", { class: "twist", "data-twist": r, text: one.open ? "▾" : "▸" }),
-          el("bdi", { text: R.cut(one.name, 60) }),
+          el("bdi", { text: R.cut(R.visible(one.name), 60) }),
           one.mark && el("b", { class: "flag-first", text: " ◆" }),
-          one.note && el("bdi", { class: "faint", text: " " + R.cut(one.note, 40) })));
+          one.note && el("bdi", { class: "faint", text: " " + R.cut(R.visible(one.note), 40) })));
       }
       R.clear(names, shown);
     }
@@ -247,6 +247,50 @@
         across.scrollLeft = left + width - shownWidth();
     }
 
+    // -- paper ---------------------------------------------------------------------------------
+
+    /** Return the map as elements that a page of paper is wide enough for. */
+    function onPaper() {
+      const scale = model.scaleNow();
+      const count = model.columns.length;
+      const css = (code) => (code === model.none ? "#fff"
+        : `rgb(${scale.colour(code).join(" ")})`);
+      const each = Math.max(1, Math.ceil(count / (model.tall ? 40 : 16)));
+      const heads = model.columns.map((column, i) => i % each === 0 && el("span", {
+        style: { left: (100 * i) / count + "%", width: (100 * each) / count + "%" },
+      }, el("bdi", { text: R.visible(column.label) })));
+      const longest = Math.max(0, ...model.columns.map((column) => column.label.length));
+      const line = (one) => {
+        const codes = model.columns.map((_, c) => one.code(c));
+        const stops = codes.map((code, c) =>
+          `${css(code)} ${(100 * c) / count}% ${(100 * (c + (count > 40 ? 1 : 0.97))) / count}%` +
+          (count > 40 ? "" : `, #fff ${(100 * (c + 0.97)) / count}% ${(100 * (c + 1)) / count}%`));
+        const signs = codes.map((code, c) => {
+          const sign = one.origin(c) ? "◆" : count <= 40 ? scale.mark(code) : "";
+          return sign && el("i", { text: sign, style: {
+            left: (100 * c) / count + "%", width: 100 / count + "%",
+            color: scale.colour(code).reduce((x, y) => x + y) > 380 ? "#000" : "#fff",
+          } });
+        });
+        return el("div", { class: "paper-row" },
+          el("span", { class: "paper-name", style: { "--depth": one.depth } },
+            el("bdi", { text: R.visible(one.name) }), one.mark && el("b", { text: " ◆" }),
+            one.note && el("bdi", { class: "faint", text: " " + R.visible(one.note) })),
+          el("span", { class: "codes", style: {
+            background: `linear-gradient(90deg, ${stops.join(", ")})`,
+          } }, signs));
+      };
+      const rows = model.rows.slice(0, R.PRINTED);
+      return el("div", { class: "on-paper" }, model.legendNow(scale),
+        el("div", { class: "paper-row" }, el("span"), el("div", {
+          class: "paper-heads" + (model.tall ? " tall" : ""),
+          style: model.tall ? { height: Math.min(20, 1 + 0.62 * longest) + "em" } : {},
+        }, heads)), rows.map(line),
+        model.rows.length > rows.length && el("p", { text: R.w("printed_rows", {
+          n: rows.length, of: model.rows.length,
+        }) }));
+    }
+
     if (R.known(model.top)) scroll.scrollTop = model.top;
     else if (model.picked) show();
     draw();
@@ -255,6 +299,7 @@
       frame,
       top: () => scroll.scrollTop,
       cursor: () => cursor,
+      onPaper,
     };
   };
 })();

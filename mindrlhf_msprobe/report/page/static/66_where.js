@@ -123,10 +123,7 @@
       const row = rows[r], column = columns[c];
       if (!row || !column) return "";
       const code = codeOf(row, column);
-      const value = measure.scale === "status" && code >= 0
-        ? R.w("status_" + R.STATUSES[code])
-        : code === none ? R.w("no_value")
-          : R.num(R.valueOfCode(measure.scale, code), 3);
+      const value = R.wordOfCode(measure, code);
       const inside = row.open === false && row.node.children.size > 0 && code !== none;
       return [R.isolated(R.cut(row.node.path || "root", 200)) + callName(row),
         R.isolated(column.title || column.label),
@@ -167,7 +164,8 @@
         origin: (c) => isOrigin(row, columns[c]),
         mark: columns.some((column) => isOrigin(row, column)),
       })),
-      columns, scale, none, tall: where.columns === "phases", fit: fitted.on, top,
+      columns, scale, none, scaleNow: () => R.scaleOf(measure, low, high),
+      legendNow: (now) => R.legend(measure, now), tall: where.columns === "phases", fit: fitted.on, top,
       picked: pickedColumn >= 0 && pickedRow >= 0 ? { row: pickedRow, column: pickedColumn }
         : before, told: tell, pick, toggle,
     });
@@ -305,7 +303,7 @@
 
   async function show(box) {
     parts = {
-      path: el("div"), tools: el("div", { class: "tools" }), legend: el("div"),
+      path: el("div"), tools: el("div", { class: "tools" }), legend: el("div", { class: "map-legend" }),
       map: el("div", { class: "map" }), detail: el("div", { class: "detail", id: "detail" }),
     };
     map = null;
@@ -338,6 +336,11 @@
     if (any("entry", "record", "key") && (R.state.entry || R.state.key)) R.showDetail();
   }
 
+  /** The map as paper can hold it: all rows, as wide as the page. */
+  function paper() {
+    if (map && map.frame.isConnected) parts.map.append(map.onPaper());
+  }
+
   /** Bring into sight what is picked, if it is not. */
   R.showDetail = function () {
     if (!parts || !parts.detail.isConnected || !parts.detail.childElementCount) return;
@@ -346,5 +349,5 @@
       parts.detail.scrollIntoView({ block: "start" });
   };
 
-  R.views.push({ name: "where", show, change });
+  R.views.push({ name: "where", show, change, paper });
 })();

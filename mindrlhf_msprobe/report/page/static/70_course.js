@@ -10,6 +10,7 @@
   const MARGIN = 300;
   const PRINTED = 60;
   let serial = 0;
+  let shown = null;
 
   function look() {
     const style = getComputedStyle(document.documentElement);
@@ -123,13 +124,32 @@
     }] : [];
   }
 
+  const lastOf = (finding) => Math.max(finding.link.step, finding.last_step ?? finding.link.step);
+
+  /** The findings of what is drawn: of steps, and where one rank was chosen of this rank. */
+  function findingsOf(findings, [low, high]) {
+    const holds = ({ ranks, link }) => scope === "all" || !(ranks && ranks.length
+      ? !ranks.includes(R.state.rank) : R.known(link.rank) && link.rank !== R.state.rank);
+    return findings.filter((one) => one.link.step <= high && lastOf(one) >= low && holds(one));
+  }
+
+  /** Found several times: a light bar from the first step to the last. */
+  function repeated(findings, own) {
+    return findings.filter((one) => lastOf(one) > one.link.step).map((finding) => ({
+      type: "scatter", mode: "lines", x: [finding.link.step, lastOf(finding)], y: [0.98, 0.98],
+      yaxis: "y3", meta: "findings", customdata: [finding.id, finding.id],
+      line: { color: own.mark, width: 5 }, opacity: 0.3, hoverinfo: "skip",
+    }));
+  }
+
   function marksOf(findings, own) {
     const x = findings.map((finding) => finding.link.step);
     return x.length ? [{
       type: "scatter", mode: "markers", x, y: x.map(() => 0.98), yaxis: "y3",
       customdata: findings.map((finding) => finding.id), meta: "findings",
       text: findings.map((finding) => R.plain(finding.rule + " · " +
-        R.cut(R.t(finding.text), 58))),
+        R.cut(R.t(finding.text), 58)) + (finding.times > 1 ? "<br>" +
+          R.plain(R.w("times", { n: finding.times, step: lastOf(finding) })) : "")),
       marker: { symbol: "triangle-down", size: 11, color: own.mark },
       hovertemplate: "%{text}<extra></extra>",
     }] : [];
@@ -140,8 +160,8 @@
     const below = differences(group);
     const steps = group.flatMap(across).reduce(
       ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
-    const shown = findings.filter(({ link }) => link.step >= steps[0] && link.step <= steps[1]);
-    const lines = shown.map(({ link }) => ({
+    const found = findingsOf(findings, steps);
+    const lines = found.map(({ link }) => ({
       type: "line", xref: "x", yref: "paper", x0: link.step, x1: link.step, y0: 0, y1: 1,
       line: { color: own.mark, width: 1, dash: "dot" },
     }));
@@ -154,7 +174,7 @@
     const plotly = await draw(box, [
       ...group.map((one) => traceOf(one, own, "y")),
       ...below.map((one) => traceOf(one, own, "y2", true)),
-      ...crosses(group, own), ...marksOf(shown, own),
+      ...crosses(group, own), ...repeated(found, own), ...marksOf(found, own),
     ], layout(own, {
       shapes: lines,
       xaxis: { title: { text: R.w("step") }, anchor: below.length ? "y2" : "y",
@@ -175,6 +195,41 @@
     });
   }
 
+  // -- paper -----------------------------------------------------------------------------------
+
+  function printedChart(series, findings) {
+    const line = (one, side) => ({
+      x: across(one), y: finite(one.values), class: side + (one.rank === R.state.rank ? ""
+        : " other"),
+    });
+    const steps = series.flatMap((one) => one.steps).reduce(
+      ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
+    return R.paperChart({
+      lines: series.map((one) => line(one, one.side === "B" ? "side-b" : "side-a")),
+      below: differences(series).map((one) => line(one, "both")),
+      crosses: series.flatMap((one) => one.steps.filter((_, i) =>
+        R.known(one.values[i]) && !Number.isFinite(R.number(one.values[i])))),
+      marks: findingsOf(findings, steps).map((one) => ({
+        from: Math.max(one.link.step, steps[0]), to: Math.min(lastOf(one), steps[1]),
+      })),
+    });
+  }
+
+  function paper(box) {
+    if (!shown || !box.contains(shown.cards)) return;
+    const all = shown.groups.flatMap(quantities);
+    const first = all.slice(0, PRINTED);
+    R.add(box, [el("div", { class: "on-paper" },
+      all.length > first.length && el("p", { text: R.w("printed_charts", {
+        n: first.length, of: all.length,
+      }) }),
+      el("div", { class: "paper-cards" }, first.map((group) => {
+        const { series, left, notes } = chosen(group);
+        return el("section", { class: "card" }, title(group), about(left, notes),
+          series.length ? printedChart(series, shown.findings) : R.missing(R.w("not_recorded")));
+      })))]);
+  }
+
   // -- the view --------------------------------------------------------------------------------
 
   let scope = "all";
@@ -190,7 +245,8 @@
     }
     const findings = flat(found || []).filter(({ link }) => link && R.known(link.step));
     const ranks = new Set(groups.flatMap((group) => group.series.map((one) => one.rank)));
-    const cards = el("div", { class: "cards" });
+    const cards = el("div", { class: "cards on-screen" });
+    shown = { groups, findings, cards };
     R.clear(box, el("div", { class: "tools" },
       ranks.size > 1 && R.segments(R.w("ranks"), [
         ["all", R.w("all_ranks")], ["picked", R.w("rank_n", { number: R.state.rank })],
@@ -218,23 +274,15 @@
         if (entry.isIntersecting) one(waiting.find(([area]) => area === entry.target));
     }, { rootMargin: MARGIN + "px" });
     function card(group) {
-      let series = scope === "all" ? group.series
-        : group.series.filter((one) => one.rank === R.state.rank);
-      const left = series.length - LINES;
-      if (left > 0) series = [...series].sort((x, y) =>
-        (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
+      const { series, left, notes } = chosen(group);
       const area = el("div", { class: "chart", "data-chart": group.label,
         "data-wait": R.w("reading") });
-      const notes = [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))];
       if (series.length) {
         waiting.push([area, series]);
         seen.observe(area);
       }
       return el("section", { class: "panel card", "data-group": group.id },
-        el("h3", null, el("span", { class: "faint" }, R.data(group.title, 60), " · "),
-          R.data(group.label, 100)),
-        left > 0 && el("p", { class: "faint", text: R.w("more_series", { n: left }) }),
-        notes.slice(0, 3).map((note) => el("p", { class: "faint" }, R.long(note, 200))),
+        title(group), about(left, notes),
         series.length ? area : R.missing(R.w("not_recorded")),
         el("div", null, R.fold(R.w("numbers"), () => table(series))));
     }
@@ -245,9 +293,26 @@
         el("span", null, R.data(R.t(group.title), 100), ": ", R.w("more", { n: rest.length })),
         () => el("div", { class: "cards" }, rest.map(card)), false, { class: "rest" })]);
     }
-    const wanted = R.printing ? waiting.slice(0, PRINTED) : waiting.filter(([area]) =>
+    const wanted = waiting.filter(([area]) =>
       area.getBoundingClientRect().top < window.innerHeight + MARGIN);
     await Promise.all(wanted.map(one));
+  }
+
+  const title = (group) => el("h3", null, el("span", { class: "faint" },
+    R.data(group.title, 60), " · "), R.data(group.label, 100));
+  const about = (left, notes) => [
+    left > 0 && el("p", { class: "faint", text: R.w("more_series", { n: left }) }),
+    notes.slice(0, 3).map((note) => el("p", { class: "faint" }, R.long(note, 200))),
+  ];
+
+  /** Return the lines of a quantity that are drawn, how many are not, and what is said of them. */
+  function chosen(group) {
+    let series = scope === "all" ? group.series
+      : group.series.filter((one) => one.rank === R.state.rank);
+    const left = series.length - LINES;
+    if (left > 0) series = [...series].sort((x, y) =>
+      (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
+    return { series, left, notes: [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))] };
   }
 
   /** Return the quantities of a group: [{label, series}], a picture each. */
@@ -283,5 +348,5 @@
     if (["step", "rank", "theme"].some((name) => changed.has(name))) await show(box);
   }
 
-  R.views.push({ name: "course", show, change });
+  R.views.push({ name: "course", show, change, paper });
 })();

@@ -24,7 +24,7 @@
       class: "token" + (i === first ? " first" : ""), title: told.join(" · "),
       style: R.known(log) ? { "--under": finite ? R.colourOfPart(partOf(log)) : R.colourOfNaN() }
         : {},
-    }, el("bdi", { text: text === "" ? "∅" : text }),
+    }, el("bdi", { text: text === "" ? "∅" : R.visible(text) }),
     sample.tokens ? null : " ");
   }
 
@@ -50,9 +50,9 @@
   function letters(text, first) {
     const from = Math.max(0, first - PART);
     return el("div", { class: "tokens", dir: "auto" }, from > 0 && R.data(text.slice(0, from), 60),
-      el("bdi", { text: text.slice(from, first) }),
+      el("bdi", { text: R.visible(text.slice(from, first)) }),
       el("mark", { class: "token first", title: R.w("first_token") },
-        first < text.length ? text.slice(first, first + 1) : "⏹"),
+        first < text.length ? R.visible(text.slice(first, first + 1)) : "⏹"),
       R.long(text.slice(first + 1), 1500));
   }
 

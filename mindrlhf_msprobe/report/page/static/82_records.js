@@ -6,6 +6,7 @@
   const ROW = 30;
   let asking = 0;
   let refill = null;
+  let printed = null;
 
   function rowsOf(place, block) {
     const rows = [];
@@ -59,10 +60,10 @@
       all && { name: "place", label: R.w("step") + " · rank", value: (row) =>
         row.step * 1e6 + row.rank, cell: (row) => `${row.step} · ${row.rank}`, class: "number" },
       { name: "phase", label: R.w("phase_or_key"), value: (row) => text(row.phase || row.key),
-        cell: (row) => [R.data(row.phase || row.key, 30),
-          R.known(row.micro_step) && row.micro_step > 0 && ` [${row.micro_step}]`] },
+        cell: (row) => inPhase(row, 30), paper: (row) => inPhase(row, Infinity) },
       { name: "record", label: R.w("record"), value: (row) => row.record.n, wide: true,
-        cell: (row) => R.el("a", { href: hrefOf(row) }, R.data(row.record.n, 90)) },
+        cell: (row) => R.el("a", { href: hrefOf(row) }, R.data(row.record.n, 90)),
+        paper: (row) => R.data(row.record.n, Infinity) },
       { name: "dtype", label: "dtype", value: (row) => row.dtype, cell: (row) => text(row.dtype) },
       pair && { name: "status", label: R.w("status"), value: (row) => RANKING[row.status] || 0,
         cell: (row) => R.badge(row.status), down: true },
@@ -79,6 +80,9 @@
         cell: (row) => R.num(row.bad) },
     ].filter(Boolean);
   }
+
+  const inPhase = (row, most) => [R.data(row.phase || row.key, most),
+    R.known(row.micro_step) && row.micro_step > 0 && ` [${row.micro_step}]`];
 
   const hrefOf = (row) => R.href({
     view: "where", step: row.step, rank: row.rank, phase: row.phase, entry: row.entry,
@@ -119,6 +123,7 @@
     const places = R.placesInFull();
     const here = R.place(R.state.step, R.state.rank);
     const all = R.state.scope === "all";
+    printed = null;
     if (!places.length) {
       R.clear(box, R.missing(R.w("no_places_in_full")));
       return;
@@ -126,7 +131,7 @@
     const tools = el("div", { class: "tools" });
     const status = el("span", { class: "told", role: "status" });
     const table = el("table", { class: "records" });
-    const scroll = el("div", { class: "records-scroll", tabindex: "0" }, table);
+    const scroll = el("div", { class: "records-scroll on-screen", tabindex: "0" }, table);
     const search = el("input", {
       type: "search", placeholder: R.w("search_records"), "aria-label": R.w("search_records"),
       spellcheck: "false", on: { input: () => {
@@ -193,6 +198,22 @@
       }, shown.map((column) => el("td", { class: column.number || column.class ? "number" : "",
         "data-column": column.name }, column.cell(row))));
     }
+
+    /** Return the first rows whole: paper has no place to scroll to. */
+    printed = () => el("div", { class: "on-paper" },
+      found.length > R.PRINTED && el("p", { text: R.w("printed_records", {
+        n: R.PRINTED, of: found.length,
+      }) }),
+      el("table", { class: "paper-records" },
+        el("colgroup", null, shown.map((column) => el("col", { class: "of-" + column.name }))),
+        el("thead", null, el("tr", null, shown.map((column) => el("th", {
+          scope: "col", class: column.number || column.class ? "number" : null,
+          text: column.label,
+        })))),
+        el("tbody", null, found.slice(0, R.PRINTED).map((row) => el("tr", null,
+          shown.map((column) => el("td", {
+            class: column.number || column.class ? "number" : null,
+          }, (column.paper || column.cell)(row))))))));
 
     let drawn = [-1, -1];
     function draw(force) {
@@ -272,5 +293,9 @@
     else if (any("q", "sort", "status", "io") && refill) refill();
   }
 
-  R.views.push({ name: "records", show, change });
+  function paper(box) {
+    if (printed) R.add(box, [printed()]);
+  }
+
+  R.views.push({ name: "records", show, change, paper });
 })();

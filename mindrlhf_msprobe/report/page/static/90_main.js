@@ -199,8 +199,10 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape") return void escape(event.target);
     if (document.getElementById("help")) return;
-    if (event.target.closest("input, select, textarea")) return;
     const number = Number(event.key);
+    // Lists of steps and ranks are chosen from by digits: other keys are the page's.
+    const own = event.target.closest("input:not([type=checkbox]), select, textarea");
+    if (own && !(own.closest("#places") && !(number >= 0))) return;
     if (event.key === "/") search();
     else if (event.key === "?") help();
     else if (event.key === "n") R.nextTrouble(1);
@@ -214,14 +216,18 @@
 
   // -- start -----------------------------------------------------------------------------------
 
-  /** Paper is light, and cannot be scrolled. */
+  /**
+   * Paper is light, and cannot be scrolled: views add what stands on it instead. All at once, as
+   * the browser prints what there is when the event ends.
+   */
   function printing(begins) {
-    R.printing = begins;
+    for (const added of document.querySelectorAll(".on-paper")) added.remove();
     if (begins) root.dataset.theme = "light";
     else setTheme();
-    const names = new Set(["theme"]);
-    R.placesChanged(names);
-    viewNow().change(names, panel);
+    root.toggleAttribute("data-printing", begins);
+    R.printPlaces(begins);
+    const { paper } = viewNow();
+    if (begins && paper) paper(panel);
   }
 
   async function open(fragment) {
@@ -254,7 +260,7 @@
     window.addEventListener("resize", () => {
       clearTimeout(waiting);
       waiting = setTimeout(() => {
-        if (window.innerWidth === width) return;
+        if (window.innerWidth === width || root.hasAttribute("data-printing")) return;
         width = window.innerWidth;
         drawing(page);
       }, 200);
