@@ -383,7 +383,7 @@ def test_rows_of_records_are_printed_whole(printed):
     """As many as are said, under their whole names."""
     shown = printed("view=records&scope=all")
     count = int(shown.text("#records .told").split()[0])
-    names = shown.texts("#records .on-paper tbody a")
+    names = shown.texts("#records .on-paper td[data-column=record]")
     assert len(names) == min(count, 500)
     if count > 500:
         assert f"the first 500 of {count}" in shown.text("#records .on-paper p")

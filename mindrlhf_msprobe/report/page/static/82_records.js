@@ -212,7 +212,7 @@
         })))),
         el("tbody", null, found.slice(0, R.PRINTED).map((row) => el("tr", null,
           shown.map((column) => el("td", {
-            class: column.number || column.class ? "number" : null,
+            class: column.number || column.class ? "number" : null, "data-column": column.name,
           }, (column.paper || column.cell)(row))))))));
 
     let drawn = [-1, -1];
