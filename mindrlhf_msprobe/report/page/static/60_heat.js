@@ -256,9 +256,10 @@
       const css = (code) => (code === model.none ? "#fff"
         : `rgb(${scale.colour(code).join(" ")})`);
       const each = Math.max(1, Math.ceil(count / (model.tall ? 40 : 16)));
-      const heads = model.columns.map((column, i) => i % each === 0 && el("span", {
-        style: { left: (100 * i) / count + "%", width: (100 * each) / count + "%" },
-      }, el("bdi", { text: R.visible(column.label) })));
+      const heads = model.columns.map((column, i) => i % each === 0 && i + each / 2 <= count &&
+        el("span", { style: {
+          left: (100 * i) / count + "%", width: (100 * Math.min(each, count - i)) / count + "%",
+        } }, el("bdi", { text: R.visible(column.label) })));
       const longest = Math.max(0, ...model.columns.map((column) => column.label.length));
       const line = (one) => {
         const codes = model.columns.map((_, c) => one.code(c));
