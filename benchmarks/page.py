@@ -7,7 +7,8 @@ The runs are those of compare_large.py with key data beside them: prompts and re
 losses. One cell of B is faulty from the step on that leaves SHARE of all records behind it, and
 everything after it differs. Told are, of a quarter, of half and of all steps: the bytes of the
 page; the processor seconds of `report`, of `compare` and of `check`, each a whole command, beside
-those of parsing all journals with the standard json module; the peak of private memory; and the
+those of parsing all journals with the standard json module; of writing the page alone, once both
+runs are compared and checked, the same, three times in one process; the peak of private memory; and the
 time until a Chromium that has just been started has drawn the first view, the median of the rounds.
 The parts that a run has not are counted by the page itself. Without playwright and Chromium nothing
 is opened.
@@ -20,6 +21,7 @@ import json
 import math
 import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,35 @@ def write_runs(root: Path, size: Size) -> list[Path]:
     return runs
 
 
+#: Prints how many times parsing both runs takes what writing their page alone does.
+ALONE = """
+import gc, json, sys, tempfile, time
+from pathlib import Path
+from mindrlhf_msprobe import check_runs, compare_runs, open_run
+from mindrlhf_msprobe.report.page.page import Shown, write_page
+
+def seconds(call):
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+def parse():
+    for run in sys.argv[1:]:
+        for journal in Path(run).rglob("records.jsonl"):
+            for line in journal.open("rb"):
+                json.loads(line)
+
+gc.set_threshold(200_000)  # as the command does
+comparison, checks = compare_runs(*sys.argv[1:]), check_runs(sys.argv[1:]).runs
+with tempfile.TemporaryDirectory() as made:
+    for _ in range(3):
+        runs = tuple(map(open_run, sys.argv[1:]))
+        parsing = seconds(parse)
+        page = seconds(lambda: write_page(Shown(runs, comparison, checks), Path(made) / "p.html"))
+        print(f"{page / parsing:.2f}")
+"""
+
+
 def measure(root: Path, scratch: Path, size: Size, rounds: int) -> None:
     """Write the page of runs of one size, and print what it took."""
     runs = write_runs(root, size)
@@ -97,6 +128,10 @@ def measure(root: Path, scratch: Path, size: Size, rounds: int) -> None:
     first = json.loads((out / "verdict.json").read_bytes())["first_divergence"]
     if (first["step"], first["rank"]) != size.fault[:2]:
         sys.exit(f"planted {size.fault}, but found {first['step'], first['rank']}")
+    alone = subprocess.run(
+        [sys.executable, "-c", ALONE, *map(str, runs)], capture_output=True, text=True, check=True
+    )
+    print(f"  the page alone: {', '.join(alone.stdout.split())} times json")
     print(f"  page     {page.stat().st_size / 1e6:7.1f} MB")
     if importlib.util.find_spec("playwright"):
         from playwright.sync_api import sync_playwright
