@@ -8,8 +8,9 @@ losses. One cell of B is faulty from the step on that leaves SHARE of all record
 everything after it differs. Told are, of a quarter, of half and of all steps: the bytes of the
 page; the processor seconds of `report`, of `compare` and of `check`, each a whole command, beside
 those of parsing all journals with the standard json module; of writing the page alone, once both
-runs are compared and checked, the same, three times in one process; the peak of private memory; and the
-time until a Chromium that has just been started has drawn the first view, the median of the rounds.
+runs are compared and checked, the same, three times in one process; the peak of private memory;
+and the time until a Chromium that has just been started has drawn the first view, the median of
+the rounds.
 The parts that a run has not are counted by the page itself. Without playwright and Chromium nothing
 is opened.
 """
