@@ -130,26 +130,20 @@ class Details:
         name: str = "",
     ) -> _Shown:
         own = None if a is None else a[1]
-        value = own or b
-        shown: _Shown
+        named: Finding | Value | None = finding or own or b
+        assert named is not None
         if finding is not None:
-            shown = {"n": finding.record, "io": finding.io, "path": finding.path}
-            shown |= known(arg=finding.argument or None)
-        else:
-            assert value is not None
-            name = name or _record_name(a[0], value) if a else name
-            shown = {"n": name, "io": value.io, "path": value.path}
-            shown |= known(arg=value.argument or None)
-        sides = [None if one is None else _of_leaf(one.leaf) for one in (own, b)]
+            name = finding.record
+        elif a is not None:
+            name = _record_name(*a)
+        shown: _Shown = {"n": name, "io": named.io, "path": named.path}
+        shown |= known(arg=named.argument or None)
         if finding is not None:
             shown |= _outcome(finding)
-            of = (finding.a, finding.b)
-            sides = [
-                _of_side(one) if side is None and one.name is not None else side
-                for side, one in zip(sides, of)
-            ]
         elif own is not None and b is not None:
             shown["s"] = _agreement(own.leaf, b.leaf)
+        of = (None, None) if finding is None else (finding.a, finding.b)
+        sides = [_of_either(value, side) for value, side in zip((own, b), of)]
         records = [None if one is None else one.record for one in (own, b)]
         return self._with_elements(shown, sides, records, finding)
 
@@ -280,6 +274,13 @@ def _of_leaf(leaf: LeafJson) -> _Shown:
         value=_value(leaf.get("value", leaf.get("text"))),
         file=leaf.get("data_name"),
     )
+
+
+def _of_either(value: Value | None, side: Side | None) -> _Shown | None:
+    """Return a side as it was read, else as the comparison has it; None where it has none."""
+    if value is not None:
+        return _of_leaf(value.leaf)
+    return None if side is None or side.name is None else _of_side(side)
 
 
 def _of_side(of: Side | Leaf) -> _Shown:

@@ -170,20 +170,28 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
         _pairs_of_place(found, place, (), left, runs)
     for place in (place for run in runs for place in run.places):
         found.place(*place).recorded_in += 1
+    _put_in_time(found, runs)
+    _mark_first(found, comparison)
+    found.places = dict(sorted(found.places.items()))
+    return found
+
+
+def _put_in_time(found: Overview, runs: Sequence[Run]) -> None:
     for place, seen in found.places.items():
         at = next(filter(None, (_times_of(run, place) for run in runs)), None)
         if at is None:  # what was read stands as it was met; the rest, where such usually does
             read = [name for name, item in seen.items.items() if not item.missing]
             at = {item: float(number) for number, item in enumerate(read)}
         seen.items = {item: seen.items[item] for item in _ordered(seen.items, at)}
+
+
+def _mark_first(found: Overview, comparison: Comparison) -> None:
     first = comparison.verdict.first_divergence
     if first is not None:
         key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
         item = found.place(first.step, first.rank).items.get(key)
         if item is not None:
             item.flags.append("first")
-    found.places = dict(sorted(found.places.items()))
-    return found
 
 
 def _pairs_of_place(

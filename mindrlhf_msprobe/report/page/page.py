@@ -132,13 +132,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     """Add all blocks; return the one that leads to them."""
     runs, comparison = shown.runs, shown.comparison
     interest = _interest(shown)
-    if comparison is not None:
-        seen = overview.of_pair(comparison, runs, interest)
-        overview.count_findings(seen, shown.findings)
-        measures = overview.PAIR_MEASURES
-    else:
-        seen = overview.of_run(runs[0], shown.checks[0] if shown.checks else None, interest)
-        measures = overview.RUN_MEASURES
+    seen = _overview(shown, interest)
     places = [*seen.places]
     phases, keys = _names(seen, "phase", phase_order), _names(seen, "key", usual_place)
     steps, ranks = sorted({p[0] for p in places}), sorted({p[1] for p in places})
@@ -149,17 +143,9 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         left_out.append(spoken("report.steps_left_out"))
     in_full = _details(shown, seen, interest, blocks, left_out)
     _samples(shown, places, interest, blocks, left_out)
-    findings, course = CheckFindings(), Course()
-    if shown.checks:
-        of_runs = [findings.of_run(side, check) for side, check in zip("AB", shown.checks)]
-        blocks.json("findings", [one for found in of_runs for one in found])
-    for side, run in zip("AB", runs):
-        course.add(side, run)
-    blocks.json("course", course.content())
+    problems = _findings_and_course(shown, blocks, left_out)
     if comparison is not None and comparison.verdict.first_divergence is not None:
         blocks.json("path", _path(comparison, keys))
-    left_out += _counted(findings.left_out, "report.findings_left_out")
-    left_out += _counted(course.left_out, "report.curves_left_out")
     cells = overview.cells_of(seen, comparison, shown.findings)
     return {
         **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
@@ -169,7 +155,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         "runs": [_run(side, run) for side, run in zip("AB", _sides(shown))],
         "words": {one: _words(one) for one in LANGUAGES},
         **_top(shown),
-        "problems": _problems(shown) + course.problems,
+        "problems": _problems(shown) + problems,
         "left_out": left_out,
         "places": {
             **{"steps": steps, "ranks": ranks},
@@ -179,9 +165,32 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
             ],
         },
         **{"phases": phases, "keys": keys, "heat": heat},
-        "measures": [_measure(measure, comparison, seen) for measure in measures],
+        "measures": [_measure(one, comparison, seen) for one in seen.heat.measures],
         "blocks": blocks.names(),
     }
+
+
+def _overview(shown: Shown, interest: Sequence[Place]) -> Overview:
+    if shown.comparison is None:
+        check = shown.checks[0] if shown.checks else None
+        return overview.of_run(shown.runs[0], check, interest)
+    seen = overview.of_pair(shown.comparison, shown.runs, interest)
+    overview.count_findings(seen, shown.findings)
+    return seen
+
+
+def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Words]) -> list[Words]:
+    """Add what checks found, and the curves; return why a run has none of these."""
+    findings, course = CheckFindings(), Course()
+    if shown.checks:
+        of_runs = [findings.of_run(side, check) for side, check in zip("AB", shown.checks)]
+        blocks.json("findings", [one for found in of_runs for one in found])
+    for side, run in zip("AB", shown.runs):
+        course.add(side, run)
+    blocks.json("course", course.content())
+    left_out += _counted(findings.left_out, "report.findings_left_out")
+    left_out += _counted(course.left_out, "report.curves_left_out")
+    return course.problems
 
 
 def _measure(measure: Measure, comparison: Comparison | None, seen: Overview) -> dict[str, Any]:

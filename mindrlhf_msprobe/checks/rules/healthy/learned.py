@@ -77,6 +77,9 @@ class Learned:
 
     def broken_by(self, leaf: LeafJson, margin: float) -> str | None:
         """Return how a leaf differs from all that was learned; None if it does not."""
+        return self._other_kind(leaf) or ("range" if self._is_out_of_range(leaf, margin) else None)
+
+    def _other_kind(self, leaf: LeafJson) -> str | None:
         if self._finite and non_finite(leaf) is not None:
             return "finite"
         if leaf.get("dtype") not in self._dtypes:
@@ -84,17 +87,18 @@ class Learned:
         fixed = self.shape is not None and self.times >= _SEVERAL and not self.routed
         if fixed and str(leaf.get("shape")) != self.shape:
             return "shape"
+        return None
+
+    def _is_out_of_range(self, leaf: LeafJson, margin: float) -> bool:
         sizes = _sizes(leaf)
         if sizes is None or self._norms.low > self._norms.high:
-            return None
+            return False
         # Of what is added up over rows the norm grows with their number, of a mean it falls.
         known = [*zip((self._norms, self._means), sizes)]
         from_nothing = self.routed or math.prod(leaf["shape"]) == 1  # a number may cross 0
         if from_nothing and all(size < span.low for span, size in known):
-            return None
-        if not any(span.holds(size, margin) for span, size in known):
-            return "range"
-        return None
+            return False
+        return not any(span.holds(size, margin) for span, size in known)
 
 
 def _sizes(leaf: LeafJson) -> tuple[float, float] | None:

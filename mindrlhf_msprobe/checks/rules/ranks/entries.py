@@ -125,27 +125,23 @@ class RecordedAlike:
         if all(names == lists[0] for names in lists[1:]):
             return
         counts = {rank: Counter(map(_call_name, names)) for rank, names in by_rank.items()}
-        kinds = Counter(frozenset(count.items()) for count in counts.values())
-        if len(kinds) < 2:
-            return
-        most = max(kinds.values())
-        usual = next(rank for rank in counts if kinds[frozenset(counts[rank].items())] == most)
-        if most == 1:  # no two are alike: the one with the most calls is what others are held to
-            usual = max(counts, key=lambda rank: (len(counts[rank]), counts[rank].total(), -rank))
+        usual = _usual_of(counts)
         for rank, count in counts.items():
             other = counts[usual]
             if count == other or (set(count) - set(other) and set(other) - set(count)):
                 continue  # stages of a pipeline run cells of their own
             cells = [name for name in {**other, **count} if count[name] != other[name]]
             lacking = not set(count) - set(other) and any(not count[name] for name in cells)
-            at = phase, rank, lacking, frozenset(map(pattern_of, cells))
-            held = self._held.get(at)
-            if held is None and len(self._held) < _MOST_HELD:
-                calls = {name: (count[name], other[name]) for name in cells}
-                held = _Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank))
-                self._held[at] = held
-            if held is not None:
-                held.times, held.last_step = held.times + 1, step.number
+            calls = {name: (count[name], other[name]) for name in cells}
+            self._hold(_Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank)))
+
+    def _hold(self, new: _Held) -> None:
+        at = new.phase, new.rank, new.lacking, frozenset(map(pattern_of, new.calls))
+        held = self._held.get(at)
+        if held is None and len(self._held) < _MOST_HELD:
+            held = self._held[at] = new
+        if held is not None:
+            held.times, held.last_step = held.times + 1, new.step
 
     def _differing(self) -> Iterator[Found]:
         """Yield the ranks that ran cells more or less often, but for those that depend on data."""
@@ -203,6 +199,23 @@ class RecordedAlike:
     def end(self) -> Iterator[Found]:
         """Yield other numbers of calls, and the shapes that differ between ranks in all steps."""
         yield from self._differing()
+        for (phase, rank), places in self._unlike_shapes().items():
+            first, shapes = min(places, key=lambda item: item[0].order)
+            at_rank = Place(first.step, rank, phase, first.entry, first.record, seq=first.seq)
+            yield self._check.finding(
+                message("check_ranks.shapes", rank=rank, records=len(places)),
+                at_rank,
+                severity=Severity.WARNING,
+                same=("shapes", phase, rank),
+                causes=("check_ranks.cause_batches", "check_ranks.cause_configuration"),
+                evidence=[
+                    Evidence(place, {"shapes": {str(r): _shown(s) for r, s in by_rank.items()}})
+                    for place, by_rank in [(at_rank, shapes), *places[1:_MOST_CELLS]]
+                ],
+            )
+
+    def _unlike_shapes(self) -> dict[tuple[str, int], list[tuple[Place, Mapping[int, Any]]]]:
+        """Return the records of a rank whose shape is another one in all steps, by phase."""
         dynamic = {
             (phase, pattern_of(_call_name(name)))
             for (phase, name), by_rank in self._shapes.items()
@@ -220,20 +233,7 @@ class RecordedAlike:
             usual = kinds.most_common(1)[0][0]
             other = next(rank for rank, shape in sorted(fixed.items()) if _hashed(shape) != usual)
             unlike.setdefault((at[0], other), []).append((self._first[at], fixed))
-        for (phase, rank), places in unlike.items():
-            first, shapes = min(places, key=lambda item: item[0].order)
-            at_rank = Place(first.step, rank, phase, first.entry, first.record, seq=first.seq)
-            yield self._check.finding(
-                message("check_ranks.shapes", rank=rank, records=len(places)),
-                at_rank,
-                severity=Severity.WARNING,
-                same=("shapes", phase, rank),
-                causes=("check_ranks.cause_batches", "check_ranks.cause_configuration"),
-                evidence=[
-                    Evidence(place, {"shapes": {str(r): _shown(s) for r, s in by_rank.items()}})
-                    for place, by_rank in [(at_rank, shapes), *places[1:_MOST_CELLS]]
-                ],
-            )
+        return unlike
 
 
 @dataclass
@@ -303,3 +303,12 @@ def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
 
 def _shown(shape: tuple[Any, Any]) -> str:
     return f"{shape[1]}{list(shape[0] or ())}"
+
+
+def _usual_of(counts: Mapping[int, Counter[str]]) -> int:
+    """Return a rank that ran cells as often as most did; where no two are alike, that with most."""
+    kinds = Counter(frozenset(count.items()) for count in counts.values())
+    most = max(kinds.values())
+    if most == 1:
+        return max(counts, key=lambda rank: (len(counts[rank]), counts[rank].total(), -rank))
+    return next(rank for rank in counts if kinds[frozenset(counts[rank].items())] == most)

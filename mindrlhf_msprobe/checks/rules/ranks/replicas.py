@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,11 +113,7 @@ class Replicas:
             len({tuple(leaf["shape"]) for leaf in seen.leaves(name).values()}) == 1
             for name in differ
         )
-        few = len(differ) <= _FEW * len(varied) and not any("expert" in name for name in differ)
-        matrices = [
-            name for name in varied if name in self._whole[phase] and "expert" not in name
-        ] or [*varied]
-        if not differ or not (few or {*matrices} <= {*differ}):
+        if not differ or not self._tells(phase, differ, varied):
             return
         given = [self._given.get((phase, rank)) for rank in known]
         same_data = len({one for one in given if one is not None}) < 2
@@ -125,6 +121,13 @@ class Replicas:
             self._check.not_checked(message("check_ranks.shards", phase=phase))
             return
         yield self._differs("other_weights", step, phase, seen, known[1], differ)
+
+    def _tells(self, phase: str, differ: Sequence[str], varied: Iterable[str]) -> bool:
+        """Return whether few parameters differ, or all whole matrices: not shards of them."""
+        names = [*varied]
+        few = len(differ) <= _FEW * len(names) and not any("expert" in name for name in differ)
+        matrices = [name for name in names if name in self._whole[phase] and "expert" not in name]
+        return few or {*(matrices or names)} <= {*differ}
 
     def _differs(
         self, code: str, step: Step, phase: str, seen: _Seen, rank: int, names: Sequence[str]
