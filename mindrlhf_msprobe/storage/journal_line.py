@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from types import NoneType
 from typing import Any, Protocol
@@ -149,11 +149,16 @@ class JournalLine:
 
     def argument_of(self, io: str, path: str) -> str:
         """Return what the argument is called that a positional input is, or ""."""
-        place = path.partition(".")[0] if io == "input" else ""
-        if not (place.isascii() and place.isdigit() and len(place) < 4):
-            return ""
-        name = self.input_names[int(place)] if int(place) < len(self.input_names) else ""
-        return name if isinstance(name, str) and len(name) <= _LONGEST_ARGUMENT else ""
+        return argument_of(self.input_names, io, path)
+
+
+def argument_of(input_names: Sequence[Any], io: str, path: str) -> str:
+    """Return what `construct` calls the argument that a positional input is or lies in, or ""."""
+    place = path.partition(".")[0] if io == "input" else ""
+    if not (place.isascii() and place.isdigit() and len(place) < 4):
+        return ""
+    name = input_names[int(place)] if int(place) < len(input_names) else ""
+    return name if isinstance(name, str) and len(name) <= _LONGEST_ARGUMENT else ""
 
 
 class Sink(Protocol):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.fast_json import loads
+from mindrlhf_msprobe.storage.journal_line import argument_of
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic, values_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -50,9 +51,10 @@ class Call(NamedTuple):
                 yield Value(of.io, of.path, of.leaf.to_json(), of.argument, of)
             return
         names = self.content.get("input_names")
+        names = names if type(names) is list else ()
         for part, path, leaf in values_of(self.content):
             io = part.partition("_")[0] if part.startswith(("input", "output")) else part
-            yield Value(io, path, leaf, _argument(names, part, path))
+            yield Value(io, path, leaf, argument_of(names, io, path))
 
     def returned(self) -> Iterator[LeafJson]:
         """Yield the values it returned, or the gradients."""
@@ -62,14 +64,6 @@ class Call(NamedTuple):
             yield from (
                 leaf for part, _, leaf in values_of(self.content) if part not in _NOT_RETURNED
             )
-
-
-def _argument(names: Any, part: str, path: str) -> str:
-    first = path.partition(".")[0]
-    if part != "input_args" or type(names) is not list or not first.isdigit():
-        return ""
-    number = int(first)
-    return str(names[number])[:100] if number < len(names) else ""
 
 
 def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False) -> Iterator[Call]:

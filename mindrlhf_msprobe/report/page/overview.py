@@ -304,7 +304,9 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
     """Go through the journals of a run, and count the findings of its check."""
     found = Overview(RUN_MEASURES, interest)
     counted = _findings_by_place([] if check is None else check.all_findings)
-    for step, rank in sorted(run.places):
+    places = sorted(run.places)
+    few = len(places) <= _FEW_PLACES
+    for step, rank in places:
         seen = found.place(step, rank)
         of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
         begun: dict[str, float] = {}
@@ -316,7 +318,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
                 begun[phase] = min(begun[phase], call.seq)
                 findings = of_place[phase, call.name]
                 of_phase.append((call.name, _codes(measured(call), findings)))
-        for what, name in _in_time(run, (step, rank), begun):
+        for what, name in _in_time(run, (step, rank), begun, few=few):
             seen.item(what, name).compared = len(codes[name]) if what == "phase" else 1
             for entry, of_call in codes[name] if what == "phase" else ():
                 found.heat.put((step, rank), name, entry, of_call)
@@ -326,7 +328,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
 
 def _times_of(run: Run, place: Place) -> dict[tuple[str, str], float]:
     """Return when phases and keys of a place came, as far as the run says; {} if it does not."""
-    times = run.timeline(*place) if place in run.places else None
+    times = run.timeline(*place)
     at: dict[tuple[str, str], float] = {}
     for phase in times.phases if times else ():
         at.setdefault(("phase", phase.phase), phase.began)
@@ -335,15 +337,18 @@ def _times_of(run: Run, place: Place) -> dict[tuple[str, str], float]:
     return at
 
 
-def _in_time(run: Run, place: Place, begun: Mapping[str, float]) -> list[tuple[str, str]]:
+def _in_time(
+    run: Run, place: Place, begun: Mapping[str, float], *, few: bool
+) -> list[tuple[str, str]]:
     """Return the phases and keys of a place as they came, or where that is not known usually do.
 
     Args:
         begun: when the first call of each phase began, as the journals count time.
+        few: whether the run has so few places that key data may be read for their order.
     """
     keys = run.keys_at(*place)
     at = _times_of(run, place)
-    if not at and len(run.places) <= _FEW_PLACES and not run.times_are_lost(*place):
+    if not at and few and not run.times_are_lost(*place):
         at = {("phase", phase): seq for phase, seq in begun.items() if seq < math.inf}
         for datum in run.key_data(None, *place):
             if datum.seq is not None:

@@ -211,7 +211,7 @@ def _seconds(runs: Sequence[Run], places: Sequence[Place]) -> Seconds:
     found: Seconds = {}
     for number, run in enumerate(runs):
         for place in places:
-            times = run.timeline(*place) if place in run.places else None
+            times = run.timeline(*place)
             for phase, (_, seconds) in (times.of_phases() if times else {}).items():
                 of_runs = found.setdefault((place, phase), [None, None])
                 of_runs[number] = round(seconds, 6)
@@ -278,20 +278,23 @@ def _interest(shown: Shown) -> list[Place]:
     """Return the places that are shown in full, the most interesting first."""
     found: dict[Place, None] = {}
     there = {place for run in shown.runs for place in run.places}
-    steps = sorted({step for step, _ in there})
+    ranks_of: dict[int, list[int]] = {}
+    for one_step, one_rank in sorted(there):
+        ranks_of.setdefault(one_step, []).append(one_rank)
+    steps = [*ranks_of]
+    numbers = {step: number for number, step in enumerate(steps)}
 
     def take(step: int | None, rank: int | None) -> None:
-        if step is None or step not in steps:
+        if step is None or step not in ranks_of:
             return
-        ranks = sorted({r for s, r in there if s == step}) if rank is None else [rank]
-        for one in ranks:
+        for one in ranks_of[step] if rank is None else [rank]:
             if (step, one) in there:
                 found[step, one] = None
 
     def take_around(step: int | None, rank: int | None) -> None:
         take(step, rank)
-        if step in steps:
-            number = steps.index(step)
+        if step in numbers:
+            number = numbers[step]
             for near in steps[max(0, number - _AROUND) : number + _AROUND + 1]:
                 take(near, rank)
 

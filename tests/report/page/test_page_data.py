@@ -383,3 +383,20 @@ def test_a_distance_of_norms_is_called_one(pair, tmp_path):
     write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
     labels = {one["name"]: one["label"] for one in Page(tmp_path / "page.html").head["measures"]}
     assert labels["distance"][0] == "relative distance"
+
+
+def test_a_path_of_odd_digits_is_no_argument(tmp_path):
+    """`²` is a digit to Python and no number: a run from elsewhere may hold it."""
+    run = HealthRun(tmp_path / "run")
+    with run.phase("actor_update"):
+        run.call("head")
+    run.end_step()
+    path = run.close()
+    journal = next((path / "actor_update").rglob("records.jsonl"))
+    line = json.loads(journal.read_text(encoding="utf-8"))
+    (leaf,) = line["input_args"]
+    line |= {"input_args": {"²": leaf}, "input_names": ["x"]}
+    journal.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    write_page(Shown((open_run(path),)), tmp_path / "page.html")
+    names = [name for _, name in Page(tmp_path / "page.html").records(0, 0)]
+    assert "Cell.head.Dense.forward.0.input.²" in names
