@@ -114,7 +114,7 @@ class PlaceSeen:
         if (what, name) not in self.items:
             own = _usual(what, name)
             behind = [at for at in self.items if _usual(*at) > own]
-            later = {at: self.items.pop(at) for at in [*self.items] if behind and at in behind}
+            later = {at: self.items.pop(at) for at in behind}
             self.items[what, name] = Item()
             self.items.update(later)
         return self.items[what, name]
@@ -301,7 +301,7 @@ def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, 
 
 
 def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Overview:
-    """Go through the journals of a run, and count the findings of its check."""
+    """Go through the journals of a run; its maps have the findings of its check."""
     found = Overview(RUN_MEASURES, interest)
     counted = _findings_by_place([] if check is None else check.all_findings)
     places = sorted(run.places)
@@ -322,7 +322,6 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             seen.item(what, name).compared = len(codes[name]) if what == "phase" else 1
             for entry, of_call in codes[name] if what == "phase" else ():
                 found.heat.put((step, rank), name, entry, of_call)
-    count_findings(found, [] if check is None else check.all_findings)
     return found
 
 

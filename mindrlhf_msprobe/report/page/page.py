@@ -173,8 +173,9 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
 def _overview(shown: Shown, interest: Sequence[Place]) -> Overview:
     if shown.comparison is None:
         check = shown.checks[0] if shown.checks else None
-        return overview.of_run(shown.runs[0], check, interest)
-    seen = overview.of_pair(shown.comparison, shown.runs, interest)
+        seen = overview.of_run(shown.runs[0], check, interest)
+    else:
+        seen = overview.of_pair(shown.comparison, shown.runs, interest)
     overview.count_findings(seen, shown.findings)
     return seen
 
