@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import time
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.exit_codes import answer, of_checks
+from mindrlhf_msprobe.cli.options import collect_rarely
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
-
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def add_parser(commands: Commands) -> None:
@@ -26,12 +24,11 @@ def add_parser(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)  # as in compare: lines of JSON hold no circles
+    collect_rarely()
 
     from mindrlhf_msprobe.checks import check_runs
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.health import Health
     from mindrlhf_msprobe.report.console.checks import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
 
@@ -52,8 +49,7 @@ def _check(arguments: argparse.Namespace) -> int:
             lang=arguments.lang,
             progress=advance,
         )
-    codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
-    code = codes[results.status]
+    code = of_checks(results)
     seconds = time.perf_counter() - began
     if arguments.html is not None:
         write_page(arguments.html, arguments.runs, None, results.runs, lang=arguments.lang)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.exit_codes import (
+    DIVERGED,
+    SAME,
+    UNDECIDED,
+    answer,
+    complain,
+    of_comparison,
+)
+from mindrlhf_msprobe.cli.options import add_tolerance, collect_rarely, tolerances_of
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 #: What `compare_runs` takes as the command line has it.
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
 _SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
@@ -38,9 +44,7 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("-tp", "--target_path", metavar="B")
     compare.add_argument("-gp", "--golden_path", metavar="A")
     compare.add_argument("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
-    compare.add_argument("--rtol", type=float, default=0.0)
-    compare.add_argument("--atol", type=float, default=0.0)
-    compare.add_argument("--tolerance", metavar="FILE")
+    add_tolerance(compare)
     compare.add_argument("--noise", metavar="RUN", action="append", default=[])
     compare.add_argument("--mapping", metavar="FILE")
     for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
@@ -74,15 +78,12 @@ def add_parser(commands: Commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    # Records are many and hold no circles: looking for some after every 700 objects takes 6 % of
-    # a comparison of 2 000 records.
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    collect_rarely()
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.findings import Outcome
     from mindrlhf_msprobe.report.console.console import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
@@ -106,9 +107,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         result = compare(None) if error.comparison is None else error.comparison
     if arguments.html is not None:
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
-    undecided = unwritable or result.verdict.status is Outcome.INCOMPARABLE
-    suspicious = arguments.fail_on == "suspicious" and result.verdict.suspicious.records
-    code = UNDECIDED if undecided else SAME if result and not suspicious else DIVERGED
+    code = UNDECIDED if unwritable else of_comparison(result)
+    if code == SAME and arguments.fail_on == "suspicious" and result.verdict.suspicious.records:
+        code = DIVERGED
     seconds = time.perf_counter() - began
     if arguments.json:
         return answer(result.to_json(), code)
@@ -143,13 +144,9 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one of them is wrong.
     """
-    from mindrlhf_msprobe.comparison import Tolerance
-    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, load_rules
     from mindrlhf_msprobe.errors import UsageError
 
     runs = _runs(arguments)
-    default = Tolerance(arguments.rtol, arguments.atol)
-    rules = load_rules(arguments.tolerance) if arguments.tolerance is not None else ()
     phases = _two("--phases", arguments.phases, "cli.two_names")
     ranks = _two("--ranks", arguments.ranks, "cli.two_ranks")
     if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
@@ -159,7 +156,7 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "a": runs[0],
         "b": runs[1] if len(runs) == 2 else None,
-        "tolerance": Tolerances(default, rules),
+        "tolerance": tolerances_of(arguments),
         "phases": phases,
         "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
         "keys": () if arguments.keys is None else arguments.keys,

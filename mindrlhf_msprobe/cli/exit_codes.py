@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.text.printable import printable, printable_json, printable_lines
 from mindrlhf_msprobe.report.console.width import fitted
 
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.findings import Comparison
+    from mindrlhf_msprobe.health import CheckResults
+
 SAME = 0
 DIVERGED = 1
 UNDECIDED = 2
+
+
+def of_comparison(comparison: Comparison) -> int:
+    """Return the exit code that says what two runs are to each other."""
+    from mindrlhf_msprobe.findings import Outcome
+
+    if comparison.verdict.status is Outcome.INCOMPARABLE:
+        return UNDECIDED
+    return SAME if comparison else DIVERGED
+
+
+def of_checks(checks: CheckResults) -> int:
+    """Return the exit code that says how healthy the checked runs are."""
+    from mindrlhf_msprobe.health import Health
+
+    codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
+    return codes[checks.status]
 
 
 def complain(command: str, message: object, *, lines: bool = False) -> None:

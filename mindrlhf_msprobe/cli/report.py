@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import time
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.exit_codes import answer, of_checks, of_comparison
+from mindrlhf_msprobe.cli.options import add_tolerance, collect_rarely, tolerances_of
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
@@ -15,17 +15,13 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.health import CheckResults
 
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
-
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     report = Command.add(commands, "report", _report)
     report.add_argument("runs", nargs="+", metavar="RUN")
     report.add_argument("-o", "--output_path", metavar="FILE", required=True)
-    report.add_argument("--rtol", type=float, default=0.0)
-    report.add_argument("--atol", type=float, default=0.0)
-    report.add_argument("--tolerance", metavar="FILE")
+    add_tolerance(report)
     report.add_argument("--noise", metavar="RUN", action="append", default=[])
     report.add_argument("--mapping", metavar="FILE")
     report.add_argument("--tokenizer", metavar="FILE")
@@ -34,12 +30,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)  # as in compare: lines of JSON hold no circles
+    collect_rarely()
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.health import Health
     from mindrlhf_msprobe.report.console.checks import run_headline
     from mindrlhf_msprobe.report.console.console import headline
 
@@ -54,30 +48,22 @@ def _report(arguments: argparse.Namespace) -> int:
     checks = _checks(arguments)
     size = write_page(file, runs, comparison, checks.runs, arguments.tokenizer, arguments.lang)
     if comparison is not None:
-        undecided = comparison.verdict.status is Outcome.INCOMPARABLE
-        code = UNDECIDED if undecided else SAME if comparison else DIVERGED
-        lines = headline(comparison.verdict)
+        code, lines = of_comparison(comparison), headline(comparison.verdict)
     else:
-        codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
-        code = codes[checks.status]
-        lines = [run_headline(checks.runs[0])]
+        code, lines = of_checks(checks), [run_headline(checks.runs[0])]
     seconds = time.perf_counter() - began
     lines.append(say("report.written", file=file, bytes=size, seconds=seconds))
     return answer("\n".join(lines), code)
 
 
 def _comparison(arguments: argparse.Namespace) -> Comparison:
-    from mindrlhf_msprobe.comparison import Tolerance, compare_runs
-    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, load_rules
+    from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.report.console.progress import progress_bar
 
-    given = arguments.tolerance
-    default = Tolerance(arguments.rtol, arguments.atol)
-    tolerances = Tolerances(default, load_rules(given) if given is not None else ())
     with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
         return compare_runs(
             *arguments.runs,
-            tolerance=tolerances,
+            tolerance=tolerances_of(arguments),
             noise=arguments.noise,
             mapping=arguments.mapping,
             tokenizer=arguments.tokenizer,
