@@ -22,6 +22,11 @@ from mindrlhf_msprobe.trends import formulas
 #: What trainers call the same thing: as key data, and as an argument of their loss.
 LOG_PROB = ("log_prob", "log_probs", "per_token_logps")
 OLD_LOG_PROB = ("old_log_prob", "old_log_probs", "old_per_token_logps", "old_logps")
+#: Those of the network that generated: of MindRLHF's vLLM, of verl and slime, TRL, ms-swift.
+ROLLOUT_LOG_PROB = (
+    *("rollout_log_prob", "rollout_log_probs", "sampling_per_token_logps"),
+    *("rollout_per_token_logps", "rollout_logprobs", "rollout_logps"),
+)
 REF_LOG_PROB = ("ref_log_prob", "ref_log_probs", "ref_per_token_logps", "ref_logps")
 MASK = ("response_mask", "responses_mask", "completion_mask", "loss_mask", "action_mask")
 RESPONSES = ("responses", "response", "completions")
@@ -122,7 +127,7 @@ class KeyPlace:
         return None
 
 
-def _array(datum: KeyDatum) -> np.ndarray:
+def array_of(datum: KeyDatum) -> np.ndarray:
     """Return the one tensor of a save.
 
     Raises:
@@ -152,11 +157,22 @@ def _beside(
     given = place.given_to_loss(names, datum.micro_step)
     if given is not None and given.shape == array.shape:
         return given
+    return saved_alike(place, datum, array, of, names)
+
+
+def saved_alike(
+    place: KeyPlace,
+    datum: KeyDatum,
+    array: np.ndarray,
+    of: Sequence[KeyDatum],
+    names: Sequence[str],
+) -> np.ndarray | None:
+    """Return what was saved under one of `names` as often as `of`, in a save's shape, or None."""
     others = place.saved(names)
     if len(others) != len(of):
         return None
     found = next((o for o in others if o.micro_step == datum.micro_step), None)
-    other = None if found is None else _array(found)
+    other = None if found is None else array_of(found)
     return other if other is not None and other.shape == array.shape else None
 
 
@@ -197,7 +213,7 @@ def _old_rows(
         return given, False
     others = place.saved(OLD_LOG_PROB)
     beside = _beside(place, datum, array, of, OLD_LOG_PROB)
-    whole = beside if beside is not None else _array(others[0]) if len(others) == 1 else None
+    whole = beside if beside is not None else array_of(others[0]) if len(others) == 1 else None
     found = None if whole is None else _rows_by_value(array, whole)
     if found is None or (beside is not None and np.array_equal(found, beside)):
         return beside, False
@@ -218,7 +234,7 @@ def _by_token(
     found: list[Value] = []
     array = np.empty(0)
     for datum in first:
-        array, by_value = _array(datum), False
+        array, by_value = array_of(datum), False
         if other is OLD_LOG_PROB:
             beside, by_value = _old_rows(place, datum, array, first)
         else:
@@ -233,7 +249,7 @@ def _by_token(
     if not found and not second:
         raise Unavailable(message("trend.no_key", names=list(other[:1])))
     if not found:
-        shapes = {"shape": list(array.shape), "other_shape": list(_array(second[0]).shape)}
+        shapes = {"shape": list(array.shape), "other_shape": list(array_of(second[0]).shape)}
         counts = {"count": len(first), "other_count": len(second)}
         keys = {"key": first[0].key, "other": second[0].key}
         raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
@@ -270,7 +286,7 @@ def _kl(formula: Callable[..., float]) -> Callable[[KeyPlace], list[Value]]:
 
 def _response_length(place: KeyPlace) -> list[Value]:
     masks: list[Value] = [
-        (datum.micro_step, formulas.response_length(_array(datum)), ())
+        (datum.micro_step, formulas.response_length(array_of(datum)), ())
         for datum in place.saved(MASK)
     ]
     found = masks or _from_loss_inputs(place) or [*_from_responses(place)]
@@ -297,7 +313,7 @@ def _from_responses(place: KeyPlace) -> Iterator[Value]:
             length = float(np.mean([len(str(text)) for text in texts]))
             yield datum.micro_step, length, (message("trend.in_characters"),)
         elif pad is not None:
-            length = formulas.response_length(np.not_equal(_array(datum), pad))
+            length = formulas.response_length(np.not_equal(array_of(datum), pad))
             yield datum.micro_step, length, (message("trend.pad", pad=pad),)
         else:
             raise Unavailable(message("trend.no_pad", key=datum.key))

@@ -19,12 +19,24 @@ from mindrlhf_msprobe.storage.reading.series import (
     statistic_of,
 )
 from mindrlhf_msprobe.storage.records import Entry, Record
-from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS, KeyPlace, Settings, Unavailable
+from mindrlhf_msprobe.trends.derived import (
+    KEYS_READ,
+    OF_KEYS,
+    ROLLOUT_LOG_PROB,
+    KeyPlace,
+    Settings,
+    Unavailable,
+)
 from mindrlhf_msprobe.trends.lines import Line, lines_of
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
+from mindrlhf_msprobe.trends.rollout_correction import METRICS
+from mindrlhf_msprobe.trends.rollout_series import ROLLOUT_CORR, RolloutMetrics
 
-#: Every derived quantity.
-DERIVED = (*OF_KEYS, *OF_ENTRIES)
+#: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
+DERIVED = (*OF_KEYS, *OF_ENTRIES, ROLLOUT_CORR)
+_OWN_NAMES = (*DERIVED, *METRICS)
+#: The metrics that stand before key data; the others stand behind them.
+_METRICS_FIRST = 5
 
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
 _SPREAD = ("min", "max")
@@ -131,8 +143,10 @@ class _Wanted:
         if choice.everything:
             names = DERIVED
         elif self._pattern is not None:
-            names = (*names, *(n for n in DERIVED if self._pattern.search(n) and n not in names))
+            matched = (n for n in _OWN_NAMES if self._pattern.search(n))
+            names = (*names, *(n for n in matched if n not in names))
         self._derived = [name for name in names if name in OF_KEYS]
+        self._metrics = RolloutMetrics(names)
         self._gather = gatherers(name for name in names if name in OF_ENTRIES)
         self._keys: dict[str, bool] = {}
         self._records = self._pattern or self._record
@@ -212,13 +226,14 @@ class _Wanted:
         there = self._run.keys_at(step, rank)
         wanted = [key for key in there if self._is_key_wanted(key)]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}
+        read |= self._metrics.keys(there)
         of_place = {
             key: saves for key in sorted(read) if (saves := self._run.key_data(key, step, rank))
         }
         for key in wanted:
             for datum in of_place.get(key, ()):
                 self._take_key(datum)
-        if not self._derived or not of_place:
+        if not of_place or not (self._derived or self._metrics.wanted):
             return
         if self._settings is None:
             self._settings = Settings.read(self._run.configurations())
@@ -231,6 +246,7 @@ class _Wanted:
                 continue
             for micro_step, value, notes in values:
                 self._found.add("derived", name, value, (step, rank, micro_step), notes=notes)
+        self._metrics.read(place, (step, rank), self._found)
 
     def found(self) -> Trends:
         """Return what was found in all places."""
@@ -244,14 +260,20 @@ class _Wanted:
         whys |= {name: self._why.get(name, message("trend.no_key_data")) for name in self._derived}
         order = sorted(whys, key=DERIVED.index)
         missing = [Missing(name, whys[name]) for name in order if name not in there]
-        return Trends(series, missing)
+        return Trends(series, [*missing, *self._metrics.missing(self._not_recorded())])
+
+    def _not_recorded(self) -> Message | None:
+        """Return why the run says that it holds no log-probabilities of the rollout."""
+        keys = self._run.coverage().get("key_data", {})
+        whys = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
+        return next(iter(whys), None) if isinstance(whys, tuple) else None
 
     def _nothing(self) -> Message:
         asked = self._choice.pattern or self._choice.record or ", ".join(self._choice.keys)
         if self._matched:
             of = {"path": str(self._run.path), "asked": shortened(asked)}
             return message("trend.no_numbers", **of, statistic=self._choice.statistic or _OF_KEY)
-        held = [*self._run.keys, *DERIVED, *self._near]
+        held = [*self._run.keys, *_OWN_NAMES, *self._near]
         return message(
             "trend.nothing_matches",
             path=str(self._run.path),
@@ -264,6 +286,9 @@ def _order(series: Series) -> tuple[int, int]:
     """Whole networks before their layers, and records last; else as they were met."""
     if series.kind != "derived":
         return (1, 0) if series.kind == "key" else (3, 0)
+    if series.name in METRICS:
+        place = METRICS.index(series.name)
+        return (0 if place < _METRICS_FIRST else 1), len(DERIVED) + place
     of, _, layer = series.name.partition("[")
     return (2 if layer else 0), DERIVED.index(of)
 
@@ -288,7 +313,7 @@ def _check(run: Run, choice: Choice) -> None:
     """Refuse names that are not known, naming the nearest."""
     known: Sequence[tuple[str, Iterable[str], Iterable[str]]] = (
         ("statistic", filter(None, [choice.statistic]), STATISTICS),
-        ("derived", choice.derived, DERIVED),
+        ("derived", choice.derived, _OWN_NAMES),
         ("key", choice.keys, run.keys),
         ("phase", filter(None, [choice.phase]), run.phases),
         ("rank", [] if choice.rank is None else [str(choice.rank)], map(str, run.ranks)),

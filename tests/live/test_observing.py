@@ -120,6 +120,28 @@ def test_a_rule_file_switches_rules_off(probe_of, tmp_path):
         probe_of(on_finding="stop", rules=str(tmp_path / "rules.yaml"), dump_path="elsewhere")
 
 
+def log_probs(step, apart):
+    """Return what the rollout and the training network give the tokens of a step."""
+    old = -np.random.default_rng(step).gamma(1, 0.7, (4, 8)).astype(np.float32)
+    return {"rollout_log_prob": old + np.float32(apart), "old_log_prob": old}
+
+
+def test_a_gap_between_rollout_and_training_is_found_in_key_data_alone(probe_of, tmp_path):
+    """At the threshold of the rule file, in the step that it begins in."""
+    (tmp_path / "rules.yaml").write_text("rl.rollout_gap: {probability: 0.05}\n")
+    probe = probe_of(on_finding="stop", rules=str(tmp_path / "rules.yaml"))
+    for step in range(2):
+        probe.save_data(**log_probs(step, 0.02))
+        probe.step()
+    probe.save_data(**log_probs(2, 0.5))
+    with pytest.raises(SystemExit):
+        probe.step()
+    (found,) = read_findings(tmp_path / "run", 0)
+    assert (found["rule"], found["step"], found["severity"]) == ("rl.rollout_gap", 2, "warning")
+    assert found["params"]["mean"] == pytest.approx(0.5)
+    assert open_run(tmp_path / "run").steps == [0, 1, 2]
+
+
 def test_an_old_run_is_resumed_beyond_what_stopped_it(probe_of, tmp_path):
     """What was found before stays; a resumed run is stopped by what it meets itself."""
     with pytest.raises(SystemExit):
@@ -426,6 +448,20 @@ def test_scalars_are_those_of_trend_and_there_after_each_step(tmp_path):
 
     assert main(["trend", str(root), "--tensorboard", str(tmp_path / "after")]) == 0
     assert sorted(events(tmp_path / "events")) == sorted(events(tmp_path / "after"))
+
+
+def test_the_gap_between_rollout_and_training_is_a_scalar_of_each_step(probe_of, tmp_path):
+    """Under verl's names, of key data alone."""
+    pytest.importorskip("tensorboardX")
+    probe = probe_of(tensorboard=str(tmp_path / "events"))
+    for step in range(3):
+        probe.save_data(**log_probs(step, step / 8))
+        probe.step()
+    probe.close()
+    scalars = {(tag, step): value for tag, step, value in events(tmp_path / "events")}
+    for step in range(3):
+        kl = next(v for (tag, at), v in scalars.items() if at == step and "rollout_corr/kl" in tag)
+        assert kl == pytest.approx(step / 8, abs=1e-6)
 
 
 def events(root):

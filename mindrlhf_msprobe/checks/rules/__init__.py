@@ -5,6 +5,7 @@ MODULES = (
     "non_finite",
     "ranks",
     "rl.policy",
+    "rl.rollout",
     "rl.rewards",
     "rl.responses",
     "weights",

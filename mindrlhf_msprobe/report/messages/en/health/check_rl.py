@@ -15,6 +15,16 @@ def _reference(mean: float, random: bool) -> str:
     return said + BOTH_RANDOM * random
 
 
+def _rollout_gap(mean: float, p99: float, probability: float, limit: float, float32: bool) -> str:
+    said = (
+        "rollout and training do not agree on the sampled tokens: log-probabilities differ by "
+        f"{mean:.3g} on average (p99 {p99:.3g}), probabilities by {probability:.3g}; "
+    )
+    if float32:
+        return said + f"float32 networks stay below {limit:g} nats"
+    return said + f"rounding leaves probabilities within {limit:g}"
+
+
 def _advantages(mean: float, grouped: bool) -> str:
     over = "of a prompt's samples" if grouped else "of the whitened advantages"
     return f"the advantages are not centred: the mean {over} is {mean:.3g}"
@@ -29,6 +39,7 @@ def _identical(count: int, all: bool) -> str:
 TEXTS: dict[str, Text] = {
     "reference": _reference,
     "rows_unknown": "which rows of {keys} belong together is not known",
+    "rollout_gap": _rollout_gap,
     "ratio": (
         "the policy is not the old one in the first micro-step: ratio differs from 1, or log_prob "
         "from old_log_prob, by {mean:.3g} on average"
@@ -57,6 +68,11 @@ TEXTS: dict[str, Text] = {
     "cause_old_weights": "the old policy's weights are not those of the actor before this update",
     "cause_dropout": "dropout, or training mode, in one of the two passes",
     "cause_temperature": "another temperature, mask or order of the samples in one of the passes",
+    "cause_not_synchronised": "the network that generates was not given the last update's weights",
+    "cause_rollout_dtype": (
+        "another dtype in one of the two networks: lm_head, rotary cache, the sampler's softmax"
+    ),
+    "cause_cache": "positions, mask or key/value cache of the generation token by token",
     "cause_kl_sign": "the sign of the estimator, or the order of its arguments",
     "cause_kl_rows": "log-probabilities of different tokens were subtracted from each other",
     "cause_learning_rate": "the learning rate is too large, or too many updates use one batch",

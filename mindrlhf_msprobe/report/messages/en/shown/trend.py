@@ -86,6 +86,23 @@ TEXTS: Mapping[str, Any] = chosen(
             "rows were found by their values; updates where they cannot be are left out"
         ),
         "without_mask": "no mask is saved: all tokens count, padding as well",
+        "rows_by_tokens": (
+            "rows were found by their tokens in what the loss was given; responses that cannot be "
+            "are left out"
+        ),
+        "saves_left_out": "saves whose shapes differ are left out",
+        "mask_of_rollout": "no mask is saved: zeros at the end of a row are padding",
+        "non_finite_left_out": (
+            "NaN and Inf are left out; rollout_corr/non_finite_tokens counts them"
+        ),
+        "shapes_apart": (
+            "rollout_log_prob, training_log_prob and mask have shapes {rollout}, {training} and "
+            "{mask}; expected one shape [..., tokens]."
+        ),
+        "no_token": "no token counts: all responses are empty, or all tokens masked",
+        "no_finite_token": "of no token that counts both log-probabilities are finite",
+        "one_token": "not defined for one token",
+        "all_equal": "not defined where all values are equal",
         "clip_range": "clip range {low} below and {high} above 1, of configurations.json",
         "usual_clip_range": (
             "clip range {low} below and {high} above 1: configurations.json names none"

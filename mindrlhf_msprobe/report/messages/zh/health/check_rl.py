@@ -14,6 +14,16 @@ def _reference(mean: float, random: bool) -> str:
     return said + BOTH_RANDOM * random
 
 
+def _rollout_gap(mean: float, p99: float, probability: float, limit: float, float32: bool) -> str:
+    said = (
+        f"训推不一致：已采样 token 的 log_prob 平均相差 {mean:.3g}（p99 为 {p99:.3g}），"
+        f"概率平均相差 {probability:.3g}；"
+    )
+    if float32:
+        return said + f"float32 网络应在 {limit:g} nat 以内"
+    return said + f"舍入误差造成的概率之差应在 {limit:g} 以内"
+
+
 def _advantages(mean: float, grouped: bool) -> str:
     over = "同一 prompt 的样本" if grouped else "白化后的 advantages"
     return f"advantages 未中心化：{over}的均值为 {mean:.3g}"
@@ -28,6 +38,7 @@ def _identical(count: int, all: bool) -> str:
 TEXTS: dict[str, Text] = {
     "reference": _reference,
     "rows_unknown": "无法确定 {keys} 中哪些行互相对应",
+    "rollout_gap": _rollout_gap,
     "ratio": (
         "首个 micro_step 的策略不是旧策略：ratio 与 1（或 log_prob 与 old_log_prob）平均相差 "
         "{mean:.3g}"
@@ -54,6 +65,11 @@ TEXTS: dict[str, Text] = {
     "cause_old_weights": "旧策略的权重不是本次更新之前 actor 的权重",
     "cause_dropout": "两次前向之一启用了 dropout 或训练模式",
     "cause_temperature": "两次前向的温度、mask 或样本顺序不同",
+    "cause_not_synchronised": "生成所用的网络没有同步上一次更新的权重",
+    "cause_rollout_dtype": (
+        "两侧网络某处 dtype 不同：lm_head、旋转位置编码的缓存、采样器的 softmax"
+    ),
+    "cause_cache": "逐 token 生成时的位置、mask 或 KV cache 有误",
     "cause_kl_sign": "估计量的符号有误，或两个输入的顺序颠倒",
     "cause_kl_rows": "相减的 log_prob 对应不同的 token",
     "cause_learning_rate": "学习率过大，或同一 batch 更新次数过多",

@@ -66,6 +66,18 @@ TEXTS: Mapping[str, Any] = chosen(
         "parameters_without_elements": "权重只有统计量：task: tensor 才采集真实数据",
         "rows_by_value": "按数值找出相互对应的行；无法找出的更新不计入",
         "without_mask": "未保存 mask：所有 token 都计入，包括 padding",
+        "rows_by_tokens": "按损失函数拿到的 token 找出相互对应的行；无法找出的回复不计入",
+        "saves_left_out": "shape 不同的保存不计入",
+        "mask_of_rollout": "未保存 mask：行末的 0 视为 padding",
+        "non_finite_left_out": ("NaN 和 Inf 不计入，其个数见 rollout_corr/non_finite_tokens"),
+        "shapes_apart": (
+            "rollout_log_prob、training_log_prob 和 mask 的 shape 分别为 {rollout}、{training} 和 "
+            "{mask}；应为同一个 shape [..., tokens]。"
+        ),
+        "no_token": "没有计入的 token：回复全部为空，或全部被 mask 掉",
+        "no_finite_token": "计入的 token 中，没有一个的两侧 log_prob 都是有限值",
+        "one_token": "只有一个 token 时没有定义",
+        "all_equal": "所有值相等时没有定义",
         "clip_range": "裁剪范围为 1 以下 {low}、以上 {high}，取自 configurations.json",
         "usual_clip_range": (
             "裁剪范围按 1 以下 {low}、以上 {high} 计，configurations.json 中没有给出"

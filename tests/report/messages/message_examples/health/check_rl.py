@@ -5,6 +5,10 @@ EXAMPLES = {
     "advantages": [{"mean": 0.25, "grouped": False}, {"mean": 0.25, "grouped": True}],
     "identical": [{"count": 8, "all": True}, {"count": 8, "all": False}],
     "clip_fraction": [{"fraction": 0.75, "low": 0.8, "high": 1.2, "steps": 5}],
+    "rollout_gap": [
+        {"mean": 0.05, "p99": 0.4, "probability": 0.02, "limit": 0.01, "float32": False},
+        {"mean": 0.05, "p99": 0.4, "probability": 0.02, "limit": 1e-4, "float32": True},
+    ],
     "ratio": [{"mean": 0.25}],
     "kl_negative": [{"key": "kl", "least": -0.5}],
     "entropy_collapse": [{"now": 0.01, "before": 2.0}],
