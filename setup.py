@@ -2,7 +2,11 @@ from setuptools import Extension, find_packages, setup
 
 # Makes recording and comparing floats several times faster. Without a C compiler the installation
 # goes on without them, and numpy does their work.
-LIBRARIES = ("capture/tensors/_statistics", "comparison/judging/metrics/_float32")
+LIBRARIES = (
+    "capture/tensors/_statistics",
+    "capture/tensors/_sketch",
+    "comparison/judging/metrics/_float32",
+)
 
 setup(
     packages=[*find_packages(include=["mindrlhf_msprobe*"]), "mindrlhf_msprobe.yaml_examples"],

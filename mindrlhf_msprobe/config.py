@@ -29,7 +29,7 @@ SECTION = "msprobe_config"
 NO_END = 2**31 - 1
 
 #: What a run records of each tensor.
-TASKS = ("statistics", "tensor", "overflow_check", "grad_probe")
+TASKS = ("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A phase names a directory beside data/, and neither a step's nor a rank's.

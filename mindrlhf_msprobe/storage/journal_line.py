@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from types import NoneType
 from typing import Any, Protocol
@@ -170,6 +170,14 @@ class Sink(Protocol):
     def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
         """Take a record's elements, as they are now, and return the name of their file."""
 
+    def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
+        """Take the sketch of a tensor, and return its place in the file of sketches.
+
+        Args:
+            fingerprint: of the tensor: of equal ones there is one sketch.
+            made: returns it, where there is none yet: uint8, which belongs to the sink.
+        """
+
 
 def holds_gradients(entry: str) -> bool:
     """Return whether an entry holds gradients of parameters; msprobe's have no number."""
@@ -206,16 +214,21 @@ def _gradients_of(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def with_lost_files(content: Any, lost: Mapping[str, str]) -> Any:
+def with_lost_files(content: Any, lost: Mapping[str | int, str]) -> Any:
     """Return an entry's JSON whose leaves name none of the `lost` files, but why they are lost.
 
     Args:
-        lost: file name → reason.
+        lost: file name, or offset of a sketch, → reason. Of a tensor whose sketch is lost all else
+            is there.
     """
     if isinstance(content, list):
         return [with_lost_files(item, lost) for item in content]
     if not isinstance(content, dict):
         return content
+    sketch = content.get("sketch")
+    if isinstance(sketch, dict) and sketch.get("offset") in lost and "dtype" in content:
+        why = message("unread.sketch_not_stored", why=lost[sketch["offset"]])
+        return {**content, "sketch": {**sketch, "error": why.as_json()}}
     for field_name in ("data_name", "signs"):
         name = content.get(field_name)
         if isinstance(name, str) and name in lost:

@@ -3,6 +3,7 @@
 run.json  configurations.json  findings.rank<R>.jsonl  timeline.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
+<phase>/step<S>/rank<R>/sketches.bin
 data/<key>/step<S>/rank<R>/micro_step<M>/<key>.npy, <key>.json
 """
 
@@ -31,6 +32,8 @@ CONSTRUCT_FILE = "construct.json"
 TENSOR_DIR = "dump_tensor_data"
 #: Beside the journal until the step ends: the names of the tensors, each before it is written.
 TENSOR_LIST = ".msprobe_tensors"
+#: The sketches of all tensors, one behind the other.
+SKETCH_FILE = "sketches.bin"
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
 KEY_DATA_DIR = "data"

@@ -22,11 +22,13 @@ from mindrlhf_msprobe.common.message import (
     Message,
     as_json_or_text,
     as_message,
+    message,
     quoted,
     read_message,
 )
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
+from mindrlhf_msprobe.storage.arrays.sketches import Place
 from mindrlhf_msprobe.storage.layout import UnreadError
 
 _MOST_NESTED = 3  # lists in a value
@@ -68,6 +70,7 @@ class Leaf:
             was: it is that of all places together.
         dialect: the name of the tool that made the statistics, as the reader of its files says
             (`storage.foreign.dialect`); "" of this package.
+        sketch: where the sketch of its rows lies (`storage.arrays.sketches`), or None.
     """
 
     type: str
@@ -89,6 +92,7 @@ class Leaf:
     rounding: float | None = None
     at_optimizer: bool = False
     dialect: str = ""
+    sketch: Place | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -110,12 +114,17 @@ class Leaf:
             getattr(self, name) for name in Leaf.__slots__
         )  # pickles in half the time
 
-    def stored(self, data_name: str | None, *, fingerprint: bool) -> Leaf:
-        """Return the leaf with the file that holds its elements, its fingerprint kept or not."""
-        if data_name is None and fingerprint:
+    def stored(
+        self, data_name: str | None, *, fingerprint: bool, sketch: Place | None = None
+    ) -> Leaf:
+        """Return the leaf with what holds its elements or rows, its fingerprint kept or not."""
+        if data_name is None and sketch is None and fingerprint:
             return self
         return replace(
-            self, data_name=data_name, fingerprint=self.fingerprint if fingerprint else None
+            self,
+            data_name=data_name,
+            fingerprint=self.fingerprint if fingerprint else None,
+            sketch=sketch,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -161,6 +170,8 @@ class Leaf:
             content["rounding"] = self.rounding
         if self.at_optimizer:
             content["at_optimizer"] = True
+        if self.sketch is not None:
+            content["sketch"] = _sketch_json(self.sketch)
         return content
 
     def _scalar_json(self) -> dict[str, Any]:
@@ -261,6 +272,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         md5=md5,
         rounding=_positive(content.get("rounding")),
         at_optimizer=content.get("at_optimizer") is True,
+        sketch=None if "sketch" not in content else _sketch(content["sketch"]),
     )
     if "signs" in content or "shares" in content:
         return GradientLeaf.extend(
@@ -332,6 +344,20 @@ def _shares(value: Any) -> tuple[float, ...] | None:
     if is_list and all(type(share) in (int, float) and 0 <= share <= 1 for share in value):
         return tuple(map(float, value))
     return None
+
+
+def _sketch_json(place: Place) -> dict[str, Any]:
+    content = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
+    return content if place.why is None else {**content, "error": place.why.as_json()}
+
+
+def _sketch(content: Any) -> Place:
+    """Return where a sketch lies; what does not say so makes one that cannot be read."""
+    held = content if isinstance(content, dict) else {}
+    algorithm, block, offset = held.get("algorithm"), held.get("block"), held.get("offset")
+    if not (isinstance(algorithm, str) and bounds.is_place(block) and bounds.is_place(offset)):
+        return Place("", 0, 0, message("unread.sketch_place", shown=_shown(content)))
+    return Place(algorithm, int(block or 0), int(offset or 0), _why(held.get("error")))
 
 
 def _dtype(content: Any) -> str | None:

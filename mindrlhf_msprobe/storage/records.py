@@ -17,6 +17,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
@@ -89,6 +90,7 @@ class Record:
             ten times as long to make, and a run has many records.
         argument: of a positional input, what `construct` calls the argument that it is or lies in;
             "" where that is not known.
+        sketches: the file that holds its sketch, or None.
     """
 
     name: str
@@ -97,9 +99,10 @@ class Record:
     leaf: Leaf
     location: str | None = None
     argument: str = ""
+    sketches: str | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Record, (self.name, self.io, self.path, self.leaf, self.location, self.argument)
+        return Record, tuple(getattr(self, name) for name in Record.__slots__)
 
     @property
     def file(self) -> Path | None:
@@ -127,6 +130,19 @@ class Record:
             dtypes = {"held": str(array.dtype), "recorded": self.leaf.dtype}
             raise ArrayFileError.saying("unread.other_dtype", **dtypes)
         return array
+
+    def sketch(self) -> Sketch:
+        """Map the sketch of the record's rows into memory, read-only.
+
+        Raises:
+            ArrayFileError: none was recorded, or it cannot be used; nothing else of the record is
+                lost with it.
+        """
+        if self.leaf.why is not None:
+            raise ArrayFileError(self.leaf.why)
+        if self.leaf.sketch is None or self.sketches is None or self.leaf.shape is None:
+            raise ArrayFileError.saying("unread.no_sketch")
+        return read_sketch(self.sketches, self.leaf.sketch, self.leaf.shape)
 
     def holds_what_was_recorded(self) -> bool | None:
         """Return whether the file's elements have the fingerprint that was recorded.
@@ -223,6 +239,7 @@ class Locator:
                 self._links = {item.name for item in found if item.is_symlink()}
         except OSError:  # what lies in it cannot be opened either
             self._links = set()
+        self._sketches: str | None = None  # "" where it leads out of the run
 
     def locate(self, leaf: Leaf, name: str | None) -> tuple[Leaf, str | None]:
         """Return a leaf and the path of the file of that name.
@@ -239,6 +256,15 @@ class Locator:
             shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
             return replace(leaf, why=message("unread.outside", file=shown)), None
         return leaf, path
+
+    def sketches_of(self, leaf: Leaf) -> str | None:
+        """Return the path of the file of sketches, for a leaf that has one; else None."""
+        if leaf.sketch is None or self._gone:
+            return None
+        if self._sketches is None:
+            path = Path(self._directory).parent / layout.SKETCH_FILE
+            self._sketches = str(path) if layout.inside(self._root, path) else ""
+        return self._sketches or None
 
 
 def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:

@@ -145,6 +145,7 @@ class Recording:
                 charge=Ledger().charge(name),
                 fault=_raise,
                 elements=self.config.task == "tensor",
+                sketches=self.config.task == "sketch",
             ),
             is_recorded=self.config.records_cell,
             records_token=self.config.records_token

@@ -40,7 +40,9 @@ recording.close()
 """
 
 
-@pytest.mark.parametrize(("task", "width"), [("statistics", 6), ("tensor", 6), ("tensor", 400)])
+@pytest.mark.parametrize(
+    ("task", "width"), [("statistics", 6), ("tensor", 6), ("tensor", 400), ("sketch", 300)]
+)
 def test_a_kill_at_any_moment_loses_no_step_that_was_ended(tmp_path, task, width):
     """Ended steps are whole, the open one is readable as far as it goes, and both compare."""
 
@@ -65,6 +67,8 @@ def test_a_kill_at_any_moment_loses_no_step_that_was_ended(tmp_path, task, width
         for record in (r for e in entries for r in e.records):
             assert (record.file is not None) == (task == "tensor" and record.leaf.is_tensor)
             assert record.file is None or record.array() is not None
+            assert (record.leaf.sketch is not None) == (task == "sketch" and record.leaf.is_tensor)
+            assert record.leaf.sketch is None or record.sketch().rows
         assert all(datum.value is not None for datum in data)
         if step in ended:
             names = [entry.name for entry in entries]

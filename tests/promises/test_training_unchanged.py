@@ -21,6 +21,7 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
     "switches off": {"actor_train_dump": False, "actor_infer_dump": False},
     "statistics": {},
     "tensor": {"task": "tensor"},
+    "sketch": {"task": "sketch"},
     "looked at live": {"on_finding": "warn", "key_data_dump": True},
     "no parameters": {"task": "tensor", "parameters": False, "fingerprint": False},
 }
@@ -115,7 +116,7 @@ def test_cells_of_another_precision_train_the_same(tmp_path: Path, variant: str)
     assert dtypes["1.scale output"] == "Float16"
 
 
-@pytest.mark.parametrize("variant", ["off", "statistics", "tensor"])
+@pytest.mark.parametrize("variant", ["off", "statistics", "tensor", "sketch"])
 def test_a_llama_trains_the_same(
     tmp_path: Path, build_llama: Callable[[], nn.Cell], variant: str
 ) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.opening.counters import ParameterLog
 from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
+from mindrlhf_msprobe.capture.tensors.sketch import bytes_of_sketch
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
@@ -29,6 +30,15 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
+from mindrlhf_msprobe.storage.arrays.sketches import (
+    ALGORITHM,
+    SKETCH,
+    STATISTICS,
+    WHOLE,
+    Place,
+    block_for,
+    kept_of,
+)
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.writing.ledger import Charge
@@ -76,6 +86,7 @@ class HostEntries:
         charge: what the time is charged to.
         fault: called with every fault.
         elements: whether elements are stored, too (task: tensor).
+        sketches: whether sketches are, and tensors that have none (task: sketch).
         directions: what is added to the gradients of parameters (task: grad_probe).
         overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
     """
@@ -89,12 +100,14 @@ class HostEntries:
         charge: Charge,
         fault: FaultSink,
         elements: bool = False,
+        sketches: bool = False,
         directions: GradientDirections | None = None,
         overflows: OverflowSink | None = None,
     ) -> None:
         self._sink = sink
         self._summaries = summaries
         self._elements = elements
+        self._sketches = sketches
         self._directions = directions
         self._overflows = overflows
         self._fingerprint = fingerprint
@@ -173,12 +186,20 @@ class HostEntries:
             try:
                 host = to_host(value)
                 leaf = self._summaries.describe(host)
-                name = None
-                if self._elements:
+                kept = kept_of(leaf.dtype, leaf.shape) if self._sketches else STATISTICS
+                name = sketch = None
+                if self._elements or kept == WHOLE:
                     name = self._sink.save(record, host.values(), leaf.fingerprint)
-                return leaf.stored(name, fingerprint=self._fingerprint)
+                elif kept == SKETCH:
+                    sketch = self._sketch(host, leaf.fingerprint)
+                return leaf.stored(name, fingerprint=self._fingerprint, sketch=sketch)
             except Exception as error:
                 return self._failed(value, error)
+
+    def _sketch(self, host: HostTensor, fingerprint: str | None) -> Place:
+        assert fingerprint is not None
+        offset = self._sink.save_sketch(fingerprint, lambda: bytes_of_sketch(host))
+        return Place(ALGORITHM, block_for(host.dtype, host.array.shape), offset)
 
     def _held(self, value: Any, record: str) -> Any:
         """Return a tensor's description as JSON, with what is held of it."""
@@ -210,7 +231,7 @@ class DeviceEntries(HostEntries):
     Args:
         device: reduces them.
         parameters: an unchanged one is left out once its fingerprint is known.
-        shared: what `HostEntries` takes, but `elements`.
+        shared: what `HostEntries` takes, but `elements` and `sketches`.
     """
 
     def __init__(self, device: Any, parameters: ParameterLog, **shared: Any) -> None:

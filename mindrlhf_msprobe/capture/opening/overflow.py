@@ -196,6 +196,10 @@ class OverflowSink(Sink):
         """Hand on a record's elements."""
         return self._sink.save(record, array, fingerprint)
 
+    def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
+        """Hand on a sketch."""
+        return self._sink.save_sketch(fingerprint, made)
+
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
         held: list[_HeldLeaf] = []

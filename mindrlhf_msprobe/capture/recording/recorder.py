@@ -789,7 +789,7 @@ class Recorder:
             of_cells: as the task says; else statistics alone.
         """
         config, fingerprint = self._config, self._config.fingerprint
-        elements = of_cells and config.task == "tensor"
+        elements, sketches = (of_cells and config.task == task for task in ("tensor", "sketch"))
         directions = None
         if config.task == "grad_probe" and config.grad_level != "L0":
             bounds = tuple(config.bounds) if config.grad_level == "L2" else None
@@ -806,8 +806,8 @@ class Recorder:
             "fault": self.fault,
             "directions": directions,
         }
-        if elements or not reduces_on_device(fingerprint, config.md5):
-            return HostEntries(**shared, elements=elements)
+        if elements or sketches or not reduces_on_device(fingerprint, config.md5):
+            return HostEntries(**shared, elements=elements, sketches=sketches)
         from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
 
         device = DeviceSummaries(fingerprint=fingerprint)

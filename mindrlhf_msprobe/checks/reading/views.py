@@ -143,10 +143,7 @@ class Step:
 
     def _held(self, datum: KeyDatum) -> KeyDatum:
         """Return key data whose arrays are read once, as far as there is room for them."""
-        records = [
-            _Held(one.name, one.io, one.path, one.leaf, one.location, one.argument, self._arrays)
-            for one in datum.records
-        ]
+        records = [_Held(*[*Record.__reduce__(one)[1], self._arrays]) for one in datum.records]
         return replace(datum, records=tuple(records))
 
     def phases(self, rank: int) -> list[str]:

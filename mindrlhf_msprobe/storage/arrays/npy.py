@@ -96,19 +96,54 @@ def open_npy(path: str | Path) -> np.ndarray:
         ArrayFileError: it is missing, unreadable, not .npy, holds pickled objects, or is shorter
             than its header says.
     """
-    try:
-        # Without O_NONBLOCK, opening a pipe would wait for ever.
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise ArrayFileError.saying("unread.file_missing") from None
-    except (OSError, ValueError) as error:  # or a name that no file can have
-        raise _failed(error) from None
+    file = _open_file(path)
     try:
         return _open_array(file)
     except OSError as error:
         raise _failed(error) from None
     finally:
         os.close(file)
+
+
+def open_part(path: str | Path, head: bytes, offset: int, size: int) -> np.ndarray:
+    """Map a part of a file into memory, read-only: uint8 [size]; a small one is read at once.
+
+    Args:
+        head: what the file begins with.
+
+    Raises:
+        ArrayFileError: it is missing, unreadable, begins otherwise, or ends before the part does.
+    """
+    file = _open_file(path)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise ArrayFileError.saying("unread.no_file")
+        if os.pread(file, len(head), 0) != head:
+            raise ArrayFileError.saying("unread.part_head")
+        if offset + size > status.st_size:
+            ends = {"end": offset + size, "present": status.st_size}
+            raise ArrayFileError.saying("unread.part_cut_short", **ends)
+        if size <= _HEAD:
+            data: Any = os.pread(file, size, offset)
+            return np.frombuffer(data, np.uint8, size)
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        data = _Mapped(file, before + size, access=mmap.ACCESS_READ, offset=offset - before)
+        return np.frombuffer(data, np.uint8, size, before)
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise _failed(error) from None
+    finally:
+        os.close(file)
+
+
+def _open_file(path: str | Path) -> int:
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for ever.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise ArrayFileError.saying("unread.file_missing") from None
+    except (OSError, ValueError) as error:  # or a name that no file can have
+        raise _failed(error) from None
 
 
 def _failed(error: Exception) -> ArrayFileError:
@@ -146,7 +181,7 @@ def _open_array(file: int) -> np.ndarray:
 
 
 class _Mapped(mmap.mmap):
-    """A file mapped by open_npy: shared and read-only, so that its pages can be had again."""
+    """A file mapped here: shared and read-only, so that its pages can be had again."""
 
 
 def give_back(array: np.ndarray) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 
 _DATA_NAME = re.compile(rb'"data_name": "([A-Za-z0-9_.:-]+)"')
 _OF_MSPROBE = (layout.DUMP_FILE, layout.STACK_FILE, layout.CONSTRUCT_FILE)
@@ -58,7 +59,7 @@ class Removal:
         self._remove_if_empty(directory)
 
     def remove_tensors(self, directory: Path) -> None:
-        """Remove the elements of what was recorded into one rank's directory of a step of a phase.
+        """Remove the elements and sketches in one rank's directory of a step of a phase.
 
         Raises:
             OSError: they cannot be removed.
@@ -67,6 +68,7 @@ class Removal:
         if is_journal(journal) and _is_directory(tensors):
             _unlink(tensors, _tensors_in(journal))
             self._remove_if_empty(tensors)
+        _remove_sketches(directory)
 
     def _remove_phase(self, directory: Path) -> None:
         journal = directory / layout.JOURNAL_FILE
@@ -80,6 +82,7 @@ class Removal:
             _unlink(tensors, listed)
             self._remove_if_empty(tensors)
         _unlink(directory, [layout.TENSOR_LIST])
+        _remove_sketches(directory)
 
     def _remove_save(self, directory: Path, key: str) -> None:
         if is_temporary_of_ours(directory.name):
@@ -111,6 +114,16 @@ def remove_save(directory: Path, key: str, *, description_last: bool = False) ->
     if (listed := _files_of(directory / description)) is not None:
         names = [*listed, description] if description_last else [description, *listed]
         _unlink(directory, names)
+
+
+def _remove_sketches(directory: Path) -> None:
+    """Remove a file of sketches, as far as it was written."""
+    path = directory / layout.SKETCH_FILE
+    if _is_file(path):
+        with open(path, "rb") as file:
+            ours = HEAD.startswith(file.read(len(HEAD)))
+        if ours:
+            path.unlink(missing_ok=True)
 
 
 def _unlink(directory: Path, names: Iterable[str]) -> None:

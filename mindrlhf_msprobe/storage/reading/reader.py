@@ -746,6 +746,7 @@ def _entry(
             path,
             *files.locate(made_by(dialect, leaf), leaf.data_name),
             line.argument_of(io, path),
+            files.sketches_of(leaf),
         )
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
     )

@@ -24,6 +24,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     write_atomic,
 )
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine, with_lost_files
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -78,7 +79,8 @@ class PhaseFiles:
         self._list: int | None = None  # names the tensors before they are written
         self._of_others: set[str] = set()  # what stood here, and in the tensors' directory, before
         self._made = self._has_tensors = self._gone = False
-        self._lost_files: dict[str, str] = {}
+        self._sketches: int | None = None
+        self._lost_files: dict[str | int, str] = {}  # by name; sketches by offset
         self._stacks: dict[tuple[str, ...], int] = {}
         self._entries: list[tuple[int, str, str | None, tuple[str, ...]]] = []
 
@@ -116,6 +118,23 @@ class PhaseFiles:
             self._lost_files[name] = error.strerror or str(error)
             raise
 
+    def add_sketch(self, offset: int, sketch: np.ndarray) -> int:
+        """Write a sketch at its place in the file of sketches."""
+        try:
+            if self._sketches is None:
+                self._make_directory()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._sketches = os.open(self.directory / layout.SKETCH_FILE, flags, 0o666)
+                write_all(self._sketches, HEAD)
+            rest, at = sketch.data, offset
+            while rest:
+                written = os.pwrite(self._sketches, rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            self._lost_files[offset] = error.strerror or str(error)
+            raise
+        return len(sketch)
+
     def link(self, name: str, stored: str) -> int:
         """Give the file `stored` a second name; it is copied where it cannot be linked."""
         if stored in self._lost_files:
@@ -135,7 +154,7 @@ class PhaseFiles:
 
     def finish(self) -> int:
         """Close the journal and put dump.json, stack.json and construct.json in place."""
-        self._close_list()
+        self._close_files()
         if self._journal is None:
             return 0
         if self._journal.close():
@@ -174,17 +193,18 @@ class PhaseFiles:
 
     def give_up(self) -> int:
         """Leave what is on disk to whoever has it now; return how many entries were written."""
-        self._close_list()
+        self._close_files()
         if self._journal is not None:
             self._journal.close()
             self._dump.close()
             self._gone = True
         return len(self._entries)
 
-    def _close_list(self) -> None:
-        listing, self._list = self._list, None
-        if listing is not None:
-            os.close(listing)
+    def _close_files(self) -> None:
+        opened, self._list, self._sketches = (self._list, self._sketches), None, None
+        for file in opened:
+            if file is not None:
+                os.close(file)
 
     def _make_directory(self) -> None:
         if not self._made:

@@ -1,9 +1,9 @@
 """Keeping a rank's share of a run within a bound: what is removed of old steps, and in what order.
 
-First the elements of tensors go, the oldest steps' first; then layer data of every other old step,
-and again of every other of those that are left; key data last, in the same way. Never those of the
-first step and of the last ones that have such data, of a step with a finding, and of those before
-and after it.
+First the elements of tensors and their sketches go, the oldest steps' first; then layer data of
+every other old step, and again of every other of those that are left; key data last, in the same
+way. Never those of the first step and of the last ones that have such data, of a step with a
+finding, and of those before and after it.
 """
 
 from __future__ import annotations
@@ -275,7 +275,8 @@ def _bytes_of(directory: Path) -> tuple[int, int]:
                 status = item.stat(follow_symlinks=False)
                 if status.st_nlink == 1 or status.st_ino not in seen:
                     seen.add(status.st_ino)
-                    taken[of] += _blocks(status.st_size)
+                    elements = of or item.name == layout.SKETCH_FILE
+                    taken[elements] += _blocks(status.st_size)
     return taken[0], taken[1]
 
 

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.directory.hold import HoldLostError
 from mindrlhf_msprobe.storage.directory.own_directories import DirectoryLostError, OwnDirectories
 from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
@@ -53,8 +54,10 @@ _LEAF_BYTES = 1024  # what one described value occupies, about, until its line i
 
 _TENSOR = message("lost.tensor")
 
-#: An entry, and how many values it describes.
-_Item = tuple[JournalLine, int]
+_SKETCH = message("lost.sketch")
+
+#: An entry, and how many values it describes; or a sketch with its offset and its fingerprint.
+_Item = tuple[JournalLine, int] | tuple[np.ndarray, int, str]
 
 
 def _raise(what: Message, error: BaseException, count: int) -> None:
@@ -76,12 +79,15 @@ class _Phase:
     Attributes:
         stored: the file of every fingerprint handed over.
         named: the name of every file that tensors were handed over for.
-        batch: entries that were handed over last, with no tensor after them.
+        sketched: the offset of the sketch of every fingerprint, and the end of the last of them.
+        batch: entries and sketches that were handed over last, with no tensor after them.
     """
 
     files: PhaseFiles
     stored: dict[str, str] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
+    sketched: dict[str, int] = field(default_factory=dict)
+    end_of_sketches: int = len(HEAD)
     batch: Job | None = None
 
 
@@ -96,6 +102,9 @@ class _PhaseSink(Sink):
 
     def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
         return self._writer.save_tensor(self._phase, self._step, record, array, fingerprint)
+
+    def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
+        return self._writer.save_sketch(self._phase, self._step, fingerprint, made)
 
 
 class RunWriter:
@@ -191,33 +200,81 @@ class RunWriter:
             StepEndedError: the step has ended.
         """
         records = count_leaves(line.values)
-        item, size = (line, records), records * _LEAF_BYTES
         with self._lock:
-            known = self._phase(phase, step)
-            if known.batch is None or not self._background.join(known.batch, item, size):
-                files = known.files
-                known.batch = self._background.hand_over_batch(
-                    ENTRY, lambda items: self._append(phase, files, items), item, size
-                )
+            self._add(phase, self._phase(phase, step), (line, records), records * _LEAF_BYTES)
             self.phases.add(phase)
 
-    def _append(self, phase: str, files: PhaseFiles, items: Sequence[_Item]) -> None:
-        """Append entries; each that cannot be appended is reported by itself."""
+    def _add(self, phase: str, known: _Phase, item: _Item, size: int) -> None:
+        """Hand over an entry, or a sketch, with what came before it and waits."""
+        if known.batch is None or not self._background.join(known.batch, item, size):
+            known.batch = self._background.hand_over_batch(
+                ENTRY, lambda items: self._append(phase, known, items), item, size
+            )
+
+    def _append(self, phase: str, known: _Phase, items: Sequence[_Item]) -> None:
+        """Write sketches, then append entries; each that cannot be written is reported by itself.
+
+        An entry comes after its sketches.
+        """
+        lines = [item for item in items if len(item) == 2]
+        sketches = [item for item in items if len(item) == 3]
         try:
             self.manifest.check()
         except HoldLostError as error:
-            self._background.report(ENTRY, error, len(items))
+            for what, lost in ((ENTRY, lines), (_SKETCH, sketches)):
+                if lost:
+                    self._background.report(what, error, len(lost))
+            return
+        for sketch, offset, fingerprint in sketches:
+            try:
+                self._ledger.wrote(phase, known.files.add_sketch(offset, sketch))
+            except OSError as error:
+                known.sketched.pop(fingerprint, None)
+                self._background.report(_SKETCH, error)
+        self._append_lines(phase, known.files, lines)
+
+    def _append_lines(
+        self, phase: str, files: PhaseFiles, lines: Sequence[tuple[JournalLine, int]]
+    ) -> None:
+        if not lines:
             return
         try:
-            size = files.append([line for line, _ in items])
+            size = files.append([line for line, _ in lines])
         except Exception as error:
-            if len(items) == 1:
+            if len(lines) == 1:
                 self._background.report(ENTRY, error)
                 return
-            for item in items:
-                self._append(phase, files, [item])
+            for line in lines:
+                self._append_lines(phase, files, [line])
             return
-        self._ledger.wrote(phase, size, sum(records for _, records in items))
+        self._ledger.wrote(phase, size, sum(records for _, records in lines))
+
+    def save_sketch(
+        self, phase: str, step: int, fingerprint: str, made: Callable[[], np.ndarray]
+    ) -> int:
+        """Save the sketch of a tensor and return its offset in the file of sketches.
+
+        Equal tensors of a phase and step (equal fingerprints) have one sketch.
+
+        Args:
+            made: returns it, uint8; called where there is none yet.
+
+        Raises:
+            StepEndedError: the step has ended.
+        """
+        with self._lock:
+            offset = self._phase(phase, step).sketched.get(fingerprint)
+        if offset is not None:
+            return offset
+        sketch = made()
+        with self._lock:
+            known = self._phase(phase, step)
+            offset = known.sketched.get(fingerprint)
+            if offset is None:  # nor has another thread made it
+                offset = known.sketched[fingerprint] = known.end_of_sketches
+                known.end_of_sketches += sketch.nbytes
+                self._add(phase, known, (sketch, offset, fingerprint), sketch.nbytes)
+        return offset
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None

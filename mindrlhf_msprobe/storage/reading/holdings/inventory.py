@@ -15,8 +15,10 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD, size_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -179,6 +181,20 @@ def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
         return None, message("unread.of_file", file=file, why=error.said)
 
 
+def _why_no_sketch(record: Record, size: int) -> Message | None:
+    """Return why a sketch cannot be read; only one that does not lie in its file is looked for."""
+    leaf, place = record.leaf, record.leaf.sketch
+    if place is not None and place.why is None and len(HEAD) <= place.offset < size:
+        end = place.offset + size_of(leaf.shape or (), place.block)
+        if end <= size:
+            return None
+    try:
+        record.sketch()
+    except ArrayFileError as error:
+        return message("unread.of_file", file=layout.SKETCH_FILE, why=error.said)
+    return None
+
+
 def _plain(value: Any) -> Any:
     """Return an element as JSON takes it; an extended float is rounded to float64."""
     if isinstance(value, np.floating):
@@ -215,5 +231,7 @@ def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator
                     usual[kind] = npy_size(leaf.dtype or "", leaf.shape or ())
             if sizes.get(record.location, -1) != usual[kind]:
                 why = _first_values(record)[1]
+        if why is None and record.sketches is not None:
+            why = _why_no_sketch(record, sizes.get(record.sketches, -1))
         if why is not None:
             yield str(message("unread.of_file_colon", file=record.name, why=why))

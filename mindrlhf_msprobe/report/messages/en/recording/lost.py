@@ -12,6 +12,7 @@ TEXTS: dict[str, Text] = {
     "kind": "{what}: {why}",
     # What it is.
     "tensor": "a tensor",
+    "sketch": "the sketch of a tensor",
     "overflow": "full tensors of an overflow",
     "gradient": "a gradient",
     "entry": "an entry",

@@ -1,0 +1,279 @@
+"""Sketches of tensors: short signed sums of every row, and a fingerprint a row.
+
+The last axis of a tensor is its columns, all others together, in C order, its rows; a tensor of one
+axis is one row. Of each row one signed sum is kept for each block of columns, with the same 64
+signs in every 64 columns, so that sketches are linear: sketch(a) - sketch(b) = sketch(a - b), the
+sum over a larger block is the sum of those in it, and columns that are put side by side at the
+border of a block have their sketches side by side. For signs drawn at random the square of the
+distance of two rows' sums is expected to be that of the rows themselves; how near it is, and where
+that is from, stands in docs/en/format.md.
+
+All sketches of a phase, step and rank lie in one file, one behind the other.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import (
+    ArrayFileError,
+    bfloat16_bits_to_float32,
+    open_part,
+)
+
+ALGORITHM = "signed_sums_64"
+#: What the file of sketches begins with; the first sketch lies behind it.
+HEAD = b"msprobe sketches"
+
+#: Columns that have signs of their own; a block is a power of two times as many.
+COLUMNS = 64
+#: Of rows with this many columns or more a block is twice as many.
+WIDE = 4096
+_LARGEST_BLOCK = 64 * COLUMNS
+# Bit i: the sign of column i is minus. Drawn with seed 17 among the sequences whose sum with every
+# Walsh function is 8 or -8 ("bent"): a difference that is constant, or alternates, over columns is
+# then measured exactly. They belong to the algorithm, as its name does: others need another name.
+_MINUS = 0x045BDC7C91948A70
+SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(COLUMNS)], np.float32)
+
+#: What is kept of a tensor beside its statistics.
+WHOLE, SKETCH, STATISTICS = "whole", "sketch", "statistics"
+#: The floating dtypes of which there are sums, by MindSpore's name.
+FLOATS = ("Float32", "BFloat16", "Float16", "Float64")
+#: Rows of floats with fewer columns are stored whole: their sketches would be as large.
+SHORT = 16
+#: Bytes of a tensor that is stored whole, in its own dtype.
+MOST_WHOLE = 4 << 20
+_ITEM_SIZES = {
+    **{"Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Float16": 2, "BFloat16": 2},
+    **{"Int32": 4, "UInt32": 4, "Float32": 4},
+}
+
+_AT_ONCE = 1 << 18  # elements that are summed up at once
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the sketch of a tensor lies, as its record says.
+
+    Attributes:
+        algorithm: its name.
+        block: the columns of one sum; 0 where there are fingerprints alone, as of integers.
+        offset: of its first byte in the file.
+        why: it could not be written, or cannot be read; None if it could.
+    """
+
+    algorithm: str
+    block: int
+    offset: int
+    why: Message | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Place, (self.algorithm, self.block, self.offset, self.why)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sketch:
+    """What is kept of a tensor's rows.
+
+    Attributes:
+        shape: of the tensor.
+        block: the columns of one sum; 0: there are none.
+        fingerprints: uint64 [rows]: xxh3_64 of each row's bytes, in the dtype that was recorded.
+        sums: float32 [rows, blocks]; may be mapped from a file.
+    """
+
+    shape: tuple[int, ...]
+    block: int
+    fingerprints: np.ndarray
+    sums: np.ndarray
+    algorithm: str = ALGORITHM
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return rows_of(self.shape)[0]
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return rows_of(self.shape)[1]
+
+    def coarser(self, block: int) -> Sketch:
+        """Return the sketch with larger blocks, in memory: neighbouring sums are added.
+
+        Args:
+            block: a multiple of the sketch's own.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if block == self.block:
+            return self
+        if self.block == 0 or block % self.block:
+            raise ValueError(message("fault.sketch_blocks", own=self.block, wanted=block))
+        sums = add_neighbours(self.sums, block // self.block)
+        return Sketch(self.shape, block, self.fingerprints, sums, self.algorithm)
+
+
+def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return how many rows and columns a tensor has; one of a single axis is a row."""
+    return (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+
+
+def block_of(columns: int) -> int:
+    """Return how many columns one sum is of, in sketches that are made now."""
+    return COLUMNS if columns < WIDE else 2 * COLUMNS
+
+
+def blocks_of(columns: int, block: int) -> int:
+    """Return how many sums a row has; 0 for a block of 0 columns."""
+    return -(-columns // block) if block else 0
+
+
+def size_of(shape: tuple[int, ...], block: int) -> int:
+    """Return how many bytes the sketch of a tensor takes."""
+    rows, columns = rows_of(shape)
+    return -(-rows * (8 + 4 * blocks_of(columns, block)) // _ALIGNMENT) * _ALIGNMENT
+
+
+def parts_of(buffer: np.ndarray, shape: tuple[int, ...], block: int) -> Sketch:
+    """Return the sketch that lies in a buffer of `size_of` bytes: the fingerprints, then the sums.
+
+    Args:
+        buffer: uint8; the numbers in it are little-endian.
+    """
+    rows, columns = rows_of(shape)
+    blocks = blocks_of(columns, block)
+    fingerprints = buffer[: 8 * rows].view("<u8")
+    sums = buffer[8 * rows : rows * (8 + 4 * blocks)].view("<f4").reshape(rows, blocks)
+    return Sketch(shape, block, fingerprints, sums)
+
+
+def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
+    """Return what `task: sketch` keeps of a tensor beside its statistics.
+
+    Token ids, positions, lengths and masks, which name the rows, are stored whole, and so are rows
+    that are not longer than their sketches, up to `MOST_WHOLE` bytes. Of a tensor without columns
+    or elements, of complex numbers and of fewer than 16 floats of one axis there is nothing more.
+
+    Args:
+        dtype: by MindSpore's name.
+    """
+    if not shape or not dtype or 0 in shape:
+        return STATISTICS
+    is_float = dtype in FLOATS
+    if not is_float and not dtype.startswith(("Int", "UInt", "Bool")):
+        return STATISTICS
+    short = shape[-1] < SHORT
+    if is_float and short and len(shape) == 1:
+        return STATISTICS
+    whole = short if is_float else len(shape) <= 2
+    if whole and math.prod(shape) * _ITEM_SIZES.get(dtype, 8) <= MOST_WHOLE:
+        return WHOLE
+    return SKETCH
+
+
+def block_for(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the block of a tensor's sketch: 0, as there are no sums, unless it is of floats."""
+    return block_of(rows_of(shape)[1]) if dtype in FLOATS else 0
+
+
+def sketch_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = None) -> Sketch:
+    """Return the sketch of a tensor, as `bytes_of` computes it."""
+    made = bytes_of(array, bfloat16=bfloat16, block=block)
+    columns = rows_of(array.shape)[1]
+    if block is None:
+        block = block_of(columns) if bfloat16 or array.dtype.kind == "f" else 0
+    return parts_of(made, array.shape, block)
+
+
+def bytes_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = None) -> np.ndarray:
+    """Return the sketch of a tensor as the file of sketches holds it: uint8; computed by numpy.
+
+    Halves of 64 signed columns are added to each other until one number is left, in float32, of
+    float64 in float64; so the sums are the same bits wherever they are computed.
+
+    Args:
+        array: C-contiguous, not empty. Of integers and bools there are fingerprints alone.
+        bfloat16: whether it holds the bits of bfloat16 as uint16.
+        block: the columns of one sum: 64 times a power of two; None: `block_of` its columns.
+    """
+    is_float = bfloat16 or array.dtype.kind == "f"
+    if block is None:
+        block = block_of(rows_of(array.shape)[1]) if is_float else 0
+    buffer = np.zeros(size_of(array.shape, block), np.uint8)
+    sketch = parts_of(buffer, array.shape, block)
+    rows = array.reshape(sketch.rows, sketch.columns)
+    sketch.fingerprints[:] = [xxhash.xxh3_64_intdigest(row) for row in rows.view(np.uint8)]
+    at_once = max(1, _AT_ONCE // sketch.columns)
+    for start in range(0, sketch.rows if block else 0, at_once):
+        here = rows[start : start + at_once]
+        sums = _sums(bfloat16_bits_to_float32(here) if bfloat16 else here)
+        with np.errstate(over="ignore"):
+            sketch.sums[start : start + at_once] = add_neighbours(sums, block // COLUMNS)
+    return buffer
+
+
+def _sums(rows: np.ndarray) -> np.ndarray:
+    """Return the sums of every 64 columns: float32 or float64 [rows, blocks]."""
+    wide = np.float64 if rows.dtype == np.float64 else np.float32
+    count, columns = rows.shape
+    padded = np.zeros((count, blocks_of(columns, COLUMNS) * COLUMNS), wide)
+    padded[:, :columns] = rows
+    with np.errstate(all="ignore"):
+        found = padded.reshape(count, -1, COLUMNS) * SIGNS.astype(wide)
+        half = COLUMNS
+        while half > 1:
+            half //= 2
+            found = found[..., :half] + found[..., half:]
+    return found[..., 0]
+
+
+def add_neighbours(sums: np.ndarray, count: int) -> np.ndarray:
+    """Return sums over blocks that are `count` times as large: [rows, ceil(blocks / count)].
+
+    They are added one after the other, in the dtype of the sums.
+    """
+    if count == 1:
+        return sums
+    found = sums[:, ::count].copy()
+    with np.errstate(all="ignore"):
+        for other in range(1, count):
+            beside = sums[:, other::count]
+            found[:, : beside.shape[1]] += beside
+    return found
+
+
+def read_sketch(path: str | Path, place: Place, shape: tuple[int, ...]) -> Sketch:
+    """Map the sketch of a tensor into memory, read-only.
+
+    Args:
+        path: the file of sketches.
+        shape: of the tensor.
+
+    Raises:
+        ArrayFileError: it cannot be used; what it says is checked before anything is read.
+    """
+    if place.why is not None:
+        raise ArrayFileError(place.why)
+    if place.algorithm != ALGORITHM:
+        raise ArrayFileError.saying("unread.sketch_algorithm", held=place.algorithm[:80])
+    known = place.block == 0 or (COLUMNS <= place.block <= _LARGEST_BLOCK)
+    if not known or place.block & (place.block - 1):
+        raise ArrayFileError.saying("unread.sketch_block", held=place.block)
+    size = size_of(shape, place.block)
+    if size > bounds.TENSOR:
+        most = bounds.in_bytes(bounds.TENSOR)
+        raise ArrayFileError.saying("unread.too_much_data", size=size, most=most)
+    if place.offset < len(HEAD) or place.offset % _ALIGNMENT:
+        raise ArrayFileError.saying("unread.sketch_offset", offset=place.offset)
+    return parts_of(open_part(path, HEAD, place.offset, size), shape, place.block)
