@@ -17,7 +17,7 @@ from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
-from mindrlhf_msprobe.phases import Phase, phase_table
+from mindrlhf_msprobe.phases import GENERATE, Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
 from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.storage import layout
@@ -25,7 +25,10 @@ from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
 
 if TYPE_CHECKING:
+    from mindspore import nn
+
     from mindrlhf_msprobe.demo.fault import Fault
+    from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
 DEFAULT_CELL = ("reference_compute_log_prob", "model.layers.1.feed_forward.w2")
 EXAMPLE = "ppo_demo.yaml"
@@ -277,8 +280,8 @@ class _PhaseNote:
         self.open_phase: str | None = None
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        with self._probe.phase(name):
+    def phase(self, name: str, **how: Any) -> Iterator[None]:
+        with self._probe.phase(name, **how):
             self.open_phase = name
             try:
                 yield
@@ -301,7 +304,7 @@ def _check_training(plan: DemoPlan) -> None:
     try:
         trainer = PPOTrainer(plan.trainer_config, Probe(), plan.seed)
         if plan.phase is not None:
-            find_cell(trainer.networks[plan.phase.role], plan.cell)
+            find_cell(_network_of(trainer, plan.phase), plan.cell)
         trainer.make_experience()
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UsageError.saying("demo.cannot_build", error=error) from error
@@ -319,12 +322,16 @@ def _train(
         planted = None
         if fault is not None and plan.phase is not None:
             planted = fault.plant(
-                trainer.networks[plan.phase.role],
+                _network_of(trainer, plan.phase),
                 lambda: note.open_phase == fault.phase and trainer.global_step >= fault.from_step,
             )
         trainer.train(plan.steps, lambda step, _: on_step(step + 1))
     if planted is not None and not planted.calls:
         raise UsageError(_never_ran(plan, dump_path))
+
+
+def _network_of(trainer: PPOTrainer, phase: Phase) -> nn.Cell:
+    return trainer.rollout if phase.name == GENERATE else trainer.networks[phase.role]
 
 
 def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:

@@ -16,6 +16,7 @@ from mindspore import Tensor, nn, ops
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.demo import task
 from mindrlhf_msprobe.demo.networks import build_networks
+from mindrlhf_msprobe.demo.rollout import BUCKET, RolloutNetwork
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class PPOTrainer:
             seq_length=task.PROMPT_LENGTH + self.rl["response_length"],
             seed=seed,
         )
+        self.rollout = RolloutNetwork(self.networks["actor"].config)
+        self.synchronise()
         self.actor_optimizer = build_optimizer(self.networks["actor"], config["actor_config"])
         self.critic_optimizer = build_optimizer(self.networks["critic"], config["critic_config"])
         self.actor_loss_and_gradients = ms.value_and_grad(
@@ -123,6 +126,7 @@ class PPOTrainer:
 
         self.probe.step()
         self.global_step += 1
+        self.synchronise()
 
         loss, kl_loss, critic_loss = np.mean(losses, axis=0).tolist()
         return {
@@ -132,6 +136,10 @@ class PPOTrainer:
             "critic_loss": critic_loss,
         }
 
+    def synchronise(self) -> None:
+        """Bring the rollout network's weights up to date with the actor's."""
+        self.rollout.synchronise(self.networks["actor"])
+
     def make_experience(self) -> tuple[ActorBatch, CriticBatch, float]:
         """Let the actor answer a batch of prompts, and score the answers with every network.
 
@@ -140,11 +148,12 @@ class PPOTrainer:
         """
         prompts = task.sample_prompts(self.rl["batch_size"], self.rng)
 
-        with self.probe.phase("actor_generate_sequences"):
-            tokens = self.generate(prompts)
+        with self.probe.phase("actor_generate_sequences", model=self.rollout):
+            tokens, rollout_log_prob = self.generate(prompts)
         responses = [task.decode(row) for row in tokens[:, task.PROMPT_LENGTH :].tolist()]
         mask = response_mask(tokens[:, task.PROMPT_LENGTH :])
         self.probe.save_data({"prompts": prompts, "responses": responses})
+        self.probe.save_data("rollout_log_prob", rollout_log_prob)
 
         with self.probe.phase("actor_compute_log_prob"):
             old_log_prob = self.compute_log_prob(self.networks["actor"], Tensor(tokens))
@@ -171,26 +180,49 @@ class PPOTrainer:
         critic_batch = CriticBatch(tokens, mask, values.asnumpy(), returns)
         return actor_batch, critic_batch, float(rewards.mean())
 
-    def generate(self, prompts: list[str]) -> np.ndarray:
-        """Sample an answer to each prompt, one token of all answers with each pass of the actor.
+    def generate(self, prompts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Sample an answer to each prompt.
 
-        The sampling is the Gumbel-max trick: the argmax of logits plus Gumbel noise is distributed
-        as their softmax.
+        The first pass of the rollout network takes the prompts, which fills its cache; each further
+        one takes the last token of all answers. An answer that has ended goes on with END.
 
         Returns:
-            Prompts and responses as tokens, int32 [batch, prompt_length + response_length].
+            Prompts and responses as tokens, int32 [batch, prompt_length + response_length], and the
+            log-probabilities of the responses' tokens, float32 [batch, response_length].
         """
-        seq_length = task.PROMPT_LENGTH + self.rl["response_length"]
-        tokens = np.full((len(prompts), seq_length), task.END, np.int32)
-        tokens[:, : task.PROMPT_LENGTH] = [task.encode(prompt) for prompt in prompts]
+        prompt_tokens = np.array([task.encode(prompt) for prompt in prompts], np.int32)
+        tokens, positions = left_padded(prompt_tokens)
+        lengths = np.full(len(prompts), task.PROMPT_LENGTH, np.int32)
         ended = np.zeros(len(prompts), bool)
-        for position in range(task.PROMPT_LENGTH, seq_length):
-            logits = self.networks["actor"](Tensor(tokens))[0].asnumpy()[:, position - 1]
-            noise = self.rng.gumbel(size=logits.shape)
-            sampled = np.argmax(logits / self.rl["temperature"] + noise, axis=-1)
-            tokens[:, position] = np.where(ended, task.END, sampled)
+        responses, log_probs = [], []
+        self.rollout.clear_cache()
+        for _ in range(self.rl["response_length"]):
+            logits = self.rollout(Tensor(tokens), Tensor(positions), Tensor(lengths))
+            sampled, log_prob = self.sample(logits[:, -1], ended)
             ended |= sampled == task.END
-        return tokens
+            tokens, positions = sampled[:, None], positions[:, -1:] + 1
+            lengths = lengths + np.where(ended, 0, 1).astype(np.int32)
+            responses.append(sampled)
+            log_probs.append(log_prob)
+        return np.column_stack([prompt_tokens, *responses]), np.column_stack(log_probs)
+
+    def sample(self, logits: Tensor, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw the next token of each answer.
+
+        The sampling is the Gumbel-max trick: the argmax of log-probabilities plus Gumbel noise is
+        distributed as they say.
+
+        Args:
+            logits: float32 [batch, vocab_size].
+            ended: which answers get END, bool [batch].
+
+        Returns:
+            The tokens, int32 [batch], and their log-probabilities, float32 [batch].
+        """
+        log_probs = ops.log_softmax(logits / self.rl["temperature"], -1).asnumpy()
+        sampled = np.argmax(log_probs + self.rng.gumbel(size=log_probs.shape), axis=-1)
+        tokens = np.where(ended, task.END, sampled).astype(np.int32)
+        return tokens, log_probs[np.arange(len(tokens)), tokens]
 
     def compute_log_prob(self, network: nn.Cell, tokens: Tensor) -> Tensor:
         """Return the log-probabilities of the response's tokens, float32 [batch, response_length].
@@ -284,6 +316,21 @@ def build_optimizer(network: nn.Cell, config: Mapping[str, Any]) -> nn.Optimizer
         learning_rate=config["learning_rate"],
         weight_decay=config["weight_decay"],
     )
+
+
+def left_padded(tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pad prompts on the left to a multiple of BUCKET tokens.
+
+    Args:
+        tokens: int32 [batch, prompt_length].
+
+    Returns:
+        Tokens and their positions, from 0 on behind the padding; int32 [batch, padded length].
+    """
+    batch, length = tokens.shape
+    padding = ((0, 0), (-length % BUCKET, 0))
+    positions = np.tile(np.arange(length, dtype=np.int32), (batch, 1))
+    return np.pad(tokens, padding, constant_values=task.END), np.pad(positions, padding)
 
 
 def response_mask(responses: np.ndarray) -> np.ndarray:

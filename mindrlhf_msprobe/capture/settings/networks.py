@@ -20,6 +20,7 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.framework.private import parameters_of
 from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.attributes import (
+    PLAIN_TYPES,
     cell_attributes,
     is_optimizer,
     learning_rates,
@@ -232,7 +233,11 @@ class _Cell:
         """Return the attributes that are other ones than at the last look."""
         before, self.values = self.values, self.read()
         triples = zip(self._names, before, self.values)
-        return [(name, value) for name, old, value in triples if value is not old and value != old]
+        return [
+            (name, value)
+            for name, old, value in triples
+            if value is not old and _differ(name, value, old)
+        ]
 
 
 class _Network:
@@ -303,7 +308,7 @@ class _Network:
         self.step = step
         noted = False
         for cell in self._cells_looked:
-            if cell.read() == cell.values:
+            if all(map(operator.is_, cell.read(), cell.values)):
                 continue
             for name, value in cell.changed():
                 count = self._counts.get((cell.name, name), 0)
@@ -334,6 +339,13 @@ class _Network:
             if around is not None and training is not modes[around]
         }
         return {"training": self.training, **({"others": others} if others else {})}
+
+
+def _differ(name: str, value: Any, old: Any) -> bool:
+    """Return whether an attribute has another value; of what is none that can be shown, no."""
+    if type(value) not in PLAIN_TYPES or type(old) not in PLAIN_TYPES:
+        value, old = plain_value(name, value), plain_value(name, old)
+    return bool(value != old)
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -155,6 +155,23 @@ def test_what_changes_is_noted_with_its_step(key_data_probe: MakeProbe) -> None:
     ]
 
 
+def test_an_attribute_that_becomes_a_tensor_hides_no_change(key_data_probe: MakeProbe) -> None:
+    """None when the network first runs, later a tensor of many elements: a key-value cache, say."""
+    network = PolicyLoss()
+    network.cache = None
+    probe = key_data_probe(strict=True)
+    probe.watch(actor=network)
+    for step in range(4):
+        network.beta = 0.3 if step == 3 else 0.1
+        with probe.phase("actor_update"):
+            network.cache = tensor(2, 3 + step)
+        probe.step()
+    found = sections(probe)
+    changes = [(c["step"], c["name"], c["value"]) for c in found["networks"][0]["changes"]]
+    assert changes == [(1, "cache", None), (3, "beta", 0.3)]
+    assert found["lost"] == {}
+
+
 def test_a_learning_rate_is_noted_in_the_step_it_was_set_in(
     key_data_probe: MakeProbe,
 ) -> None:
