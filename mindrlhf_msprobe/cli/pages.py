@@ -16,7 +16,7 @@ def check_page(file: str, runs: Sequence[str]) -> None:
     """Refuse a page that cannot be written, before anything is read.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 or bokeh is not installed.
         RunError: the file is a directory, something else than a page, or lies inside a run.
     """
     from mindrlhf_msprobe.errors import RunError

@@ -18,6 +18,17 @@ SCREENSHOTS = "MSPROBE_SCREENSHOTS"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60  # that a page may take, on a machine that does much else
 MOST_HIGH = 6000  # pixels of a picture
+#: Where in the window a point of the first chart lies, of which bokeh knows the scales.
+POINT = """
+([x, y]) => {
+    const view = Bokeh.index[Bokeh.documents[0].roots()[0].id].child_views[0];
+    view.el.scrollIntoView({block: "center"});
+    const {frame} = view, {left, top} = view.el.getBoundingClientRect();
+    const {top: high, height} = frame.bbox, share = {top: 0.03, foot: 0.97}[y];
+    return [left + frame.x_scale.compute(x),
+        top + (share === undefined ? frame.y_scale.compute(y) : high + share * height)];
+}
+"""
 
 
 def chromium() -> str:
@@ -88,6 +99,21 @@ class Opened:
         self.page.locator(selector).first.click()
         return self.drawn()
 
+    def point_at(self, x: float, y: float | str) -> str:
+        """Move the mouse to a point of the first chart; return what is told there.
+
+        Args:
+            y: a value, or `top` or `foot`, where findings and values without a height are marked.
+        """
+        self.page.mouse.move(*self.page.evaluate(POINT, [x, y]))
+        return self.text("#course .tip")
+
+    def click_here(self) -> Opened:
+        """Click where the mouse is, and wait until the view is drawn."""
+        self.page.mouse.down()
+        self.page.mouse.up()
+        return self.drawn()
+
     def text(self, selector: str = "body") -> str:
         """Return the text that is seen of the first element of a selector."""
         return str(self.page.locator(selector).first.inner_text())
@@ -144,10 +170,12 @@ class Browser:
         height: int = 900,
         dark: bool = False,
         locale: str = "en-US",
+        cut: bool = False,
     ) -> Iterator[Opened]:
         """Open a file as a double click does, and close it again.
 
-        Nothing of what a page must not do may have happened meanwhile.
+        Nothing of what a page must not do may have happened meanwhile. A file that was cut off
+        draws no view.
         """
         context = self._chromium.new_context(
             viewport={"width": width, "height": height},
@@ -157,7 +185,9 @@ class Browser:
         )
         try:
             opened = Opened(context, path.resolve().as_uri())
-            yield opened.go(fragment)
+            if cut:
+                opened.page.goto(path.resolve().as_uri())
+            yield opened if cut else opened.go(fragment)
             opened.nothing_forbidden()
         finally:
             context.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +73,13 @@ def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
         lang: `en` or `zh`, in which it opens; None: the one that was chosen, else the locale's.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 or bokeh is not installed.
         OSError: the file cannot be written.
     """
     require_libraries()
     blocks = Blocks()
     head = _head(shown, blocks, lang or language())
-    return write_atomic(path, [_rendered(head, blocks).encode("utf-8", "replace")])
+    return write_atomic(path, [_rendered(head, blocks)])
 
 
 def is_page(path: Path) -> bool:
@@ -94,16 +95,14 @@ def require_libraries() -> None:
     """Refuse to begin without what writes a page.
 
     Raises:
-        UsageError: jinja2 or plotly is not installed.
+        UsageError: jinja2 or bokeh is not installed.
     """
-    for name in ("jinja2", "plotly"):
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise UsageError.saying("report.not_installed", why=str(error)) from None
+    for name in ("jinja2", "bokeh"):
+        if find_spec(name) is None:
+            raise UsageError.saying("report.not_installed", why=name)
 
 
-def _rendered(head: dict[str, Any], blocks: Blocks) -> str:
+def _rendered(head: dict[str, Any], blocks: Blocks) -> bytes:
     import jinja2
 
     static = files("mindrlhf_msprobe.report.page") / "static"
@@ -113,19 +112,29 @@ def _rendered(head: dict[str, Any], blocks: Blocks) -> str:
     blocks.json("head", head)
     blocks.text("library", _library())
     nonce = secrets.token_urlsafe(16)
-    return template.render(
-        title=head["title"],
-        lang=head["lang"],
-        nonce=nonce,
-        csp=_CSP.format(nonce=nonce),
-        style=(static / "style.css").read_text("utf-8"),
-        scripts=[(static / name).read_text("utf-8") for name in scripts],
-        blocks=[*blocks],
-    )
+    shown = {
+        **{"title": head["title"], "lang": head["lang"], "nonce": nonce},
+        "csp": _CSP.format(nonce=nonce),
+        "style": (static / "style.css").read_text("utf-8"),
+        "scripts": [(static / name).read_text("utf-8") for name in scripts],
+        "blocks": [*blocks],
+        "needs_script": spoken("report.needs_script"),
+    }
+    page, size = b"", -1
+    while len(page) != size:  # the page says how many bytes it has, which are bytes of it
+        size = len(page)
+        loading = spoken("report.loading", size=size)
+        page = template.render(loading=loading, **shown).encode("utf-8", "replace")
+    return page
 
 
 def _library() -> str:
-    return (files("plotly") / "package_data" / "plotly.min.js").read_text("utf-8")
+    """Return bokeh's script; the package itself takes long to import, and is not needed."""
+    spec = find_spec("bokeh")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    (place, *_) = spec.submodule_search_locations
+    return (Path(place) / "server" / "static" / "js" / "bokeh.min.js").read_text("utf-8")
 
 
 def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:

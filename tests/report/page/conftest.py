@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from helpers.browser import Browser, browser
+from helpers.browser import Browser, Opened, browser
 from helpers.odd_runs import Make
+from helpers.real_pairs import record_pair
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.findings import Comparison
 
 
 class Page(NamedTuple):
@@ -42,3 +45,30 @@ def page_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Make], Page]:
         return made[make]
 
     return write
+
+
+def real(root: Path) -> tuple[Path, Path]:
+    """A tiny decoder, with full tensors."""
+    return record_pair(root, "tensor")
+
+
+@pytest.fixture(scope="session")
+def decoder(page_of: Callable[[Make], Page]) -> tuple[Page, Comparison]:
+    """Return the page of a real network, its runs, and what comparing them says."""
+    pytest.importorskip("mindspore")
+    page = page_of(real)
+    return page, compare_runs(*page.runs)
+
+
+@pytest.fixture(scope="module")
+def window(chromium: Browser, decoder: tuple[Page, Comparison]) -> Iterator[Opened]:
+    """Return a window that stays open: opening one takes longer than most tests."""
+    with chromium.open(decoder[0].file) as page:
+        yield page
+
+
+@pytest.fixture
+def opened(window: Opened) -> Iterator[Opened]:
+    """Return the page of a real network, open as a double click opens it."""
+    yield window.go("")
+    window.nothing_forbidden()

@@ -57,6 +57,10 @@ def test_hostile_texts_stay_texts(chromium, page_of):
             opened.drawn()
             assert opened.page.evaluate(ATTRIBUTES) == []
             assert opened.page.evaluate(f"window.{ATTACKED}") is None, view
+            if view == "course":
+                series = opened.page.evaluate("report.block('course')")["groups"][0]["series"][0]
+                told = opened.point_at(series["steps"][0], series["values"][0])
+                assert series["label"][:20] in told
         assert opened.page.locator("iframe, object, embed, base, form").count() == 0
 
 
@@ -120,3 +124,17 @@ def test_a_long_name_can_be_seen_whole(chromium, page_of):
         assert LONG not in opened.text()
         opened.page.locator("#text button.more").first.click()
         assert LONG in opened.text()
+
+
+def test_a_page_that_was_cut_off_says_how_long_it_should_be(chromium, page_of, tmp_path):
+    """Wherever it was cut: in its data, between its scripts, in the last one; a whole one not."""
+    whole = page_of(ODD["one_step"]).file
+    page, cut = whole.read_bytes(), tmp_path / "report.html"
+    scripts = page.index(b"<script nonce")
+    for size in (page.index(b'id="data-') + 50, scripts - 500, scripts + 9000, len(page) - 200):
+        cut.write_bytes(page[:size])
+        with chromium.open(cut, cut=True) as opened:
+            assert f"it should have {len(page)} bytes" in opened.text("#app"), size
+            assert f"应有 {len(page)} 字节" in opened.text("#app")
+    with chromium.open(whole) as opened:
+        assert "bytes. Copy it again" not in opened.text()

@@ -22,7 +22,7 @@ from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.records import direction_of
 
-pytest.importorskip("plotly")
+pytest.importorskip("bokeh")
 pytest.importorskip("jinja2")
 
 

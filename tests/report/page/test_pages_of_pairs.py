@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from helpers.browser import Opened
-from helpers.real_pairs import record_pair
+from helpers.odd_runs import ODD
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
@@ -21,11 +21,6 @@ SIDES = {"A": 0, "B": 1}
 FIELDS = {"max": "max", "min": "min", "mean": "mean", "norm": "norm"}
 
 
-def real(root):
-    """A tiny decoder, with full tensors."""
-    return record_pair(root, "tensor")
-
-
 def two_ranks(root):
     """Three steps of two ranks; from step 1 on a cell of rank 1 is faulty."""
     fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1, rank=1)
@@ -33,28 +28,6 @@ def two_ranks(root):
     return record_training(root / "a", **sizes), record_training(
         root / "b", faults=[fault], **sizes
     )
-
-
-@pytest.fixture(scope="module")
-def decoder(page_of):
-    """Return the page of a real network, its runs, and what comparing them says."""
-    pytest.importorskip("mindspore")
-    page = page_of(real)
-    return page, compare_runs(*page.runs)
-
-
-@pytest.fixture(scope="module")
-def window(chromium, decoder):
-    """Return a window that stays open: opening one takes longer than most tests."""
-    with chromium.open(decoder[0].file) as page:
-        yield page
-
-
-@pytest.fixture
-def opened(window):
-    """Return the page of a real network, open as a double click opens it."""
-    yield window.go("")
-    window.nothing_forbidden()
 
 
 @pytest.fixture
@@ -307,14 +280,42 @@ def test_the_course_is_that_of_the_runs(decoder, opened):
     """The points of the loss of both sides are those that were saved."""
     page, _ = decoder
     opened.go("view=course")
-    drawn = opened.page.locator("#course [data-chart]").first.evaluate(
-        "chart => chart.data.filter(t => t.mode.includes('line')).map(t => [...t.y])"
-    )
+    drawn = opened.page.evaluate(DRAWN)
     saved = []
     for run in map(open_run, page.runs):
         saved.append([run.key_data("loss", step=step)[0].value for step in run.steps])
     assert saved[0] in drawn
     assert saved[1] in drawn
+
+
+#: The values of all lines that the chart library draws.
+DRAWN = """
+Bokeh.documents.flatMap(document => [...document.all_models])
+    .filter(model => model.type === "GlyphRenderer" && model.glyph.type === "MultiLine")
+    .flatMap(lines => [...lines.data_source.data.ys].map(line => [...line]))
+"""
+
+
+def test_the_mouse_tells_a_point_and_picks_its_step(decoder, opened):
+    """Both runs' values, to the digits that tell them apart; a click goes to step and rank."""
+    page, _ = decoder
+    opened.go("view=course&step=0")
+    label = opened.values("#course [data-chart]", "data-chart")[0]
+    saved = [open_run(run).key_data(label, step=1)[0].value for run in page.runs]
+    told = opened.point_at(1, float(saved[0]))
+    assert told.startswith(f"A (baseline) · {label} · rank 0 · step 1")
+    assert float(told.splitlines()[0].split(": ")[1].replace("−", "-")) == pytest.approx(saved[0])
+    assert "step=1&rank=0" in opened.click_here().fragment
+    assert picked(opened) == [("1", "0")]
+
+
+def test_findings_and_values_without_a_height_are_marked(chromium, page_of):
+    """At the top of a chart the finding, which a click leads to; at its foot NaN and Inf."""
+    with chromium.open(page_of(ODD["not_finite"]).file, "view=course") as opened:
+        (finding, *_) = opened.page.evaluate("report.block('findings')")
+        assert "Inf" in opened.point_at(finding["link"]["step"], "foot")
+        assert finding["rule"] in opened.point_at(finding["link"]["step"], "top")
+        assert f"finding={finding['id']}" in opened.click_here().fragment
 
 
 def test_texts_of_both_sides_stand_side_by_side(opened):
@@ -335,67 +336,6 @@ def test_pictures(chromium, decoder, tmp_path, width, theme):
                 opened.click("#answer-place")
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, view
             assert opened.screenshot(f"{view}_{width}_{theme}", tmp_path).stat().st_size > 10_000
-
-
-def test_it_can_be_printed(opened):
-    """On paper there are pages with something on them, and the buttons are not."""
-    opened.go("view=where")
-    assert len(opened.page.pdf()) > 10_000
-    opened.page.emulate_media(media="print")
-    assert not opened.page.locator("#theme").is_visible()
-
-
-@pytest.fixture
-def printed(opened):
-    """Return a function that shows a view as it stands on paper."""
-
-    def show(fragment):
-        opened.go(fragment)
-        opened.page.set_viewport_size({"width": 720, "height": 1000})
-        opened.drawn().page.emulate_media(media="print")
-        opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        wide = "all => Math.max(0, ...all.map(e => e.scrollWidth - e.clientWidth))"
-        assert opened.page.locator(".on-paper, .on-paper table").evaluate_all(wide) == 0
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= 720
-        return opened
-
-    yield show
-    opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert opened.page.locator(".on-paper").count() == 0
-    opened.page.emulate_media(media="screen")
-    opened.page.set_viewport_size({"width": 1280, "height": 900})
-    opened.drawn()
-
-
-def test_all_charts_are_printed(printed):
-    """Also those that nobody has scrolled to or unfolded."""
-    shown = printed("view=course")
-    quantities = "report.block('course').then(({groups}) => groups.map("
-    quantities += "g => new Set(g.series.map(s => s.label)).size))"
-    assert shown.page.locator("#course .on-paper svg").count() == min(
-        60, sum(shown.page.evaluate(quantities))
-    )
-    assert shown.page.locator("#course .on-paper svg path[d^=M]").count() > 1
-    assert not shown.page.locator("#course .on-screen").is_visible()
-
-
-def test_rows_of_records_are_printed_whole(printed):
-    """As many as are said, under their whole names."""
-    shown = printed("view=records&scope=all")
-    count = int(shown.text("#records .told").split()[0])
-    names = shown.texts("#records .on-paper td[data-column=record]")
-    assert len(names) == min(count, 500)
-    if count > 500:
-        assert f"the first 500 of {count}" in shown.text("#records .on-paper p")
-    assert not any("…" in name for name in names)
-
-
-def test_a_map_is_printed_with_all_its_columns(printed):
-    """Those of the screen, though paper is less wide."""
-    shown = printed("view=where&columns=phases")
-    heads = shown.page.locator("#where .heat .head").all_text_contents()
-    assert shown.texts("#where .on-paper .paper-heads span") == heads
-    assert shown.page.locator("#where .on-paper .paper-row").count() > 2
 
 
 def test_an_error_that_arose_in_a_cell_is_told_so(opened):

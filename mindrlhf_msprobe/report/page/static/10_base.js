@@ -55,8 +55,9 @@
   // -- elements --------------------------------------------------------------------------------
 
   /**
-   * Make an element. `given`: class, text, on: {event: function}, style: {property: value},
-   * anything else is an attribute. Children: elements, texts, null.
+   * Make an element. `given`: class, text, on: {event: function}, style: {property: value}, colour:
+   * {property: function that returns it of the theme}, anything else is an attribute. Children:
+   * elements, texts, null.
    */
   R.el = function (tag, given, ...children) {
     const made = document.createElement(tag);
@@ -68,10 +69,25 @@
         for (const [event, call] of Object.entries(value)) made.addEventListener(event, call);
       else if (name === "style")
         for (const [property, set] of Object.entries(value)) made.style.setProperty(property, set);
+      else if (name === "colour")
+        R.coloured(made, () => {
+          for (const [property, of] of Object.entries(value)) made.style.setProperty(property, of());
+        });
       else made.setAttribute(name, value === true ? "" : String(value));
     }
     R.add(made, children);
     return made;
+  };
+
+  const paints = new WeakMap();
+  /** Paint what has colours of the theme now, and when the page is printed. */
+  R.coloured = function (element, paint) {
+    element.dataset.coloured = "";
+    paints.set(element, paint);
+    paint();
+  };
+  R.paintAgain = function () {
+    for (const element of document.querySelectorAll("[data-coloured]")) paints.get(element)();
   };
 
   R.add = function (parent, children) {

@@ -33,22 +33,19 @@
 
   R.placeBlock = (step, rank) => R.block(`place-${step}-${rank}`);
 
-  let plotly = null;
+  let library = null;
   /** Return the promise of the chart library, null where the page has none. */
   R.charts = function () {
-    plotly = plotly || R.block("library").then((text) => {
+    library = library || R.block("library").then((text) => {
       if (text === null) return null;
       const script = document.createElement("script");
       script.nonce = R.nonce;
       script.textContent = text;
       document.head.append(script);
       decoded.delete("library");
-      return window.Plotly;
+      window.Bokeh.set_log_level("warn");
+      return window.Bokeh;
     });
-    return plotly;
+    return library;
   };
-
-  /** Return a text as the chart library shows it as it is: it reads some HTML. */
-  R.plain = (text) => R.isolated(R.cut(R.visible(text), 60)
-    .replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"));
 })();

@@ -31,6 +31,9 @@
   R.colourOfPart = (part) => css(between(part));
   R.colourOfNaN = () => css(others().nan);
   R.colourOfZero = () => css(others().zero);
+  /** Return the whole scale, as a background. */
+  R.colourOfAll = () => "linear-gradient(90deg, " +
+    Array.from({ length: 9 }, (_, i) => css(between(i / 8))).join(", ") + ")";
 
   // -- codes of heat maps ----------------------------------------------------------------------
 
@@ -102,11 +105,10 @@
     if (measure.scale === "status")
       return R.el("div", { class: "legend" }, R.STATUSES.map((name, code) =>
         sample(scale.colour(code), R.w("status_" + name), GLYPHS[code])));
-    const ramp = Array.from({ length: 9 }, (_, i) => css(between(i / 8))).join(", ");
     return R.el("div", { class: "legend" },
       sample(own.zero, R.w("zero")),
       R.el("span", { class: "sample" }, (scale.fixed ? "≤ " : "") + R.num(scale.low, 2),
-        R.el("i", { class: "ramp", style: { background: `linear-gradient(90deg, ${ramp})` } }),
+        R.el("i", { class: "ramp", colour: { background: R.colourOfAll } }),
         (scale.fixed ? "≥ " : "") + R.num(scale.high, 2)),
       measure.scale === "log" && sample(own.nan, arises(measure, NAN) ? R.w("arose_here")
         : "NaN, Inf", scale.mark(NAN)),
@@ -114,11 +116,12 @@
   };
 
   R.swatch = function (value) {
-    const colour = R.colourOfDistance(value);
-    const finite = !R.known(value) || Number.isFinite(R.number(value));
+    const known = R.known(value);
+    const finite = !known || Number.isFinite(R.number(value));
     return R.el("i", {
-      class: "swatch" + (colour ? "" : " empty"), "aria-hidden": "true",
-      text: finite ? "" : "×", style: colour ? { background: colour } : {},
+      class: "swatch" + (known ? "" : " empty"), "aria-hidden": "true",
+      text: finite ? "" : "×",
+      colour: known ? { background: () => R.colourOfDistance(value) } : null,
     });
   };
 

@@ -108,12 +108,12 @@
     canvas.height = high * tall * ratio;
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    values.forEach((value, i) => {
+    R.coloured(canvas, () => values.forEach((value, i) => {
       pen.fillStyle = value === 0 ? R.colourOfZero() : !Number.isFinite(value) ? R.colourOfNaN()
         : R.colourOfPart(top > low ? (Math.log2(value) - low) / (top - low) : 1);
       const gap = size > 5 && tall > 5 ? 1 : 0;
       pen.fillRect((i % wide) * size, Math.floor(i / wide) * tall, size - gap, tall - gap);
-    });
+    }));
     const [allRows, allColumns] = rows.of || rows.shape;
     const axes = rows.axes ? R.t(rows.axes) : R.w("error_axes", { rows: allRows, columns: allColumns });
     const span = (i, count, all) => {
@@ -132,8 +132,7 @@
     });
     return el("figure", null, el("figcaption", { text: R.w("error_map") }), canvas,
       known.length > 0 && el("p", { class: "faint" }, R.num(2 ** low, 2), " ",
-        el("i", { class: "ramp", style: { background: "linear-gradient(90deg, " +
-          [0, 1, 2, 3, 4].map((i) => R.colourOfPart(i / 4)).join(", ") + ")" } }), " ",
+        el("i", { class: "ramp", colour: { background: R.colourOfAll } }), " ",
         R.num(2 ** top, 2)), told);
   }
 

@@ -12,44 +12,6 @@
   let serial = 0;
   let shown = null;
 
-  function look() {
-    const style = getComputedStyle(document.documentElement);
-    const value = (name) => style.getPropertyValue(name).trim();
-    return {
-      ink: value("--ink"), faint: value("--faint"), line: value("--line"), page: value("--panel"),
-      a: value("--side-a"), b: value("--side-b"), mark: value("--bad"),
-      size: parseFloat(style.fontSize) * 0.86,
-    };
-  }
-
-  const CONFIG = { displayModeBar: false, displaylogo: false, responsive: true, showTips: false };
-
-  function layout(own, more) {
-    const axis = {
-      gridcolor: own.line, zerolinecolor: own.faint, linecolor: own.line, automargin: true,
-      exponentformat: "e", minexponent: 4, tickfont: { color: own.faint },
-    };
-    const made = {
-      font: { family: "system-ui, sans-serif", size: own.size, color: own.ink },
-      paper_bgcolor: own.page, plot_bgcolor: own.page, margin: { l: 58, r: 12, t: 8, b: 34 },
-      hovermode: "closest", showlegend: false, ...more,
-    };
-    for (const name of ["xaxis", "yaxis", "yaxis2", "yaxis3"])
-      if (made[name]) made[name] = { ...axis, ...made[name] };
-    return made;
-  }
-
-  async function draw(box, traces, shape) {
-    const plotly = await R.charts();
-    if (!plotly) {
-      R.clear(box, R.missing(R.w("no_library")));
-      return null;
-    }
-    if (!box.isConnected) return null;
-    await plotly.newPlot(box, traces, shape, CONFIG);
-    return plotly;
-  }
-
   // -- one group -------------------------------------------------------------------------------
 
   const nameOf = (series) => [series.label, series.statistic, series.phase, R.w("rank_n", { number: series.rank })]
@@ -88,41 +50,35 @@
     return Number.isFinite(number) ? number : null;
   });
 
-  function traceOf(series, own, axis, plain) {
+  /** Return a line as charts take it. */
+  function lineOf(series, side) {
     const mine = series.rank === R.state.rank;
-    const [side, name] = [plain ? "B − A" : R.sideName(series.side), R.plain(nameOf(series))];
-    const color = plain ? own.ink : series.side === "B" ? own.b : own.a;
     return {
-      type: "scatter", mode: series.steps.length < 60 ? "lines+markers" : "lines",
-      x: across(series), y: finite(series.values), yaxis: axis, connectgaps: false,
-      line: { color, width: mine && !series.statistic ? 2.2 : 1, dash: series.side === "B" && !plain ? "dash" : "solid" },
-      marker: { size: 5, symbol: series.side === "B" && !plain ? "square-open" : "circle", color },
-      opacity: mine ? 1 : 0.45,
-      // A template reads names in braces: texts of a dump stand in `text` only.
-      hovertemplate: "%{text}<extra></extra>",
-      text: series.steps.map((step, i) => `${side} · ${name}<br>${R.w("step_n", { number: step })}` +
-        (series.micro_steps ? ` · ${R.w("micro_step_n", { number: save(series, i) })}` : "") +
-        `: ${R.num(R.number(series.values[i]), 9)}`),
-      customdata: series.steps.map((step) => [step, series.rank]),
+      x: across(series), y: finite(series.values), side, mine, strong: mine && !series.statistic,
     };
   }
 
-  /** NaN and Inf have no height: crosses at the foot of the picture. */
-  function crosses(group, own) {
-    const x = [], text = [];
-    for (const series of group)
-      series.values.forEach((value, i) => {
-        if (typeof value !== "string" && !(typeof value === "number" && !Number.isFinite(value)))
-          return;
-        x.push(series.steps[i]);
-        text.push(R.plain(`${R.num(value)} · ${R.sideName(series.side)} · ${nameOf(series)}`));
-      });
-    return x.length ? [{
-      type: "scatter", mode: "markers", x, y: x.map(() => 0.02), yaxis: "y3", text,
-      marker: { symbol: "x", size: 8, color: own.mark, line: { width: 1, color: own.page } },
-      hovertemplate: "step %{x}: %{text}<extra></extra>",
-    }] : [];
+  const lineOfSide = (series) => lineOf(series, series.side === "B" ? "b" : "a");
+
+  /** Return what is told of the values of a line; a click goes to their step and rank. */
+  function pointsOf(series, side) {
+    return across(series).map((x, i) => {
+      const [step, value] = [series.steps[i], R.number(series.values[i])];
+      const high = Number.isFinite(value);
+      return (high || lost(series.values[i])) && {
+        x: high ? x : step, y: value, atFoot: !high,
+        told: () => [side, " · ", R.data(nameOf(series), 60), " · ", R.w("step_n", { number: step }),
+          series.micro_steps && " · " + R.w("micro_step_n", { number: save(series, i) }),
+          ": " + R.num(series.values[i], 9)],
+        call: () => R.go({ step, rank: series.rank }),
+      };
+    }).filter(Boolean);
   }
+
+  // NaN and Inf have no height: crosses at the foot of the picture.
+  const lost = (value) => R.known(value) && !Number.isFinite(R.number(value));
+  const lostOf = (group) => group.flatMap((one) =>
+    one.steps.filter((_, i) => lost(one.values[i])));
 
   const lastOf = (finding) => Math.max(finding.link.step, finding.last_step ?? finding.link.step);
 
@@ -133,85 +89,42 @@
     return findings.filter((one) => one.link.step <= high && lastOf(one) >= low && holds(one));
   }
 
-  /** Found several times: a light bar from the first step to the last. */
-  function repeated(findings, own) {
-    return findings.filter((one) => lastOf(one) > one.link.step).map((finding) => ({
-      type: "scatter", mode: "lines", x: [finding.link.step, lastOf(finding)], y: [0.98, 0.98],
-      yaxis: "y3", meta: "findings", customdata: [finding.id, finding.id],
-      line: { color: own.mark, width: 5 }, opacity: 0.3, hoverinfo: "skip",
-    }));
-  }
+  const pointOf = (finding, low) => ({
+    x: Math.max(finding.link.step, low), atTop: true,
+    told: () => [R.paired() && R.sideName(finding.side) + " · ",
+      R.data(`${finding.rule} · ${R.t(finding.text)}`, 90),
+      finding.times > 1 && " · " + R.w("times", { n: finding.times, step: lastOf(finding) })],
+    call: () => R.follow({ view: "findings", finding: finding.id }),
+  });
 
-  function marksOf(findings, own) {
-    const x = findings.map((finding) => finding.link.step);
-    return x.length ? [{
-      type: "scatter", mode: "markers", x, y: x.map(() => 0.98), yaxis: "y3",
-      customdata: findings.map((finding) => finding.id), meta: "findings",
-      text: findings.map((finding) => R.plain(finding.rule + " · " +
-        R.cut(R.t(finding.text), 58)) + (finding.times > 1 ? "<br>" +
-          R.plain(R.w("times", { n: finding.times, step: lastOf(finding) })) : "")),
-      marker: { symbol: "triangle-down", size: 11, color: own.mark },
-      hovertemplate: "%{text}<extra></extra>",
-    }] : [];
-  }
+  const stepsOf = (lists) => lists.flat().reduce(
+    ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
 
-  async function chart(box, group, findings) {
-    const own = look();
+  const marksOf = (found, [low, high]) => found.map((one) => ({
+    from: Math.max(one.link.step, low), to: Math.min(lastOf(one), high),
+  }));
+
+  /** Draw a quantity; return what marks another step as the picked one. */
+  function chart(box, group, findings) {
     const below = differences(group);
-    const steps = group.flatMap(across).reduce(
-      ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
+    const steps = stepsOf(group.map(across));
     const found = findingsOf(findings, steps);
-    const lines = found.map(({ link }) => ({
-      type: "line", xref: "x", yref: "paper", x0: link.step, x1: link.step, y0: 0, y1: 1,
-      line: { color: own.mark, width: 1, dash: "dot" },
-    }));
-    if (R.known(R.state.step)) lines.push({
-      type: "line", xref: "x", yref: "paper", x0: R.state.step, x1: R.state.step, y0: 0, y1: 1,
-      line: { color: own.faint, width: 1 },
-    });
-    const whole = { domain: [0, 1], range: [0, 1], overlaying: "y", visible: false,
-      fixedrange: true };
-    const plotly = await draw(box, [
-      ...group.map((one) => traceOf(one, own, "y")),
-      ...below.map((one) => traceOf(one, own, "y2", true)),
-      ...crosses(group, own), ...repeated(found, own), ...marksOf(found, own),
-    ], layout(own, {
-      shapes: lines,
-      xaxis: { title: { text: R.w("step") }, anchor: below.length ? "y2" : "y",
-        tickformat: "d", ...(steps[1] - steps[0] < 8 ? { dtick: 1 } : {}),
-        range: [steps[0] - 0.02 * (steps[1] - steps[0]) - 0.3,
-          steps[1] + 0.02 * (steps[1] - steps[0]) + 0.3] },
-      yaxis: { domain: below.length ? [0.36, 1] : [0, 1] },
-      ...(below.length ? { yaxis2: { domain: [0, 0.27], title: { text: "B − A" } } } : {}),
-      yaxis3: whole,
-    }));
-    if (!plotly) return;
-    box.on("plotly_click", ({ points }) => {
-      const point = points[0];
-      if (point.data.meta === "findings")
-        R.follow({ view: "findings", finding: point.customdata });
-      else if (Array.isArray(point.customdata))
-        R.go({ step: point.customdata[0], rank: point.customdata[1] });
+    return R.chart(box, {
+      lines: group.map(lineOfSide), below: below.map((one) => lineOf(one, null)),
+      crosses: lostOf(group), marks: marksOf(found, steps), steps, picked: R.state.step,
+      points: [...found.map((one) => pointOf(one, steps[0])),
+        ...group.flatMap((one) => pointsOf(one, R.sideName(one.side)))],
+      pointsBelow: below.flatMap((one) => pointsOf(one, "B − A")).filter((one) => !one.atFoot),
     });
   }
 
   // -- paper -----------------------------------------------------------------------------------
 
   function printedChart(series, findings) {
-    const line = (one, side) => ({
-      x: across(one), y: finite(one.values), class: side + (one.rank === R.state.rank ? ""
-        : " other"),
-    });
-    const steps = series.flatMap((one) => one.steps).reduce(
-      ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
+    const steps = stepsOf(series.map((one) => one.steps));
     return R.paperChart({
-      lines: series.map((one) => line(one, one.side === "B" ? "side-b" : "side-a")),
-      below: differences(series).map((one) => line(one, "both")),
-      crosses: series.flatMap((one) => one.steps.filter((_, i) =>
-        R.known(one.values[i]) && !Number.isFinite(R.number(one.values[i])))),
-      marks: findingsOf(findings, steps).map((one) => ({
-        from: Math.max(one.link.step, steps[0]), to: Math.min(lastOf(one), steps[1]),
-      })),
+      lines: series.map(lineOfSide), below: differences(series).map((one) => lineOf(one, null)),
+      crosses: lostOf(series), marks: marksOf(findingsOf(findings, steps), steps),
     });
   }
 
@@ -246,7 +159,9 @@
     const findings = flat(found || []).filter(({ link }) => link && R.known(link.step));
     const ranks = new Set(groups.flatMap((group) => group.series.map((one) => one.rank)));
     const cards = el("div", { class: "cards on-screen" });
-    shown = { groups, findings, cards };
+    R.forgetCharts();
+    const marks = [];
+    shown = { groups, findings, cards, marks };
     R.clear(box, el("div", { class: "tools" },
       ranks.size > 1 && R.segments(R.w("ranks"), [
         ["all", R.w("all_ranks")], ["picked", R.w("rank_n", { number: R.state.rank })],
@@ -263,10 +178,13 @@
     cards);
     const waiting = [];
     const drawn = new Set();
-    const one = ([area, series]) => {
-      if (drawn.has(area)) return null;
+    const one = async ([area, series]) => {
+      if (drawn.has(area)) return;
       drawn.add(area);
-      return chart(area, series, findings);
+      const step = R.state.step;
+      const mark = await chart(area, series, findings);
+      if (mark) marks.push(mark);
+      if (mark && step !== R.state.step) mark(R.state.step);
     };
     // What is in sight now is drawn now, the rest when it comes into sight.
     const seen = new IntersectionObserver((entries) => {
@@ -345,7 +263,8 @@
   R.allFindings = flat;
 
   async function change(changed, box) {
-    if (["step", "rank", "theme"].some((name) => changed.has(name))) await show(box);
+    if (changed.has("rank") || changed.has("theme")) await show(box);
+    else if (changed.has("step") && shown) for (const mark of shown.marks) mark(R.state.step);
   }
 
   R.views.push({ name: "course", show, change, paper });

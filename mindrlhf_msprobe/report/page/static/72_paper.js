@@ -24,7 +24,8 @@
     return found.length ? found : [low];
   }
 
-  const span = (numbers) => {
+  /** Return from where to where an axis goes that shows numbers; null is none. */
+  R.span = (numbers) => {
     const known = numbers.filter((v) => v !== null);
     const [low, high] = known.reduce(([x, y], v) => [Math.min(x, v), Math.max(y, v)],
       [Infinity, -Infinity]);
@@ -35,15 +36,16 @@
 
   /**
    * Return a chart as an SVG. `lines`, and `below` the differences under them: [{x, y (null where
-   * a value has no height), class}]; `crosses`: the steps of such; `marks`: [{from, to}] steps.
+   * a value has no height), side: "a", "b" or null, mine}]; `crosses`: the steps of such; `marks`:
+   * [{from, to}] steps.
    */
   R.paperChart = function ({ lines, below, crosses, marks }) {
-    const [first, last] = span([...lines, ...below].flatMap((line) => line.x));
+    const [first, last] = R.span([...lines, ...below].flatMap((line) => line.x));
     const x = (step) => LEFT + ((step - first) / (last - first)) * (WIDE - LEFT - RIGHT);
     const high = below.length ? 230 : 180;
     const svg = made("svg", { viewBox: `0 0 ${WIDE} ${high}`, class: "paper-chart", role: "img" });
     const area = (top, height, shown, label) => {
-      const [low, most] = span(shown.flatMap((line) => line.y));
+      const [low, most] = R.span(shown.flatMap((line) => line.y));
       const y = (value) => top + height - ((value - low) / (most - low)) * height;
       for (const tick of ticks(low, most, height > 80 ? 5 : 2)) {
         svg.append(made("line", { x1: LEFT, x2: WIDE - RIGHT, y1: y(tick), y2: y(tick),
@@ -53,6 +55,7 @@
       }
       if (label) svg.append(made("text", { x: LEFT + 3, y: top + 9, class: "label" }, label));
       for (const line of shown) {
+        const of = (line.side ? "side-" + line.side : "both") + (line.mine ? "" : " other");
         let path = "";
         let pen = false;
         line.y.forEach((value, i) => {
@@ -61,12 +64,12 @@
             path += (pen ? "L" : "M") + at;
             const alone = !pen && (i + 1 === line.y.length || line.y[i + 1] === null);
             if (line.y.length < 60 || alone) svg.append(made("circle", {
-              cx: x(line.x[i]).toFixed(1), cy: y(value).toFixed(1), r: 1.8, class: line.class,
+              cx: x(line.x[i]).toFixed(1), cy: y(value).toFixed(1), r: 1.8, class: of,
             }));
           }
           pen = value !== null;
         });
-        svg.append(made("path", { d: path, class: line.class }));
+        svg.append(made("path", { d: path, class: of }));
       }
     };
     const foot = high - 26;

@@ -11,6 +11,8 @@
 
   // Log-probabilities from 0 (certain) to −10 take the whole scale.
   const partOf = (value) => Math.min(1, Math.max(0, -R.number(value) / 10));
+  const colourOf = (log) => () =>
+    (Number.isFinite(R.number(log)) ? R.colourOfPart(partOf(log)) : R.colourOfNaN());
 
   function token(sample, i, first) {
     const log = sample.log_probs ? sample.log_probs[i] : null;
@@ -19,11 +21,9 @@
     if (sample.ids && R.known(sample.ids[i])) told.push(`id ${sample.ids[i]}`);
     if (R.known(log)) told.push(`log-prob ${R.num(log, 6)}`);
     if (i === first) told.push(R.w("first_token"));
-    const finite = R.known(log) && Number.isFinite(R.number(log));
     return el(i === first ? "mark" : "span", {
       class: "token" + (i === first ? " first" : ""), title: told.join(" · "),
-      style: R.known(log) ? { "--under": finite ? R.colourOfPart(partOf(log)) : R.colourOfNaN() }
-        : {},
+      colour: R.known(log) ? { "--under": colourOf(log) } : null,
     }, el("bdi", { text: text === "" ? "∅" : R.visible(text) }),
     sample.tokens ? null : " ");
   }
@@ -69,8 +69,8 @@
 
   /** Log-probabilities of tokens that are not known: squares of their own. */
   const bare = (logs) => el("p", { class: "logs" }, "log-prob ", logs.slice(0, 512).map((log, i) =>
-    el("i", { class: "swatch", title: `#${i} · ${R.num(log, 6)}`, style: { background:
-      Number.isFinite(R.number(log)) ? R.colourOfPart(partOf(log)) : R.colourOfNaN() } })));
+    el("i", { class: "swatch", title: `#${i} · ${R.num(log, 6)}`,
+      colour: { background: colourOf(log) } })));
 
   function plain(sample, first) {
     if (R.known(first) && sample.text !== "") return letters(sample.text, first);
@@ -118,9 +118,8 @@
   }
 
   function legend() {
-    const ramp = [0, 1, 2, 3, 4].map((i) => R.colourOfPart(i / 4)).join(", ");
     return el("span", { class: "legend" }, el("span", { class: "sample" }, "log-prob 0 ",
-      el("i", { class: "ramp", style: { background: `linear-gradient(90deg, ${ramp})` } }),
+      el("i", { class: "ramp", colour: { background: R.colourOfAll } }),
       " ≤ −10"), R.paired() && el("span", { class: "sample" }, el("mark", { class: "token first",
       text: "ab" }), R.w("first_token")));
   }

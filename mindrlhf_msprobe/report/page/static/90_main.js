@@ -225,7 +225,9 @@
     if (begins) root.dataset.theme = "light";
     else setTheme();
     root.toggleAttribute("data-printing", begins);
+    root.style.setProperty("--closed", JSON.stringify(` (${R.w("closed_on_paper")})`));
     R.printPlaces(begins);
+    R.paintAgain();
     const { paper } = viewNow();
     if (begins && paper) paper(panel);
   }

@@ -267,4 +267,5 @@ TEXTS: dict[str, str] = {
     "printed_records": "printed: the first {n} of {of}; filter to print others",
     "printed_rows": "printed: the first {n} of {of} rows; close some to print others",
     "printed_charts": "printed: the first {n} of {of} charts",
+    "closed_on_paper": "closed: not printed",
 }

@@ -32,6 +32,11 @@ TEXTS: dict[str, Text] = {
     "not_installed": (
         "a page needs the extra `report` ({why}): pip install 'mindrlhf_msprobe[report]'"
     ),
+    "loading": (
+        "Loading … If this line stays, the file is not whole: it should have {size} bytes. "
+        "Copy it again."
+    ),
+    "needs_script": "This page needs JavaScript.",
     "steps_left_out": (
         "the maps show every n-th step and all steps of interest, as there are too many values"
     ),

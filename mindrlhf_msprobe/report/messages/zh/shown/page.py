@@ -259,4 +259,5 @@ TEXTS: dict[str, str] = {
     "printed_records": "打印前 {n} 条，共 {of} 条；筛选后可打印其他记录",
     "printed_rows": "打印前 {n} 行，共 {of} 行；收起部分行后可打印其他行",
     "printed_charts": "打印前 {n} 幅图，共 {of} 幅",
+    "closed_on_paper": "已折叠，未打印",
 }

@@ -21,6 +21,8 @@ TEXTS: dict[str, Text] = {
     "one_or_two_runs": "report 需要一份采集结果，或两份用于比对，而不是 {runs}",
     "of_one_run": "--html 写出一份采集结果的页面，而不是 {runs}：请逐份检查",
     "not_installed": "报告页面需要 extra `report`（{why}）：pip install 'mindrlhf_msprobe[report]'",
+    "loading": "正在读取…… 如果一直停在这一行，说明文件不完整：应有 {size} 字节。请重新复制。",
+    "needs_script": "此页面需要 JavaScript。",
     "steps_left_out": "取值过多，热力图只显示每 n 个 step 中的一个，以及所有关注的 step",
     "written": _written,
     "curves_left_out": "有 {count} 条曲线未显示：数量过多",
