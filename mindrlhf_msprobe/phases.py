@@ -91,7 +91,10 @@ LOSS_INPUTS = "loss_inputs"
 PROMPTS = ("prompts", "prompt")
 _HOMES = {
     **dict.fromkeys(PROMPTS, KeyDataHome(GENERATE, before_phase=True)),
-    **dict.fromkeys(("responses", "response", "rollout_log_prob"), KeyDataHome(GENERATE)),
+    **dict.fromkeys(("responses", "response"), KeyDataHome(GENERATE)),
+    **dict.fromkeys(
+        ("rollout_prompts", "rollout_tokens", "rollout_log_prob"), KeyDataHome(GENERATE)
+    ),
     "old_log_prob": KeyDataHome("actor_compute_log_prob"),
     "ref_log_prob": KeyDataHome("reference_compute_log_prob"),
     "values": KeyDataHome("critic_compute_values"),

@@ -31,12 +31,20 @@ from mindrlhf_msprobe.trends.derived import (
 )
 from mindrlhf_msprobe.trends.rollout_correction import RolloutGap, rollout_gap
 
+#: The tokens that the rollout's log-probabilities are of, in their shape, and what was asked for
+#: them, a row each; −1 behind the end.
+_ROLLOUT_TOKENS, _ROLLOUT_PROMPTS = ("rollout_tokens",), ("rollout_prompts",)
 #: What a loss calls the tokens it is given, prompts and responses.
 _TOKENS = ("prompt_completion_ids", "input_ids", "tokens")
 _MOST_ALIKE = 64  # rows with the same response among which the prompt decides
 
 #: The keys that these need.
-KEYS_READ = frozenset((*ROLLOUT_LOG_PROB, *OLD_LOG_PROB, *MASK, *RESPONSES, *PROMPTS, LOSS_INPUTS))
+KEYS_READ = frozenset(
+    (
+        *(*ROLLOUT_LOG_PROB, *_ROLLOUT_TOKENS, *_ROLLOUT_PROMPTS),
+        *(*OLD_LOG_PROB, *MASK, *RESPONSES, *PROMPTS, LOSS_INPUTS),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -108,13 +116,17 @@ def rollout_gaps(place: KeyPlace) -> list[tuple[RolloutRows, RolloutGap, tuple[M
 def _mask(
     place: KeyPlace, datum: KeyDatum, rollout: np.ndarray, saves: Sequence[KeyDatum]
 ) -> tuple[np.ndarray | None, tuple[Message, ...]]:
-    """Return which tokens of a save count: by a mask, by the responses, else by the save itself.
+    """Return which tokens of a save count: by a mask, by the tokens, else by the save itself.
 
     Behind the end of a response its row is 0: a probability of 1 in all places up to the last.
     """
     mask = saved_alike(place, datum, rollout, saves, MASK)
     if mask is not None:
         return mask, ()
+    with contextlib.suppress(Unavailable):
+        tokens = saved_alike(place, datum, rollout, saves, _ROLLOUT_TOKENS)
+        if tokens is not None:
+            return np.greater_equal(tokens, 0), ()
     pad = place.settings.pad
     if pad is not None:
         with contextlib.suppress(Unavailable):  # texts
@@ -132,15 +144,16 @@ def _by_tokens(place: KeyPlace, saves: Sequence[KeyDatum]) -> RolloutRows | None
 
     Of several updates with the same tokens the first counts. None where nothing is found.
     """
-    tables = [_whole(of) for of in (saves, place.saved(RESPONSES), place.saved(PROMPTS))]
-    rollout, responses, prompts = tables
+    rollout, own = _whole(saves), _whole(place.saved(_ROLLOUT_TOKENS))
+    names = (RESPONSES, PROMPTS) if own is None else (_ROLLOUT_TOKENS, _ROLLOUT_PROMPTS)
+    responses, prompts = (_whole(place.saved(of)) for of in names)
     if rollout is None or responses is None or rollout.shape != responses.shape:
         return None
     if not rollout.size:
         return None
-    if prompts is None or len(prompts) != len(responses) or prompts.dtype.kind not in "iu":
+    if prompts is None or len(prompts) != len(responses) or not prompts.size:
         prompts = None
-    finder = _Responses(responses, prompts)
+    finder = _Responses(responses, prompts, ends=own is not None)
     training = np.zeros(rollout.shape, np.float64)
     mask = np.zeros(rollout.shape, bool)
     for datum in place.saved((LOSS_INPUTS,)):
@@ -201,13 +214,18 @@ class _Responses:
     Args:
         responses: token ids [samples, tokens], filled up behind the end by one token.
         prompts: token ids [samples, tokens], filled up before or behind; None: not known.
+        ends: whether responses hold the token that ended them even where the trainer fills up
+            with the same one, and so takes it for no token of the response.
     """
 
-    def __init__(self, responses: np.ndarray, prompts: np.ndarray | None) -> None:
+    def __init__(
+        self, responses: np.ndarray, prompts: np.ndarray | None, *, ends: bool = False
+    ) -> None:
         self._responses, self._prompts = responses, prompts
         self._free = np.ones(len(responses), bool)
         filled = np.logical_and.accumulate((responses == responses[:, -1:])[:, ::-1], axis=1)
         self._least = responses.shape[1] - filled.sum(axis=1)  # tokens that are no filling
+        self._ends = int(ends)
         self._begin: dict[int, list[int]] = {}
         for row, first in enumerate(responses[:, 0].tolist()):
             self._begin.setdefault(first, []).append(row)
@@ -215,16 +233,17 @@ class _Responses:
     def take(self, tokens: np.ndarray, before: np.ndarray) -> int | None:
         """Return the row of a response; None if there is none, or none that was not taken.
 
-        Where several prompts were answered alike, what stands before the response decides.
+        What stands before it must be the row's prompt; where prompts are not known, only one row
+        may have these tokens.
         """
         count = len(tokens)
         if count > self._responses.shape[1]:
             return None
         rows = np.array(self._begin.get(int(tokens[0]), ()), np.intp)
-        rows = rows[self._free[rows] & (self._least[rows] <= count)]
+        rows = rows[self._free[rows] & (self._least[rows] - self._ends <= count)]
         rows = rows[(self._responses[rows, :count] == tokens).all(axis=1)]
-        if len(rows) > 1:
-            rows = self._of_prompt(rows[:_MOST_ALIKE], before)
+        whole = rows[self._least[rows] <= count]
+        rows = self._of_prompt(whole if whole.size else rows, before)
         if not len(rows):
             return None
         self._free[rows[0]] = False
@@ -232,21 +251,20 @@ class _Responses:
 
     def _of_prompt(self, rows: np.ndarray, before: np.ndarray) -> np.ndarray:
         """Return those of some rows whose prompt is the longest that these tokens end with."""
-        if self._prompts is None:
-            return rows[:0]
+        rows = rows[:_MOST_ALIKE]
+        if self._prompts is None or not rows.size:
+            return rows if len(rows) == 1 else rows[:0]
         lengths = np.array([_common_end(self._prompts[row], before) for row in rows.tolist()])
         return rows[(lengths == lengths.max()) & (lengths > 0)]
 
 
 def _common_end(prompt: np.ndarray, before: np.ndarray) -> int:
     """Return how long a prompt is, without its filling, if these tokens end with it; else 0."""
+    real, behind = np.flatnonzero(prompt != prompt[0]), np.flatnonzero(prompt != prompt[-1])
+    filled_before = prompt[real[0] :] if real.size else prompt[:0]
+    filled_behind = prompt[: behind[-1] + 1] if behind.size else prompt[:0]
     found = 0
-    for own in (prompt, *(_without(prompt, filling) for filling in (prompt[:1], prompt[-1:]))):
+    for own in (prompt, filled_before, filled_behind):
         if 0 < own.size <= before.size and np.array_equal(before[-own.size :], own):
             found = max(found, own.size)
     return found
-
-
-def _without(prompt: np.ndarray, filling: np.ndarray) -> np.ndarray:
-    held = np.flatnonzero(prompt != filling)
-    return prompt[held[0] : held[-1] + 1] if held.size else prompt[:0]

@@ -24,7 +24,7 @@ from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "vllm"
 GENERATE = "actor_generate_sequences"
-LOG_PROB = "rollout_log_prob"
+LOG_PROB, TOKENS, ASKED = "rollout_log_prob", "rollout_tokens", "rollout_prompts"
 CELLS = {"root", "lm_head", "model", "model.layers.0", "model.layers.1", "model.tok_embeddings"}
 
 
@@ -84,7 +84,7 @@ def test_the_network_what_it_draws_with_and_log_probabilities_are_recorded(train
     assert run.finished
     assert not run.lost
     assert set(run.phases) == PHASES
-    assert set(run.keys) == {*KEYS, LOG_PROB}
+    assert set(run.keys) == {*KEYS, LOG_PROB, TOKENS, ASKED}
     entries = run.entries(phase=GENERATE, step=1)
     assert {entry.cell for entry in entries} == CELLS
     assert {entry.token for entry in entries} <= {0, 1, 2}  # a pass each
@@ -107,6 +107,13 @@ def test_the_network_what_it_draws_with_and_log_probabilities_are_recorded(train
     assert (table[responses != 0] < 0).all()
     after_the_end = np.cumsum(responses == 5, axis=1) - (responses == 5) > 0
     assert not table[after_the_end].any()
+    tokens = np.concatenate([data.value for data in run.key_data(TOKENS)])
+    assert tokens.dtype == np.int32
+    assert (tokens == np.where(after_the_end, -1, responses)).all()
+    asked, prompts = (
+        np.concatenate([data.value for data in run.key_data(key)]) for key in (ASKED, "prompts")
+    )
+    assert (asked == prompts).all()
     again, _ = train("again")
     assert compare_runs(run.path, again.path).verdict.status == "identical"
 

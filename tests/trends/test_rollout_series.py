@@ -178,9 +178,25 @@ def packed(prompts, responses, old, *, order, length, per_row=2):
     }
 
 
+def own_tokens(prompts, responses, mask):
+    """Return what vLLM gives: prompts that are filled up behind, responses with the token at their
+    end that MindRLHF's filling hides, where there is room for it."""
+    tokens = np.where(mask, responses, -1).astype(np.int32)
+    for row, length in zip(tokens, mask.sum(axis=1)):
+        row[length : length + 1] = PAD
+    asked = np.full_like(prompts, -1)
+    for row, prompt in zip(asked, prompts):
+        row[: np.count_nonzero(prompt)] = prompt[prompt != PAD]
+    return [("rollout_tokens", tokens), ("rollout_prompts", asked)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["responses", "rollout_tokens"])
 @pytest.mark.parametrize("seed", range(6))
-def test_packed_rows_are_found_by_their_tokens(tmp_path, seed):
-    """In any order, in several updates; also where two prompts have the same answer."""
+def test_packed_rows_are_found_by_their_tokens(tmp_path, seed, own):
+    """In any order, in several updates; also where two prompts have the same answer.
+
+    Responses may be of all ranks; then the rollout's own tokens say which this rank's are.
+    """
     random = np.random.default_rng(seed)
     samples, width, asked = 8, 6, 4
     prompts = np.full((samples, asked), PAD, np.int32)
@@ -200,7 +216,8 @@ def test_packed_rows_are_found_by_their_tokens(tmp_path, seed):
         ("prompts", prompts),
         ("rollout_log_prob", rollout[:5]),
         ("rollout_log_prob", rollout[5:]),
-        ("responses", responses),
+        ("responses", np.concatenate([responses + 1, responses]) if own else responses),
+        *(own_tokens(prompts, responses, mask) if own else []),
         ("old_log_prob", np.zeros((4, 24), np.float32)),  # packed: of another shape
         *[("loss_inputs", loss) for loss in (*losses, losses[0])],
     ]

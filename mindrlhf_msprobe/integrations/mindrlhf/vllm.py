@@ -30,6 +30,9 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import GENERATE
 
 LOG_PROB = "rollout_log_prob"
+#: What they are of: MindRLHF gathers prompts and responses over ranks, and these are one's own.
+PROMPTS, TOKENS = "rollout_prompts", "rollout_tokens"
+_BEHIND = -1  # no token
 
 #: Arguments that hold blocks of all requests there may be, most of them never written.
 _CACHES = frozenset({"key_cache", "value_cache"})
@@ -54,7 +57,7 @@ class VllmGeneration:
         self._building = False
         self._model: Any = None
         self._engine: Any = None
-        self._width = 0
+        self._width = self._prompt_width = 0
 
     def install(self) -> None:
         """Look at the modules of vLLM when they are imported, which MindRLHF does late."""
@@ -96,7 +99,7 @@ class VllmGeneration:
             self._patches.note_missing(missing, _NO_GENERATE, [LOG_PROB])
         else:
             self._engine = engine
-            self._width = _max_tokens(worker)
+            self._width, self._prompt_width = _widths(worker)
             self._patches.wrap(
                 kind, "generate", self._around_generate, otherwise=_NO_GENERATE, lost=[LOG_PROB]
             )
@@ -170,13 +173,26 @@ class VllmGeneration:
         if not rows or any(row is None for row in rows):
             session.probe.leave_out_data(LOG_PROB, _NOT_ASKED)
             return
-        width = max(self._width, *(len(row) for row in rows if row is not None))
-        import numpy as np  # what is off imports nothing
+        tokens = [list(request.outputs[0].token_ids) for request in outputs]
+        prompts = [list(getattr(request, "prompt_token_ids", None) or ()) for request in outputs]
+        log_probs = [row for row in rows if row is not None]
+        session.probe.save_data(
+            {
+                LOG_PROB: _table(log_probs, self._width, "float32", 0),
+                TOKENS: _table(tokens, self._width, "int32", _BEHIND),
+                PROMPTS: _table(prompts, self._prompt_width, "int32", _BEHIND),
+            }
+        )
 
-        padded = np.zeros((len(rows), width), np.float32)
-        for filled, row in zip(padded, rows):
-            filled[: len(row or ())] = row
-        session.probe.save_data(LOG_PROB, padded)
+
+def _table(rows: Sequence[Sequence[Any]], width: int, dtype: str, filling: int) -> Any:
+    """Return rows as an array [rows, width or more], filled up behind their ends."""
+    import numpy as np  # what is off imports nothing
+
+    table = np.full((len(rows), max(width, *map(len, rows))), filling, dtype)
+    for to_fill, row in zip(table, rows):
+        to_fill[: len(row)] = row
+    return table
 
 
 def _network_of(model: Any) -> Any:
@@ -219,8 +235,10 @@ def _log_probs(request: Any) -> list[float] | None:
     ]
 
 
-def _max_tokens(worker: Any) -> int:
-    """Return how wide MindRLHF makes the table of responses."""
+def _widths(worker: Any) -> tuple[int, int]:
+    """Return how wide MindRLHF makes the tables of responses and of prompts; 0: not known."""
     config = getattr(getattr(worker, "grpo_config", None), "generate_config", None)
-    width = getattr(getattr(config, "sampling_config", None), "max_tokens", 0)
-    return width if isinstance(width, int) else 0
+    sampling = getattr(config, "sampling_config", None)
+    found = getattr(sampling, "max_tokens", 0), getattr(config, "max_prompt_length", 0)
+    response, prompt = (width if isinstance(width, int) else 0 for width in found)
+    return response, prompt
