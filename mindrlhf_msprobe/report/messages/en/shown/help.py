@@ -147,8 +147,9 @@ TEXTS: dict[str, str] = {
         "Plot a quantity over the steps, of one run or of two, or write it as CSV or for "
         "TensorBoard. Without a choice: the mean of every key, and every derived quantity: ratio, "
         "clip_fraction, kl_k1, kl_k3, response_length, gradient_norm, update_to_weight, "
-        "adam_first_moment, adam_second_moment. Exit codes: 0 shown, 2 nothing to show or not all "
-        "could be read; with --gradients 0 alike, 1 suspicious, 2 nothing to compare."
+        "adam_first_moment, adam_second_moment, rollout_corr. Exit codes: 0 shown, 2 nothing to "
+        "show or not all could be read; with --gradients 0 alike, 1 suspicious, 2 nothing to "
+        "compare."
     ),
     "trend_run": "the dump_path of a run, or msprobe's dumps",
     "trend_run2": "a second run, in the same plots and columns",
