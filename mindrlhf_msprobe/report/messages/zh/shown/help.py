@@ -123,7 +123,8 @@ TEXTS: dict[str, str] = {
         "不作选择时："
         "每种关键数据的均值，以及各派生量：ratio、clip_fraction、kl_k1、kl_k3、response_length、"
         "gradient_norm、update_to_weight、adam_first_moment、adam_second_moment、rollout_corr。"
-        "退出码：0 已给出，2 没有可给出的或有文件无法读取；--gradients 时 0 相似，1 可疑，2 无可比对。"
+        "退出码：0 已给出，2 没有可给出的或有文件无法读取；--gradients 时 0 相似，1 可疑，"
+        "2 无可比对。"
     ),
     "trend_run": "一份采集结果的 dump_path，或 msprobe 的 dump 目录",
     "trend_run2": "另一份采集结果，画在同一张图、写在同一张表中",
