@@ -92,7 +92,7 @@ def test_the_call_stack_is_one_click_away(opened):
     """It names the file of the network."""
     opened.click("#answer-place")
     opened.page.locator("#detail summary", has_text="stack").first.click()
-    assert "small_networks.py" in opened.text("#detail")
+    opened.page.locator("#detail pre", has_text="small_networks.py").wait_for()  # it unfolds behind
 
 
 def test_records_are_searched_filtered_and_sorted(decoder, opened):
