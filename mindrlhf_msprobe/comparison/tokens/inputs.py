@@ -1,0 +1,154 @@
+"""What a network was given beside its token ids: positions, lengths, masks, blocks of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+#: Parts of an argument's name that say what it holds; of several, the first that fits.
+_CUMULATIVE = ("cu_seq", "actual_seq", "actual_qlen")
+_COUNTS = ("q_seq", "query_len", "q_len")
+_LENGTHS = ("valid_length", "seq_len", "seqlen", "lengths", "length")
+_POSITIONS = ("position",)
+_MASKS = ("mask",)
+_PADDING = ("padding_mask", "pad_mask")  # true where there is no token
+_BLOCKS = ("block_table",)
+_MOST_IDS = 1 << 26  # elements of an input that is read whole
+
+
+@dataclass(frozen=True)
+class CallInputs:
+    """The integer inputs of one call of an outermost cell, each as it was given.
+
+    Attributes:
+        ids: token ids, int64 [batch, width]; one dimension becomes [1, tokens].
+        flat: whether the ids had one dimension.
+        positions: position ids in the shape of ids, or None.
+        counts: int64 [samples], tokens of each sample in this call, or None.
+        lengths: int64 [samples], or None: tokens of each sample, with or without those of earlier
+            calls.
+        ends: int64 [samples], where each sample of a packed batch ends, or None.
+        mask: bool [batch, any width], true where there is a token, or None.
+        blocks: int64 [samples], the first block of each sample in a paged cache, or None.
+    """
+
+    ids: np.ndarray
+    flat: bool = False
+    positions: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    lengths: np.ndarray | None = None
+    ends: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    blocks: np.ndarray | None = None
+
+
+def token_ids(entry: Entry) -> Record | None:
+    """Return the record of a call's token ids: its first integer input [batch, sequence].
+
+    A network that is given one row of tokens for all samples (vLLM) has them in its first integer
+    input of one dimension, whose name says what it is.
+    """
+    integers = [r for r in entry.records if r.io == "input" and r.leaf.is_integer]
+    for record in integers:
+        if len(record.leaf.shape or ()) == 2 and not _is_other(record):
+            return record
+    for record in integers:
+        if len(record.leaf.shape or ()) == 1 and _name(record).endswith(("ids", "tokens")):
+            return record
+    return None
+
+
+def read_inputs(entry: Entry, ids: Record) -> CallInputs:
+    """Read what a call was given.
+
+    Args:
+        ids: what `token_ids` returned.
+
+    Raises:
+        ArrayFileError: the token ids were not stored, or cannot be read.
+    """
+    tokens = _elements(ids)
+    flat = tokens.ndim == 1
+    tokens = tokens.reshape(1, -1) if flat else tokens
+    found: dict[str, np.ndarray] = {}
+    for record in entry.records:
+        shape = record.leaf.shape
+        if record is ids or record.io != "input" or not record.leaf.is_discrete or not shape:
+            continue
+        kind = _kind(record)
+        if kind is None or kind in found or (value := _if_stored(record)) is None:
+            continue
+        if (fitted := _fitted(kind, value, tokens.shape, flat)) is not None:
+            found[kind] = ~fitted if kind == "mask" and _names(record, _PADDING) else fitted
+    return CallInputs(tokens, flat, **found)
+
+
+def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) -> np.ndarray | None:
+    """Return an input in the form `CallInputs` has it; None if its shape says something else."""
+    batch, width = shape
+    if kind == "positions":
+        if value.size == batch * width:
+            return value.reshape(shape)
+        if value.size == width:  # the same for all samples
+            return np.broadcast_to(value.reshape(1, -1), shape)
+        return None
+    if kind == "mask":
+        fits = value.ndim == 2 and len(value) == batch and value.shape[1] >= width and not flat
+        return value != 0 if fits else None
+    if kind == "blocks":
+        return value[:, 0].copy() if value.ndim == 2 and value.shape[1] else None
+    value = value.reshape(-1)
+    if kind == "ends":
+        value = value[1:] if value.size > 1 and value[0] == 0 else value
+        rising = value.size > 0 and value[0] > 0 and bool(np.all(np.diff(value) > 0))
+        packed = batch == 1 and rising and value[-1] <= width
+        return value if packed else None
+    return value if value.size == batch or (batch == 1 and value.size >= 1) else None
+
+
+def _kind(record: Record) -> str | None:
+    """Return the field of `CallInputs` that an input is by its name; None if it is none."""
+    for kind, words in (
+        ("blocks", _BLOCKS),
+        ("ends", _CUMULATIVE),
+        ("counts", _COUNTS),
+        ("lengths", _LENGTHS),
+        ("mask", _MASKS),
+        ("positions", _POSITIONS),
+    ):
+        if _names(record, words):
+            return kind
+    return None
+
+
+def _is_other(record: Record) -> bool:
+    return _kind(record) is not None
+
+
+def _names(record: Record, words: Sequence[str]) -> bool:
+    name = _name(record)
+    return any(word in name for word in words)
+
+
+def _name(record: Record) -> str:
+    return (record.argument or record.path.rpartition(".")[2]).lower()
+
+
+def _if_stored(record: Record) -> np.ndarray | None:
+    try:
+        return _elements(record)
+    except ArrayFileError:
+        return None
+
+
+def _elements(record: Record) -> np.ndarray:
+    size = int(np.prod(record.leaf.shape or (0,)))
+    if size > min(_MOST_IDS, bounds.SIZE):
+        raise ArrayFileError.saying("tokens.too_many", count=size, most=_MOST_IDS)
+    return np.asarray(record.array()).astype(np.int64)

@@ -1,0 +1,152 @@
+"""Which row of one phase is the same token as a row of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens, TokenCall
+
+
+@dataclass(frozen=True)
+class Partner:
+    """Where the rows of one call are found on the other side.
+
+    Attributes:
+        call: int64 [rows], the number of the other side's call; -1 where the row has no partner.
+        row: int64 [rows], the row in that call; -1 likewise.
+    """
+
+    call: np.ndarray
+    row: np.ndarray
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The rows of one phase and their partners in another.
+
+    Attributes:
+        partners: of each call of the first phase.
+        sequences: int64 [sequences of the first phase], the sequence of the second that begins
+            like it; -1 without one.
+        common: int64 [sequences of the first phase], how many tokens both begin with.
+    """
+
+    partners: tuple[Partner, ...]
+    sequences: np.ndarray
+    common: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """How many rows have a partner."""
+        return sum(int((partner.row >= 0).sum()) for partner in self.partners)
+
+
+def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
+    """Find the rows of `mine` in `other`: the same token behind the same tokens.
+
+    A sequence goes with the one that it shares the most first tokens with; of several alike, each
+    with one of its own as far as there are as many. All rows of what they share are partners.
+    """
+    sequences, common = _longest_common(mine.sequences, other.sequences)
+    calls, rows = places(other)
+    partners = tuple(_partner(call, sequences, common, calls, rows) for call in mine.calls)
+    return Matched(partners, sequences, common)
+
+
+def _partner(
+    call: TokenCall,
+    sequences: np.ndarray,
+    common: np.ndarray,
+    calls: Sequence[np.ndarray],
+    rows: Sequence[np.ndarray],
+) -> Partner:
+    found_call = np.full(call.sequence.size, UNKNOWN, np.int64)
+    found_row = np.full(call.sequence.size, UNKNOWN, np.int64)
+    for number in np.unique(call.sequence[call.sequence >= 0]).tolist():
+        partner = int(sequences[number])
+        if partner < 0:
+            continue
+        shared = (call.sequence == number) & (call.position < common[number])
+        at = call.position[shared]
+        found_call[shared] = calls[partner][at]
+        found_row[shared] = rows[partner][at]
+    return Partner(found_call, found_row)
+
+
+def places(tokens: PhaseTokens) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return for each sequence the call and the row of each of its tokens, the first of several."""
+    calls = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in tokens.sequences]
+    rows = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in tokens.sequences]
+    for number in reversed(range(len(tokens.calls))):
+        call = tokens.calls[number]
+        known = np.flatnonzero(call.sequence >= 0)
+        for sequence in np.unique(call.sequence[known]).tolist():
+            of_it = known[call.sequence[known] == sequence]
+            calls[sequence][call.position[of_it]] = number
+            rows[sequence][call.position[of_it]] = of_it
+    return calls, rows
+
+
+def _longest_common(
+    mine: Sequence[np.ndarray], other: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each sequence the one that begins with the most of its tokens, and how many.
+
+    In the order of their tokens, that one stands beside where the sequence would stand.
+    """
+    partner = np.full(len(mine), UNKNOWN, np.int64)
+    common = np.zeros(len(mine), np.int64)
+    if not other:
+        return partner, common
+    keys = [sequence.tolist() for sequence in other]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    used = np.zeros(len(other), np.int64)
+    for number, sequence in enumerate(mine):
+        place = _bisect(order, keys, sequence.tolist())
+        beside = [order[i] for i in (place - 1, place) if 0 <= i < len(order)]
+        most = max(_shared(sequence, other[i]) for i in beside)
+        if not most:
+            continue
+        alike = _neighbours(order, other, sequence, place, most)
+        partner[number] = min(alike, key=lambda i: (used[i], i))
+        used[partner[number]] += 1
+        common[number] = most
+    return partner, common
+
+
+def _bisect(order: Sequence[int], keys: Sequence[list[int]], wanted: list[int]) -> int:
+    low, high = 0, len(order)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[order[middle]] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _neighbours(
+    order: Sequence[int],
+    other: Sequence[np.ndarray],
+    sequence: np.ndarray,
+    place: int,
+    most: int,
+) -> list[int]:
+    """Return all that share as many tokens; they stand together around the place."""
+    found = []
+    for steps in (range(place - 1, -1, -1), range(place, len(order))):
+        for i in steps:
+            if _shared(sequence, other[order[i]]) < most:
+                break
+            found.append(order[i])
+    return found
+
+
+def _shared(a: np.ndarray, b: np.ndarray) -> int:
+    """Return how many tokens two sequences both begin with."""
+    length = min(len(a), len(b))
+    unlike = a[:length] != b[:length]
+    return int(unlike.argmax()) if unlike.any() else length

@@ -1,0 +1,280 @@
+"""The calls of a phase, and the sequences of tokens that they went through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
+from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, read_inputs, token_ids
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Entry
+
+UNKNOWN = -1
+
+
+class NoTokens(SpokenError):
+    """Nothing says which tokens went through a phase; the message says what to record."""
+
+
+@dataclass(frozen=True)
+class TokenCall:
+    """One call of a network, from its token ids on to the next call that is given some.
+
+    Attributes:
+        first, last: sequence numbers in time: its entries began at `first` or later, before `last`.
+        batch, width: of the token ids, [batch, width]; rows are counted through both.
+        sequence: int64 [batch * width], the sequence each row belongs to; -1 for padding, and where
+            the tokens before it are not known.
+        position: int64 [batch * width], the number of the row's token in its sequence.
+        given: int64 [batch * width], the positions that the network was given, or None.
+    """
+
+    first: int
+    last: int
+    batch: int
+    width: int
+    sequence: np.ndarray
+    position: np.ndarray
+    given: np.ndarray | None = None
+
+    def last_rows(self) -> np.ndarray:
+        """Return the row of the last token of each sample, int64 [batch]; -1 without one."""
+        known = (self.sequence >= 0).reshape(self.batch, self.width)
+        last = self.width - 1 - known[:, ::-1].argmax(axis=1)
+        rows = np.arange(self.batch) * self.width + last
+        return np.where(known.any(axis=1), rows, UNKNOWN)
+
+
+@dataclass(frozen=True)
+class PhaseTokens:
+    """The tokens of a phase in one step of one rank.
+
+    Attributes:
+        calls: in time.
+        sequences: the tokens of each, int64.
+        notes: what could not be read as sequences of tokens.
+    """
+
+    calls: tuple[TokenCall, ...]
+    sequences: tuple[np.ndarray, ...]
+    notes: tuple[Message, ...] = field(default=())
+
+
+def read_tokens(entries: Sequence[Entry]) -> PhaseTokens:
+    """Return the tokens that went through a phase.
+
+    Args:
+        entries: of one phase, step and rank.
+
+    Raises:
+        NoTokens: no network was given token ids, or they were not stored.
+    """
+    forward = sorted((e for e in entries if e.direction == "forward"), key=lambda e: e.seq)
+    outermost = [entry for entry in forward if entry.parent is None]
+    if not outermost:
+        raise NoTokens.saying("tokens.no_entries")
+    given = [(entry, ids) for entry in outermost if (ids := token_ids(entry)) is not None]
+    if not given:
+        raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
+    builder = _Builder()
+    ends = [entry.seq for entry, _ in given[1:]] + [forward[-1].seq + 1]
+    for (entry, ids), end in zip(given, ends):
+        try:
+            inputs = read_inputs(entry, ids)
+        except ArrayFileError as error:
+            raise NoTokens.saying("tokens.not_stored", record=ids.name, why=error) from None
+        builder.add(inputs, entry, end)
+    return builder.tokens()
+
+
+class _Slot:
+    """A place of the batch: which sequence stands in it."""
+
+    __slots__ = ("sequence", "shift", "tokens")
+
+    def __init__(self, sequence: int, tokens: list[int], shift: int = 0) -> None:
+        self.sequence = sequence
+        self.tokens = tokens
+        self.shift = shift  # what positions are counted from: padding may count, too
+
+
+class _Builder:
+    """Puts calls together to sequences."""
+
+    def __init__(self) -> None:
+        self._sequences: list[list[int]] = []
+        self._slots: dict[int, _Slot] = {}
+        self._calls: list[TokenCall] = []
+        self._notes: dict[Message, None] = {}
+        self._before: int | None = None  # samples of the call before
+
+    def tokens(self) -> PhaseTokens:
+        made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
+        return PhaseTokens(tuple(self._calls), made, tuple(self._notes))
+
+    def add(self, inputs: CallInputs, entry: Entry, end: int) -> None:
+        """Add one call."""
+        batch, width = inputs.ids.shape
+        ids = inputs.ids.reshape(-1)
+        sequence = np.full(ids.size, UNKNOWN, np.int64)
+        position = np.full(ids.size, UNKNOWN, np.int64)
+        samples = _samples(inputs)
+        if samples is None:
+            self._note(message("tokens.padding", entry=entry.name))
+            samples = []
+        # One token of each sample, behind those of the call before.
+        one_each = all(len(rows) == 1 for rows in samples) and (width == 1 or _is_packed(inputs))
+        starts = [_start(inputs, n, rows, one_each) for n, rows in enumerate(samples)]
+        before, self._before = self._before, len(samples)
+        if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
+            self._note(message("tokens.unknown_samples", entry=entry.name, count=len(samples)))
+            samples = []
+        for number, (rows, start) in enumerate(zip(samples, starts)):
+            if len(rows):
+                key = _key(inputs, number)
+                at = self._enter(key, ids[rows].tolist(), start, one_each, entry)
+                if at is not None:
+                    sequence[rows] = at[0]
+                    position[rows] = at[1] + np.arange(len(rows))
+        given = None if inputs.positions is None else inputs.positions.reshape(-1)
+        call = TokenCall(entry.seq, end, batch, width, sequence, position, given)
+        self._calls.append(call)
+
+    def _enter(
+        self, key: int, tokens: list[int], start: int | None, one_each: bool, entry: Entry
+    ) -> tuple[int, int] | None:
+        """Return the sequence that a sample's tokens belong to, and the place of the first.
+
+        Args:
+            start: the position of the first as it was given, or None.
+            one_each: whether the call has one token of each sample.
+        """
+        slot = self._slots.get(key)
+        if slot is None:
+            if start and (one_each or entry.call > 0):
+                self._unknown(entry, start, 0)
+                return None
+            return self._begin(key, [], tokens, shift=start or 0), 0
+        if start is None and not one_each:
+            return self._begin(key, [], tokens, shift=0), 0
+        have = len(slot.tokens)
+        at = have if start is None else start - slot.shift
+        if at > have and one_each:  # a wrong position: `given` shows it
+            slot.shift += at - have
+            at = have
+        if at == have:
+            slot.tokens += tokens
+            return slot.sequence, at
+        if 0 < at < have:
+            if slot.tokens[at : at + len(tokens)] == tokens:
+                return slot.sequence, at
+            return self._begin(key, slot.tokens[:at], tokens, slot.shift), at
+        if at <= 0 or entry.call == 0:
+            return self._begin(key, [], tokens, shift=start or 0), 0
+        self._unknown(entry, start or 0, have)
+        return None
+
+    def _unknown(self, entry: Entry, start: int, have: int) -> None:
+        self._note(message("tokens.gap", entry=entry.name, given=start, have=have))
+
+    def _begin(self, key: int, before: list[int], tokens: list[int], shift: int) -> int:
+        self._sequences.append([*before, *tokens])
+        self._slots[key] = _Slot(len(self._sequences) - 1, self._sequences[-1], shift)
+        return len(self._sequences) - 1
+
+    def _note(self, note: Message) -> None:
+        if len(self._notes) < 20:
+            self._notes.setdefault(note)
+
+
+def _are_known(before: int | None, starts: Sequence[int | None], call: int) -> bool:
+    """Return whether it is known which samples go on in a call that has one token of each.
+
+    Args:
+        before: how many samples the call before had; None: there was none that was recorded.
+        starts: the position of each token as it was given.
+        call: the number of the call, also counting those that were not recorded.
+    """
+    if before is None:
+        return call == 0 or None not in starts
+    return before == len(starts) or all(start == 0 for start in starts)
+
+
+def _valid(inputs: CallInputs) -> np.ndarray | None:
+    """Return which of the token ids are tokens, bool [batch, width]; the others are padding.
+
+    Lengths are those of samples that begin in the first column, unless the positions of all samples
+    rise from 0 in the last ones. None where the positions fit both, and it matters.
+    """
+    batch, width = inputs.ids.shape
+    if inputs.mask is not None and inputs.mask.shape[1] == width and width > 1:
+        return inputs.mask
+    lengths = inputs.lengths
+    if width == 1 or lengths is None or len(lengths) != batch or (lengths > width).any():
+        return np.ones((batch, width), bool)
+    columns = np.arange(width)
+    right = columns < lengths[:, None]
+    left = columns >= width - lengths[:, None]
+    positions = inputs.positions
+    if positions is None or np.array_equal(left, right):
+        return right
+    fits_right = bool(((positions == columns) | ~right).all())
+    fits_left = bool(((positions == np.cumsum(left, axis=1) - 1) | ~left).all())
+    if fits_left and fits_right:
+        return None
+    return left if fits_left else right
+
+
+def _start(inputs: CallInputs, slot: int, rows: np.ndarray, one_each: bool) -> int | None:
+    """Return the position of a sample's first token as it was given; None where nothing says it."""
+    if inputs.positions is not None and len(rows):
+        return int(inputs.positions.reshape(-1)[rows[0]])
+    if inputs.lengths is not None and slot < len(inputs.lengths):
+        length = int(inputs.lengths[slot])
+        # A length of one, in a call that has one token of each, may count this call alone.
+        if length > len(rows) or not one_each:
+            return max(0, length - len(rows))
+    if inputs.mask is not None and inputs.mask.shape[1] > inputs.ids.shape[1]:
+        return max(0, int(inputs.mask[slot].sum()) - len(rows))
+    return None
+
+
+def _is_packed(inputs: CallInputs) -> bool:
+    return inputs.flat or inputs.ends is not None
+
+
+def _key(inputs: CallInputs, number: int) -> int:
+    """Return what a sample keeps from call to call: its first block, else its place."""
+    blocks = inputs.blocks
+    return number if blocks is None or number >= len(blocks) else int(blocks[number])
+
+
+def _samples(inputs: CallInputs) -> list[np.ndarray] | None:
+    """Return the rows of the tokens of each sample of a call, int64; None where nobody knows."""
+    batch, width = inputs.ids.shape
+    if _is_packed(inputs):
+        return _packed(inputs)
+    valid = _valid(inputs)
+    if valid is None:
+        return None
+    return [np.flatnonzero(valid[number]) + number * width for number in range(batch)]
+
+
+def _packed(inputs: CallInputs) -> list[np.ndarray]:
+    """Return the samples of one row of tokens: by where they end, how many they are, or blocks."""
+    rows = np.arange(inputs.ids.size)
+    if inputs.ends is not None:
+        return [*np.split(rows[: inputs.ends[-1]], inputs.ends[:-1])]
+    for counts in (inputs.counts, inputs.lengths):
+        if counts is not None and (counts > 0).all() and counts.sum() == len(rows):
+            return [*np.split(rows, np.cumsum(counts)[:-1])]
+    if inputs.blocks is not None and len(inputs.blocks) == len(rows):
+        return [*rows.reshape(-1, 1)]
+    if inputs.positions is not None:
+        breaks = np.flatnonzero(np.diff(inputs.positions.reshape(-1)) != 1) + 1
+        return [*np.split(rows, breaks)]
+    return [rows]

@@ -1,0 +1,29 @@
+"""Which token each row of a record belongs to, in English."""
+
+from __future__ import annotations
+
+TEXTS = {
+    "no_entries": "no forward entry was recorded",
+    "no_ids": (
+        "{entry} was given no integer tensor [batch, sequence], so nothing says which tokens went "
+        "through it. Record the network that is given the token ids: include and exclude must not "
+        "leave out its outermost cell"
+    ),
+    "not_stored": (
+        "the token ids ({record}) were not stored: {why}. Record with task: tensor or task: sketch"
+    ),
+    "too_many": "{count} elements are more than the {most} that are read at once",
+    "unknown_samples": (
+        "{entry} was given one token for each of {count} samples, and nothing says which of the "
+        "samples before they continue: its rows are left out"
+    ),
+    "padding": (
+        "{entry}: its lengths and positions do not say on which side its samples are padded: its "
+        "rows are left out. Give it a mask, or other positions for the padding"
+    ),
+    "gap": (
+        "{entry} was given a token at position {given} of a sequence of which {have} tokens were "
+        "seen: its rows are left out. Record the phase from its first call on (token_range_start: "
+        "0)"
+    ),
+}

@@ -1,0 +1,26 @@
+"""Which token each row of a record belongs to, in Chinese."""
+
+from __future__ import annotations
+
+TEXTS = {
+    "no_entries": "没有采集到前向数据",
+    "no_ids": (
+        "{entry} 的输入中没有形如 [批次, 序列] 的整数张量，无法得知各行对应的 token。"
+        "请采集接收 token id 的网络：include 和 exclude 不能排除其最外层 Cell"
+    ),
+    "not_stored": ("token id（{record}）没有保存：{why}。请用 task: tensor 或 task: sketch 采集"),
+    "too_many": "{count} 个元素超过一次可读取的上限 {most}",
+    "unknown_samples": (
+        "{entry} 为 {count} 个样本各输入了一个 token，但无法得知它们接续之前的哪些样本："
+        "这些行不参与比对"
+    ),
+    "padding": (
+        "{entry}：由其长度和位置无法得知样本在哪一侧填充：这些行不参与比对。"
+        "请输入掩码，或为填充使用其他位置"
+    ),
+    "gap": (
+        "{entry} 输入了序列中位置 {given} 的 token，而该序列只见过 {have} 个 token："
+        "这些行不参与比对。"
+        "请从该阶段的第一次调用开始采集（token_range_start: 0）"
+    ),
+}

@@ -1,0 +1,12 @@
+"""Which token each row of a record belongs to."""
+
+ENTRY = "Cell.root.Net.forward.0"
+EXAMPLES = {
+    "no_entries": [{}],
+    "no_ids": [{"entry": ENTRY}],
+    "not_stored": [{"record": f"{ENTRY}.input.0", "why": "x"}],
+    "too_many": [{"count": 2, "most": 1}],
+    "unknown_samples": [{"entry": ENTRY, "count": 5}],
+    "padding": [{"entry": ENTRY}],
+    "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
+}
