@@ -130,7 +130,9 @@ TEXTS: dict[str, str] = {
     ),
     "compare_cell_mapping": "name and class of B's cells (NPU) → of A's (Bench)",
     "compare_api_mapping": "APIs of B (NPU) → of A (Bench)",
-    "compare_layer_mapping": "class of a layer of B (NPU) → what is inside it, in B → in A (Bench)",
+    "compare_layer_mapping": (
+        "class of a layer of B (NPU) → what is inside it, in B → in A (Bench)"
+    ),
     "compare_include": (
         "compare only records in whose name this regular expression is found (repeatable)"
     ),
@@ -188,4 +190,20 @@ TEXTS: dict[str, str] = {
     "report_healthy": "a run that is known to be healthy (repeatable), as for check",
     "compare_html": "write one offline HTML page of the comparison",
     "check_html": "write one offline HTML page of the run (needs a single RUN)",
+    "mismatch": "compare rollout and training token by token: where they first part",
+    "mismatch_describes": (
+        "Hold the phase that generated against the one that computed log-probabilities, row "
+        "by row of the same token: weights, inputs, then the first cell whose rows part and "
+        "why. Exit codes: 0 they agree, 1 they part, 2 could not decide."
+    ),
+    "mismatch_runs": "the dump_path of a run; or of two, the rollout's and the training's",
+    "mismatch_step": "of these steps only (repeatable, or 2,3)",
+    "mismatch_phases": (
+        "the phases of rollout and training (default: "
+        "actor_generate_sequences,actor_compute_log_prob)"
+    ),
+    "mismatch_mapping": "YAML: name pattern of the rollout's cells → their name in the training",
+    "mismatch_tokenizer": "tokenizer.json, to show tokens as text",
+    "mismatch_output_path": "write mismatch.xlsx and mismatch.json into this directory",
+    "mismatch_json": "print the result as JSON",
 }

@@ -109,7 +109,9 @@ TEXTS: dict[str, str] = {
     "compare_of_msprobe": ("msprobe 的映射文件，YAML：{what}；不给 FILE 时使用无需文件的对应关系"),
     "compare_cell_mapping": "B 侧（NPU）Cell 的名称和类名 → A 侧（Bench）的",
     "compare_api_mapping": "B 侧（NPU）的 API → A 侧（Bench）的",
-    "compare_layer_mapping": "B 侧（NPU）某层的类名 → 其内部各部分在 B 侧 → 在 A 侧（Bench）的名称",
+    "compare_layer_mapping": (
+        "B 侧（NPU）某层的类名 → 其内部各部分在 B 侧 → 在 A 侧（Bench）的名称"
+    ),
     "compare_include": "只比对名称匹配该正则表达式的记录（可重复给出）",
     "compare_exclude": "不比对名称匹配该正则表达式的记录（可重复给出）",
     "estimate_include": "同 include（可重复给出）",
@@ -162,4 +164,16 @@ TEXTS: dict[str, str] = {
     "report_healthy": "一份已知健康的采集结果（可重复给出），同 check",
     "compare_html": "将比对写成一个离线 HTML 页面",
     "check_html": "将检查写成一个离线 HTML 页面（只能有一份采集结果）",
+    "mismatch": "按 token 比对推理与训练：从哪里开始不一致",
+    "mismatch_describes": (
+        "将生成阶段与计算 log-prob 的阶段按同一 token 逐行比对：先权重，再输入，"
+        "然后是第一个不一致的 Cell 及原因。退出码：0 一致，1 不一致，2 无法判定。"
+    ),
+    "mismatch_runs": "一份采集结果的 dump_path；或推理侧、训练侧两份",
+    "mismatch_step": "只比对这些 step（可重复给出，或 2,3）",
+    "mismatch_phases": "推理和训练的阶段（默认 actor_generate_sequences,actor_compute_log_prob）",
+    "mismatch_mapping": "YAML：推理侧 Cell 的名称模式 → 在训练侧的名称",
+    "mismatch_tokenizer": "tokenizer.json，用于把 token 显示为文本",
+    "mismatch_output_path": "将 mismatch.xlsx 和 mismatch.json 写入该目录",
+    "mismatch_json": "以 JSON 输出结果",
 }

@@ -1,0 +1,74 @@
+"""`mismatch`: training against inference, token by token."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.options import collect_rarely
+from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.report.messages import say
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    mismatch = Command.add(commands, "mismatch", _mismatch)
+    mismatch.add_argument("runs", nargs="+", metavar="RUN")
+    mismatch.add_argument("--step", metavar="N", action="append", default=[])
+    mismatch.add_argument("--phases", metavar="X,Y")
+    mismatch.add_argument("--mapping", metavar="FILE")
+    mismatch.add_argument("--tokenizer", metavar="FILE")
+    mismatch.add_argument("-o", "--output_path", metavar="OUT")
+    mismatch.add_argument("--json", action="store_true")
+
+
+def _mismatch(arguments: argparse.Namespace) -> int:
+    collect_rarely()
+
+    from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.mismatch import Agreement
+    from mindrlhf_msprobe.report.console.mismatch import render
+    from mindrlhf_msprobe.report.tables.mismatch import write_mismatch
+
+    runs = arguments.runs
+    if len(runs) > 2:
+        raise UsageError.saying("mismatch.one_or_two_runs", runs=", ".join(runs))
+    if "" in runs:
+        raise UsageError.saying("cli.empty_path_of_a_run")
+    steps = [_step(text) for given in arguments.step for text in given.split(",")]
+    phases = PHASES
+    if arguments.phases is not None:
+        rollout, _, training = (part.strip() for part in arguments.phases.partition(","))
+        if not (rollout and training) or "," in training:
+            expected = message("cli.two_names")
+            given = repr(arguments.phases)
+            raise UsageError.saying("cli.option", option="--phases", value=given, expected=expected)
+        phases = rollout, training
+    found = find_mismatch(
+        runs[0],
+        runs[1] if len(runs) == 2 else None,
+        steps=steps or None,
+        phases=phases,
+        mapping=arguments.mapping,
+        tokenizer=arguments.tokenizer,
+    )
+    code = UNDECIDED if found.status is Agreement.UNDECIDED else SAME if found else DIVERGED
+    written = []
+    if arguments.output_path is not None:
+        files = write_mismatch(found, arguments.output_path, arguments.lang)
+        written = [say("mismatch.written", files=", ".join(map(str, files)))]
+    if arguments.json:
+        return answer(found.to_json(), code)
+    return answer("\n".join([render(found), *written]), code)
+
+
+def _step(text: str) -> int:
+    from mindrlhf_msprobe.errors import UsageError
+
+    if not re.fullmatch("[0-9]{1,9}", text.strip()):
+        expected = message("mismatch.a_step")
+        raise UsageError.saying("cli.option", option="--step", value=repr(text), expected=expected)
+    return int(text)

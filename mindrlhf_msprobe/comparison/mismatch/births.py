@@ -1,0 +1,153 @@
+"""In which cells error is born rather than passed on, and how it grows on its way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned
+from mindrlhf_msprobe.comparison.mismatch.sides import Name
+from mindrlhf_msprobe.mismatch import Stage, Token
+
+_GROWTH = 16.0  # times what entered: what one cell may make of it
+_USUAL = 4.0  # times what cells of its kind usually make of it
+_ALIKE = 3  # others of a kind, from which on what is usual is known
+_WORST = 5
+_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+
+
+class Way:
+    """The values of a network, added in causal order.
+
+    What is kept of each value are its summary, and two bytes of each token: how far it is apart.
+
+    Args:
+        tokens: how many rows the rollout has.
+        shown: makes of a row and its distance what a reader sees of it.
+    """
+
+    def __init__(self, tokens: int, shown: Callable[[int, float], Token]) -> None:
+        self._stages: dict[Name, Stage] = {}
+        self._shown = shown
+        self._before = np.zeros(tokens)
+        self._inputs: dict[tuple[str, int], np.ndarray] = {}
+        self._begun: dict[tuple[str, int], np.ndarray] = {}
+        self._born: dict[Name, np.ndarray] = {}
+        self._limits: dict[Name, np.ndarray] = {}
+        self._apart: dict[Name, np.ndarray] = {}
+        self._made: list[Name] = []
+
+    def add(self, value: Aligned, allowed: float, *, made: bool = True) -> None:
+        """Add the next value.
+
+        Args:
+            allowed: the relative distance of a row that rounding in its cell explains.
+            made: whether it is new: an input may be what another cell was given or returned.
+        """
+        relative, at = value.distances.relative(), value.token
+        apart = np.zeros(len(self._before))
+        apart[at] = relative
+        cell = (value.name.cell, value.name.nth)
+        known = self._inputs.get(cell)
+        if value.name.io == "input":
+            self._begun.setdefault(cell, self._before.copy())
+            entered = self._before[at]
+            self._inputs[cell] = apart if known is None else np.maximum(known, apart)
+        else:
+            entered = (self._before if known is None else known)[at]
+        limits = allowed + _GROWTH * entered
+        born = ~(relative <= limits)
+        found = np.full(len(apart), np.inf, np.float16)
+        with np.errstate(over="ignore"):
+            found[at] = relative
+        self._apart[value.name] = found
+        if made and value.name.io == "input":
+            self._made.append(value.name)
+        order = np.argsort(-relative, kind="stable")[:_WORST]
+        worst = zip(at[order].tolist(), relative[order].tolist())
+        name = value.name
+        self._stages[name] = Stage(
+            *(name.cell, name.io, name.path, name.nth),
+            _root_mean_square(entered),
+            _root_mean_square(relative),
+            float(relative.max()),
+            allowed,
+            len(relative),
+            int(value.distances.unequal.sum()),
+            int(born.sum()),
+            value.dtypes,
+            tuple(self._shown(row, far) for row, far in worst if far),
+        )
+        if born.any():
+            self._born[value.name] = at[born]
+            self._limits[value.name] = limits[born]
+        if value.name.io == "output" and cell in self._begun:
+            self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
+        np.maximum(self._before, apart, out=self._before)
+
+    def stages(self) -> dict[Name, Stage]:
+        """Return all values; of births, only those that are not usual for cells of their kind."""
+        usual = _usual(self._stages)
+        found = {}
+        for name, stage in self._stages.items():
+            if stage.born and stage.entered > stage.allowed:
+                alike = [growth for other, growth in usual.get(_kind(name), []) if other != name]
+                if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
+                    stage = replace(stage, born=0)
+            if stage.born:
+                stage = replace(stage, lasting=self._lasts(name))
+            found[name] = stage
+        return found
+
+    def born_at(self, name: Name) -> np.ndarray:
+        """Return the tokens whose rows are born apart in a value, int64."""
+        return self._born.get(name, np.zeros(0, np.int64))
+
+    def _lasts(self, name: Name) -> bool:
+        """Return whether any row that was born apart still is where it is used, and behind that.
+
+        It is not where the code around makes something that agrees of it, such as a product of
+        two vectors that were rotated alike: the last that this code hands to a cell, or what a
+        cell around it returns, then agrees.
+        """
+        order = [*self._stages]
+        later = {*order[order.index(name) + 1 :]}
+        around = [other for other in order if _is_around(other.cell, name.cell)]
+        nearest = max((other.cell for other in around), key=len, default="root")
+        inside = [n for n in self._made if n in later and _is_around(nearest, n.cell)]
+        uses = [n for n in inside if n.cell != name.cell][-1:]
+        returned = [other for other in around if other.io == "output"]
+        rows, limits = self._born[name], self._limits[name]
+        for other in (*uses, *returned):
+            most = np.maximum(limits, _GROWTH * self._stages[other].allowed)
+            still = ~(self._apart[other][rows] <= most)
+            rows, limits = rows[still], limits[still]
+        return bool(len(rows))
+
+
+def _is_around(outer: str, cell: str) -> bool:
+    return outer != cell and (outer == "root" or cell.startswith(f"{outer}."))
+
+
+def _usual(stages: Mapping[Name, Stage]) -> dict[tuple[str, ...], list[tuple[Name, float]]]:
+    found = defaultdict(list)
+    for name, stage in stages.items():
+        if stage.entered > stage.allowed:
+            found[_kind(name)].append((name, stage.growth))
+    return found
+
+
+def _kind(name: Name) -> tuple[str, ...]:
+    """Return what cells of all layers have in common."""
+    return _NUMBER.sub("*", name.cell), name.io, name.path
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    if not np.isfinite(values).all():
+        return math.inf
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0

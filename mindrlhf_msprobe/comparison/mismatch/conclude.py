@@ -1,0 +1,136 @@
+"""What is to blame where a rollout and a training part, and what is to be said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.fused import cell_of
+from mindrlhf_msprobe.comparison.mismatch.sides import Name
+from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
+
+_GRADUAL = 4.0  # times what independent roundings of all cells explain
+_OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
+
+
+def first_parted(walk: Walk) -> tuple[Name, Stage] | None:
+    """Return the value at which both part, in causal order; None where they do not."""
+    lasting = ((n, s) for n, s in walk.stages.items() if s.born and s.lasting)
+    return next(lasting, None) or _gradual(walk)
+
+
+def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
+    """Return the first value that is further apart than the roundings of all cells before it."""
+    cells = 0
+    for name, stage in walk.stages.items():
+        cells += stage.io == "output"
+        most = _GRADUAL * stage.allowed * math.sqrt(max(1, cells))
+        if stage.io == "output" and stage.apart > most and stage.lasting:
+            return name, stage
+    return None
+
+
+def blame(
+    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
+) -> tuple[Cause, list[Message]]:
+    """Return what is to blame for the value at which both part, and why."""
+    guilty = [w for w in weights if _is_in(w, name.cell)]
+    if name.io == "output" and guilty:
+        return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
+    if (drift := position_drift(walk)) is not None:
+        return Cause.INPUT, [drift]
+    if (dtypes := _lower_dtype(walk, name, stage)) is not None:
+        return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
+    if not stage.born:
+        return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
+    said = [_of_rows(walk, name, stage)]
+    around = _around(walk, name) if name.io == "input" else name.cell
+    if (by := walk.shift(name)) is not None:
+        said.append(message("mismatch.shifted", by=by))
+    if unseen := [str(other) for other, _ in walk.not_compared if _is_given(other, around)]:
+        said.append(message("mismatch.unseen", cell=around, values=unseen))
+    if name.io == "input":
+        return Cause.INPUT, [message("mismatch.handed_on", cell=name.cell, around=around), *said]
+    return Cause.COMPUTATION, [message("mismatch.computation", cell=name.cell), *said]
+
+
+def weights_alone(weights: Sequence[Weight]) -> Message:
+    """Say which parameters differ where no row shows it."""
+    return _of_weight(weights[0], len(weights))
+
+
+def position_drift(walk: Walk) -> Message | None:
+    """Say that the positions the rollout was given jump inside a sequence; None if they do not.
+
+    Padding may count: then all positions of a sequence are shifted alike, which rotary embeddings
+    do not see.
+    """
+    tokens = walk.rollout.tokens
+    shifts: dict[int, tuple[int, int]] = {}
+    for number, call in enumerate(tokens.calls):
+        if call.given is None:
+            continue
+        known = np.flatnonzero(call.sequence >= 0)
+        for row in known.tolist():
+            sequence, position = int(call.sequence[row]), int(call.position[row])
+            shift = int(call.given[row]) - position
+            before, at = shifts.setdefault(sequence, (shift, position))
+            if shift != before and position > at:
+                given, right = int(call.given[row]), position + before
+                where = {"sample": sequence, "position": position, "call": number}
+                return message("mismatch.positions", given=given, right=right, **where)
+    return None
+
+
+def _is_in(weight: Weight, cell: str) -> bool:
+    """Return whether a cell, or one inside it, has a parameter."""
+    cells = {cell_of(name) for name in (weight.rollout, *weight.training)}
+    return any(cell in ("root", of) or of.startswith(f"{cell}.") for of in cells)
+
+
+def _of_weight(weight: Weight, count: int) -> Message:
+    values = {"relative": weight.relative, "since": weight.since, "stale": weight.stale}
+    parts = [*weight.training] if weight.training != (weight.rollout,) else []
+    return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
+
+
+def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
+    """Return both dtypes of a cell if one is lower and its rounding explains the distance."""
+    a, b = stage.dtypes
+    own = [precision.lowest(name.cell) for precision in walk.precision]
+    shown = walk.shown_dtypes(name)
+    sides = [max(x, y or x, z, key=roundoff) for x, y, z in zip((a, b), shown, own)]
+    low = max(map(roundoff, sides))
+    if roundoff(sides[0]) == roundoff(sides[1]) or not math.isfinite(stage.apart):
+        return None
+    if stage.apart > _OF_ROUNDING * low + 16 * stage.entered:
+        return None
+    return {"rollout": sides[0].lower(), "training": sides[1].lower()}
+
+
+def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
+    """Say of which tokens the rows are that part."""
+    rows = walk.born_at(name)
+    roles = {walk.token(row).role == "prompt" for row in rows.tolist()}
+    where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
+    where = "all" if len(rows) == stage.rows else where
+    samples = len(set(walk.tokens.sequence[rows].tolist()))
+    counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
+    of_samples = len(walk.rollout.tokens.sequences)
+    return message("mismatch.rows", where=where, of_samples=of_samples, **counts)
+
+
+def _is_given(name: Name, cell: str) -> bool:
+    return name.io == "input" and name.cell == cell
+
+
+def _around(walk: Walk, name: Name) -> str:
+    """Return the nearest cell around one that both networks have; root is the network."""
+    cells: Iterable[str] = {n.cell for n in walk.stages}
+    outer = [cell for cell in cells if name.cell.startswith(f"{cell}.")]
+    return max(outer, key=len, default="root")

@@ -1,0 +1,199 @@
+"""find_mismatch: where a rollout network and a training network first compute a token otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.text.numbers import spans
+from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
+from mindrlhf_msprobe.comparison.mismatch.conclude import blame, first_parted, weights_alone
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_side
+from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
+from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
+from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+
+#: The phases that are compared where none are named: rollout, training.
+PHASES = ("actor_generate_sequences", "actor_compute_log_prob")
+
+
+def find_mismatch(
+    rollout: str | os.PathLike[str] | Run,
+    training: str | os.PathLike[str] | Run | None = None,
+    *,
+    steps: Sequence[int] | None = None,
+    phases: tuple[str, str] = PHASES,
+    mapping: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+) -> Mismatches:
+    """Find where the same token first gets other values in the rollout than in the training.
+
+    Args:
+        rollout: the run that generated.
+        training: the run whose phase is held against it; None: the same run.
+        steps: of these steps only; None: of all that have both phases.
+        phases: of the rollout and of the training.
+        mapping: a YAML file, name patterns of the rollout's cells → their name in the training.
+        tokenizer: a tokenizer.json, to show tokens as text.
+
+    Raises:
+        RunError: a run cannot be read, or has not the phase.
+        UsageError: a step is not there.
+    """
+    runs = [_opened(rollout)]
+    runs.append(runs[0] if training is None else _opened(training))
+    rules = load_mapping(mapping) if mapping is not None else ()
+    decode = load_decoder(tokenizer) if tokenizer is not None else None
+    found = []
+    for step, rank in _places(runs, phases, steps):
+        found.append(_one(runs, phases, step, rank, rules, decode))
+    paths = dict.fromkeys(str(run.path) for run in runs)
+    return Mismatches(tuple(paths), tuple(found))
+
+
+def _opened(run: str | os.PathLike[str] | Run) -> Run:
+    return run if isinstance(run, Run) else open_run(Path(run))
+
+
+def _places(
+    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None
+) -> list[tuple[int, int]]:
+    """Return the steps and ranks that have both phases.
+
+    Raises:
+        RunError: there is none.
+        UsageError: one that was asked for is not among them.
+    """
+    found = []
+    for run, phase in zip(runs, phases):
+        if phase not in run.phases:
+            hint = nearest_of(phase, run.phases)
+            known = ", ".join(run.phases)
+            raise RunError.saying(
+                "mismatch.no_phase", run=run.path, phase=phase, known=known, hint=hint
+            )
+        found.append({(s, r) for s, r in run.places if phase in run.phases_at(s, r)})
+    both = sorted(found[0] & found[1])
+    if not both:
+        each = [spans(sorted({step for step, _ in places})) for places in found]
+        raise RunError.saying(
+            "mismatch.no_step", rollout=phases[0], training=phases[1], a=each[0], b=each[1]
+        )
+    if steps is None:
+        return both
+    missing = sorted({*steps} - {step for step, _ in both})
+    if missing:
+        there = spans(sorted({step for step, _ in both}))
+        raise UsageError.saying("mismatch.step", step=missing[0], there=there)
+    return [place for place in both if place[0] in steps]
+
+
+def _one(
+    runs: Sequence[Run],
+    phases: tuple[str, str],
+    step: int,
+    rank: int,
+    rules: tuple[NameRule, ...],
+    decode: Decode | None,
+) -> Mismatch:
+    """Return what one step of one rank says."""
+    sides = []
+    for run, phase in zip(runs, phases):
+        try:
+            sides.append(read_side(run, phase, step, rank))
+        except NoTokens as error:
+            why = message("mismatch.unaligned", phase=phase, why=error)
+            return Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,))
+    walk = Walk(sides[0], sides[1], rules, decode)
+    sampled = Sampled(runs, step, rank)
+    weights = _unlike_weights(walk, runs, phases)
+    status, cause, first, said = _conclusion(walk, weights, sampled)
+    return Mismatch(
+        step,
+        rank,
+        *phases,
+        status,
+        cause,
+        first,
+        said,
+        stages=tuple(walk.stages.values()),
+        weights=tuple(weights),
+        weights_compared=len(walk.weights.pairs),
+        weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
+        metrics=sampled.metrics,
+        rows=walk.matched.rows,
+        tokens=int((walk.tokens.sequence >= 0).sum()),
+        not_compared=tuple((str(name), why) for name, why in walk.not_compared),
+        notes=(*walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes),
+    )
+
+
+#: What a step says: the status, and where they part the cause, the first value, and why.
+_Conclusion = tuple[Agreement, Cause | None, Stage | None, Messages]
+
+
+def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
+    if not walk.matched.rows:
+        return Agreement.UNDECIDED, None, None, (_no_rows(walk),)
+    if not walk.stages:
+        return Agreement.UNDECIDED, None, None, (message("mismatch.nothing_compared"),)
+    parted = first_parted(walk)
+    if parted is not None:
+        cause, said = blame(walk, *parted, weights)
+        return Agreement.PARTED, cause, parted[1], tuple(said)
+    if weights:
+        return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)
+    if sampled.is_apart(walk):
+        return Agreement.PARTED, Cause.SAMPLING, None, (sampled.why(walk),)
+    same = not any(stage.unequal for stage in walk.stages.values())
+    return (Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING), None, None, ()
+
+
+def _no_rows(walk: Walk) -> Message:
+    """Say with what the sequences of both begin, as none begin alike."""
+    shown = [
+        [sequence[:8].tolist() for sequence in side.tokens.sequences[:1]]
+        for side in (walk.rollout, walk.training)
+    ]
+    a, b = (str(one[0]) if one else "nothing" for one in shown)
+    return message("mismatch.no_common_tokens", rollout=a, training=b)
+
+
+def _unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:
+    """Return the parameters that differ: since when, and whose they still are."""
+    unlike = walk.weights.unequal
+    if not unlike:
+        return []
+    side = walk.rollout
+    since = {pair.rollout: side.step for pair in unlike}
+    stale: dict[str, int] = {}
+    open_pairs = {pair.rollout for pair in unlike}
+    earlier = sorted(
+        {s for run, phase in zip(runs, phases) for s in run.steps if s < side.step}, reverse=True
+    )
+    for step in earlier:
+        places = [phase in run.phases_at(step, side.rank) for run, phase in zip(runs, phases)]
+        if not all(places):
+            break
+        then = read_parameters(runs[1], phases[1], step, side.rank)
+        old = read_parameters(runs[0], phases[0], step, side.rank)
+        for pair in compare_weights(side.parameters, then, walk.names).pairs:
+            if pair.equal and pair.rollout in since:
+                stale.setdefault(pair.rollout, step)
+        differed = {p.rollout for p in compare_weights(old, then, walk.names).unequal}
+        open_pairs &= differed
+        since |= dict.fromkeys(open_pairs, step)
+        if not open_pairs and len(stale) == len(unlike):
+            break
+    return [_weight(pair, since[pair.rollout], stale.get(pair.rollout)) for pair in unlike]
+
+
+def _weight(pair: WeightPair, since: int, stale: int | None) -> Weight:
+    return Weight(pair.rollout, pair.training, pair.relative, pair.dtypes, since, stale)

@@ -1,0 +1,269 @@
+"""Values of two phases that are the same, row by row: the rollout's rows and the training's."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.mismatch.distance import (
+    Distances,
+    distances,
+    sketch_distances,
+)
+from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side, Value
+from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
+from mindrlhf_msprobe.comparison.tokens.matching import Matched
+from mindrlhf_msprobe.comparison.tokens.sequences import TokenCall
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
+from mindrlhf_msprobe.storage.records import Record
+
+_OPEN = 4  # calls of one value that are kept open
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The rows of one value that both phases have.
+
+    Attributes:
+        name: in the training network.
+        token: int64 [rows], which token of the rollout each row is; see `Tokens`.
+        distances: of the rows.
+        dtypes: of the rollout's and of the training's.
+        columns: values of a row.
+    """
+
+    name: Name
+    token: np.ndarray
+    distances: Distances
+    dtypes: tuple[str, str]
+    columns: int
+
+
+class Unfit(Exception):
+    """A value of both phases cannot be brought together; `why` says the reason."""
+
+    def __init__(self, why: Message) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Tokens:
+    """The rows of the rollout that have a partner, numbered through its calls.
+
+    Attributes:
+        count: how many rows the rollout has.
+        call, sequence, position: int64 [count], of each row.
+    """
+
+    def __init__(self, calls: Sequence[TokenCall]) -> None:
+        sizes = [call.sequence.size for call in calls]
+        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self.count = int(self.starts[-1])
+        self.call = np.repeat(np.arange(len(calls)), sizes)
+        empty = np.zeros(0, np.int64)
+        self.sequence = np.concatenate([empty, *(call.sequence for call in calls)])
+        self.position = np.concatenate([empty, *(call.position for call in calls)])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one value in one call.
+
+    Attributes:
+        values: [rows, columns]; of a sketch, its sums.
+        at: int64 [rows], rows of the call's token ids.
+        prints: of a sketch, the fingerprints of what a token's row is made of, uint64 [rows, any];
+            else None.
+    """
+
+    values: np.ndarray
+    at: np.ndarray
+    prints: np.ndarray | None = None
+
+
+class Source:
+    """Where the rows of one value come from: a value of a phase, or several beside each other.
+
+    Args:
+        side: the phase.
+        values: one, or the parts of a fused one.
+        order: of several, int64 [columns]: which of their columns, one behind the other, each is.
+    """
+
+    def __init__(self, side: Side, *values: Value, order: np.ndarray | None = None) -> None:
+        self.side = side
+        self.values = values
+        self._order = order
+        self._layouts = [value.layouts(side.tokens) for value in values]
+        self._open: OrderedDict[tuple[int, bool], Rows] = OrderedDict()
+
+    @property
+    def calls(self) -> list[int]:
+        """The calls of which the rows of all parts are known."""
+        return sorted(set.intersection(*(set(known) for known in self._layouts)))
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether elements were stored in all calls."""
+        return all(r.location is not None for value in self.values for r in value.records.values())
+
+    def dtype(self, number: int) -> str:
+        """Return the dtype in a call."""
+        return str(self.values[0].records[number].leaf.dtype)
+
+    def typical(self, number: int) -> float:
+        """Return the mean squared norm of a token's row in a call; NaN where it is not known."""
+        found = 0.0
+        for value in self.values:
+            norm, shape = value.records[number].leaf.norm, value.records[number].leaf.shape
+            known = isinstance(norm, (int, float)) and shape
+            found += float(norm) ** 2 if known else math.nan
+        return found / max(1, self.side.tokens.calls[number].sequence.size)
+
+    def rows(self, number: int, *, sketched: bool = False) -> Rows:
+        """Return a call's rows.
+
+        Args:
+            sketched: by their sketches, also where elements were stored.
+
+        Raises:
+            ArrayFileError: they were not stored, or cannot be read.
+            Unfit: the parts cannot be put beside each other.
+        """
+        key = number, sketched
+        if key not in self._open:
+            parts = [
+                self._part(value.records[number], layouts[number], number, sketched)
+                for value, layouts in zip(self.values, self._layouts)
+            ]
+            self._open[key] = parts[0] if self._order is None else self._beside(parts, sketched)
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+        return self._open[key]
+
+    def places(self, number: int) -> np.ndarray:
+        """Return where each row of a call's token ids stands, int64; -1 for what is not there."""
+        size = self.side.tokens.calls[number].sequence.size
+        at = self.rows(number).at if self.has_elements else self.rows(number, sketched=True).at
+        if len(at) == size:
+            return at
+        places = np.full(size, -1, np.int64)
+        places[at] = np.arange(len(at))
+        return places
+
+    def _part(self, record: Record, layout: Layout, number: int, sketched: bool) -> Rows:
+        call = self.side.tokens.calls[number]
+        if not sketched:
+            return Rows(*rows_of(record.array(), layout, call))
+        shape = record.leaf.shape or ()
+        made = record.sketch() if record.leaf.sketch is not None else sketch_of(record.array())
+        if not made.block:
+            raise Unfit(message("mismatch.no_sums"))
+        values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
+        prints, _ = rows_of(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
+        return Rows(values, at, prints)
+
+    def _beside(self, parts: Sequence[Rows], sketched: bool) -> Rows:
+        """Return the columns of several values in the order of the fused one."""
+        order = self._order
+        assert order is not None
+        values = np.concatenate([part.values for part in parts], axis=1)
+        if sketched:  # sums line up only where the parts stand one behind the other
+            whole = all(value_columns(value) % COLUMNS == 0 for value in self.values)
+            if not whole or not np.array_equal(order, np.arange(len(order))):
+                raise Unfit(message("mismatch.fused_sketch"))
+            return Rows(values, parts[0].at)
+        if values.shape[1] != len(order):
+            raise Unfit(message("mismatch.no_layout"))
+        return Rows(values[:, order], parts[0].at)
+
+
+def value_columns(value: Value) -> int:
+    """Return the length of a value's last axis."""
+    return max((r.leaf.shape or (0,))[-1] for r in value.records.values())
+
+
+def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Aligned:
+    """Measure one value's rows of the rollout against the training's.
+
+    Raises:
+        Unfit: the shapes do not say which axes are tokens, or rows are not of one length.
+    """
+    theirs = {*training.calls}
+    if not (rollout.calls and theirs):
+        raise Unfit(message("mismatch.no_layout"))
+    sketched = not (rollout.has_elements and training.has_elements)
+    starts = Tokens(rollout.side.tokens.calls).starts
+    found: list[Distances] = []
+    tokens: list[np.ndarray] = []
+    dtypes: set[tuple[str, str]] = set()
+    columns = 0
+    try:
+        for number in rollout.calls:
+            mine = rollout.rows(number, sketched=sketched)
+            for other, at, wanted in _partners(matched, number, mine.at, theirs):
+                places = training.places(other)
+                kept = places[wanted] >= 0
+                rows = at[kept], places[wanted[kept]]
+                partner = training.rows(other, sketched=sketched)
+                columns = _check(mine.values, partner.values, columns)
+                found.append(_measured(mine, partner, rows, training.typical(other)))
+                tokens.append(starts[number] + mine.at[at[kept]])
+                dtypes.add((rollout.dtype(number), training.dtype(other)))
+    except ArrayFileError as error:
+        raise Unfit(error.said) from None
+    if not sum(map(len, tokens)):
+        raise Unfit(message("mismatch.no_rows"))
+    columns = value_columns(rollout.values[0]) if sketched else columns
+    return Aligned(name, np.concatenate(tokens), _joined(found), max(dtypes), columns)
+
+
+def _measured(
+    mine: Rows, theirs: Rows, rows: tuple[np.ndarray, np.ndarray], typical: float
+) -> Distances:
+    """Measure rows of two calls; of sketches, relative to the norm that statistics know."""
+    x, y = mine.values[rows[0]], theirs.values[rows[1]]
+    if mine.prints is None or theirs.prints is None:
+        return distances(x, y)
+    prints = mine.prints[rows[0]], theirs.prints[rows[1]]
+    return sketch_distances(x, y, *prints, typical)
+
+
+def _partners(
+    matched: Matched, number: int, rows: np.ndarray, theirs: Collection[int]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield for each call of the training: its number, rows of mine, and its rows for them."""
+    partner = matched.partners[number]
+    calls = partner.call[rows]
+    for other in np.unique(calls[calls >= 0]).tolist():
+        if other in theirs:
+            at = np.flatnonzero(calls == other)
+            yield other, at, partner.row[rows[at]]
+
+
+def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:
+    """Return how many columns rows of both sides have, and those before if there were any.
+
+    Raises:
+        Unfit: they are not as many, or no numbers.
+    """
+    if x.shape[1] != y.shape[1] or columns not in (0, x.shape[1]):
+        raise Unfit(message("mismatch.columns", rollout=x.shape[1], training=y.shape[1]))
+    for side in (x, y):
+        if side.dtype.kind not in "fbiu":
+            raise Unfit(message("mismatch.kind", dtype=str(side.dtype)))
+    return x.shape[1]
+
+
+def _joined(found: Sequence[Distances]) -> Distances:
+    squared, norms, unequal = (
+        np.concatenate([getattr(one, name) for one in found])
+        for name in ("squared", "norms", "unequal")
+    )
+    return Distances(squared, norms, unequal, found[0].sampled)

@@ -1,0 +1,142 @@
+"""One phase as a mismatch needs it: its tokens, and the values of its cells by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import NamedTuple
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.tokens.layouts import Layout, only_layout
+from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, read_tokens
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+
+_IOS = ("input", "output")
+
+
+class Name(NamedTuple):
+    """Which value: of a cell, the n-th time it runs in one call of the network."""
+
+    cell: str
+    nth: int
+    io: str
+    path: str
+
+    def __str__(self) -> str:
+        again = f" (call {self.nth})" if self.nth else ""
+        return f"{self.cell}{again} {self.io}.{self.path}"
+
+
+@dataclass
+class Value:
+    """One value over the calls of a phase.
+
+    Attributes:
+        records: number of a call of the network → the record.
+        time: when it was known first, on its process's clock.
+        class_name: of its cell.
+    """
+
+    time: int
+    class_name: str
+    entry: str
+    records: dict[int, Record] = field(default_factory=dict)
+
+    def layouts(self, tokens: PhaseTokens) -> dict[int, Layout]:
+        """Return how its axes stand in each call; without the calls where nothing decides it."""
+        seen = {}
+        for number, record in self.records.items():
+            call = tokens.calls[number]
+            if record.leaf.shape is not None:
+                seen[number] = (record.leaf.shape, call.batch, call.width)
+        chosen = only_layout(seen.values())
+        return {number: chosen[shape] for number, shape in seen.items() if shape in chosen}
+
+
+@dataclass
+class Side:
+    """One phase of one step and rank.
+
+    Attributes:
+        values: by name, in time.
+        parameters: by their names in the network, as they were first recorded.
+        cells: cell → class, in the order of their first calls.
+    """
+
+    run: Run
+    phase: str
+    step: int
+    rank: int
+    tokens: PhaseTokens
+    values: dict[Name, Value] = field(default_factory=dict)
+    parameters: dict[str, Record] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)
+
+
+def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
+    """Read one phase.
+
+    Raises:
+        NoTokens: nothing says which tokens went through it.
+    """
+    outermost = [e for e in _entries(run, phase, step, rank) if e.parent is None]
+    side = Side(run, phase, step, rank, read_tokens(outermost))
+    calls = side.tokens.calls
+    number = -1
+    seen: dict[str, int] = {}
+    for entry in _entries(run, phase, step, rank):
+        if entry.direction != "forward":
+            continue
+        while number + 1 < len(calls) and entry.seq >= calls[number + 1].first:
+            number, seen = number + 1, {}
+        nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
+        side.cells.setdefault(entry.cell, entry.class_name)
+        _take(side, entry, number, nth)
+    side.values = dict(sorted(side.values.items(), key=lambda item: item[1].time))
+    return side
+
+
+def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:
+    """Return the parameters of a phase by their names in the network, as first recorded."""
+    found: dict[str, Record] = {}
+    for entry in _entries(run, phase, step, rank):
+        _parameters(found, entry)
+    return found
+
+
+def _take(side: Side, entry: Entry, number: int, nth: int) -> None:
+    _parameters(side.parameters, entry)
+    if number < 0:
+        return
+    for record in entry.records:
+        if record.io not in _IOS or not record.leaf.is_tensor:
+            continue
+        name = Name(entry.cell, nth, record.io, record.path)
+        time = entry.seq if record.io == "input" or entry.end is None else entry.end
+        value = side.values.get(name)
+        if value is None:
+            value = side.values[name] = Value(time, entry.class_name, entry.name)
+        value.records[number] = record
+
+
+def _parameters(found: dict[str, Record], entry: Entry) -> None:
+    for record in entry.records:
+        if record.io == "parameters" and record.leaf.is_tensor:
+            found.setdefault(network_name(entry.cell, record.path), record)
+
+
+def _entries(run: Run, phase: str, step: int, rank: int) -> Iterator[Entry]:
+    """Yield the entries of a phase as they began; one at a time, where the journal is whole."""
+    lines = run.journal_lines(phase, step, rank)
+    if lines is not None:
+        from mindrlhf_msprobe.storage.journal_line import JournalLine
+
+        try:
+            order = sorted(map(JournalLine.read, lines), key=lambda line: line.seq)
+        except (ValueError, RecursionError):
+            order = None
+        if order is not None and (found := run.entries_of(order, phase, step, rank)) is not None:
+            yield from found
+            return
+    yield from run.entries(phase, step, rank)

@@ -1,0 +1,184 @@
+"""Both networks side by side: every value that both have, measured by token in causal order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.judging.texts import Decode
+from mindrlhf_msprobe.comparison.mismatch.births import Way
+from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Tokens, Unfit, align
+from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
+from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side
+from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.tokens.matching import match, places
+from mindrlhf_msprobe.mismatch import Stage, Token
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+
+_SHOWN_TOKENS = 8  # of a text, the last one being the token that is meant
+_LOOKED_AT = 64  # rows whose values are looked at for a lower precision
+
+
+class Walk:
+    """One step of one rank: the rollout's phase against the training's.
+
+    Attributes:
+        matched: which rows are the same token.
+        weights: the parameters of both.
+        stages: every value that was measured, by its name in the training network.
+        not_compared: those that both have and that could not be.
+    """
+
+    def __init__(
+        self,
+        rollout: Side,
+        training: Side,
+        rules: tuple[NameRule, ...] = (),
+        decode: Decode | None = None,
+    ) -> None:
+        self.rollout, self.training = rollout, training
+        self.matched = match(rollout.tokens, training.tokens)
+        self._training_places = places(training.tokens)
+        self.names = match_names(rollout.cells, training.cells, rules)
+        self.weights: Weights = compare_weights(rollout.parameters, training.parameters, self.names)
+        self.not_compared: list[tuple[Name, Message]] = []
+        self.precision = (Precision(rollout), Precision(training))
+        self.tokens = Tokens(rollout.tokens.calls)
+        self._decode = decode
+        self._begun = _first_calls(self.tokens, len(rollout.tokens.sequences))
+        self._sources: dict[Name, tuple[Source, Source]] = {}
+        self._seen: set[str | None] = set()
+        self._way = Way(self.tokens.count, self.token)
+        for name, mine, theirs in self._values():
+            self._measure(name, mine, theirs)
+        self.stages: dict[Name, Stage] = self._way.stages()
+
+    def token(self, row: int, apart: float = 0.0) -> Token:
+        """Return what a reader sees of a row of the rollout."""
+        tokens = self.tokens
+        sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
+        ids = self.rollout.tokens.sequences[sequence]
+        prompt = self._begun[sequence]
+        role = "prompt" if position < prompt else "first" if position == prompt else "response"
+        text = ""
+        if self._decode is not None:
+            text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
+        call = int(tokens.call[row])
+        return Token(sequence, position, int(ids[position]), call, role, apart, text)
+
+    def prompt_length(self, sequence: int) -> int:
+        """Return how many tokens of a sequence the rollout was given at once, at its beginning."""
+        return int(self._begun[sequence])
+
+    def next_token(self, sequence: int, position: int) -> int:
+        """Return the training's token behind one of the rollout; -1 where there is none."""
+        partner = int(self.matched.sequences[sequence])
+        tokens = self.training.tokens.sequences[partner] if partner >= 0 else ()
+        return int(tokens[position + 1]) if position + 1 < len(tokens) else -1
+
+    def shift(self, name: Name) -> int | None:
+        """Return of which other position the rollout's rows are, where they are born apart.
+
+        Returns:
+            1 if each is the training's row of the next position of its sequence, -1 of the one
+            before, and so on up to 2; None if they are none of these.
+        """
+        mine, theirs = self._sources[name]
+        rows = self._way.born_at(name)
+        if not (mine.has_elements and theirs.has_elements):
+            return None
+        return next((by for by in (1, -1, 2, -2) if self._is_shifted(mine, theirs, rows, by)), None)
+
+    def _is_shifted(self, mine: Source, theirs: Source, rows: np.ndarray, by: int) -> bool:
+        looked_at = 0
+        for row in rows.tolist():
+            sequence, position = int(self.tokens.sequence[row]), int(self.tokens.position[row])
+            place = self.place_in_training(sequence, position + by)
+            number = int(self.tokens.call[row])
+            if place is None or place[0] not in theirs.calls:
+                continue
+            call, at = place
+            there = np.flatnonzero(theirs.rows(call).at == at)
+            own = mine.rows(number)
+            here = np.flatnonzero(own.at == row - self.tokens.starts[number])
+            x, y = own.values[here], theirs.rows(call).values[there]
+            if x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-6):
+                return False
+            looked_at += 1
+            if looked_at == _LOOKED_AT:
+                break
+        return looked_at > 0
+
+    def place_in_training(self, sequence: int, position: int) -> tuple[int, int] | None:
+        """Return the call and row of the training's token at a position of the same sequence."""
+        partner = int(self.matched.sequences[sequence])
+        if partner < 0 or not 0 <= position < len(self.training.tokens.sequences[partner]):
+            return None
+        call, row = self._training_places[0][partner], self._training_places[1][partner]
+        return (int(call[position]), int(row[position])) if call[position] >= 0 else None
+
+    def born_at(self, name: Name) -> np.ndarray:
+        """Return the rows of the rollout that are born apart in a value, int64."""
+        return self._way.born_at(name)
+
+    def shown_dtypes(self, name: Name) -> tuple[str | None, str | None]:
+        """Return the lower dtypes that float32 values of both sides are numbers of, or None."""
+        found = []
+        for source in self._sources[name]:
+            try:
+                values = source.rows(source.calls[-1]).values[:_LOOKED_AT]
+            except (ArrayFileError, Unfit):
+                values = np.zeros(0)
+            found.append(shown_dtype(values))
+        return found[0], found[1]
+
+    def _values(self) -> list[tuple[Name, Source, Source]]:
+        """Return the values that both networks have, as the training network came to them."""
+        mine = {}
+        for name, value in self.rollout.values.items():
+            if (cell := self.names.common_a(name.cell)) is not None:
+                mine[name._replace(cell=cell)] = value
+        found = []
+        parts: dict[Name, Source] = {}
+        for name, value in self.training.values.items():
+            if (cell := self.names.common_b(name.cell)) is not None:
+                common = name._replace(cell=cell)
+                parts[common] = source = Source(self.training, value)
+                if common in mine:
+                    found.append((common, Source(self.rollout, mine[common]), source))
+        for name, value in mine.items():
+            of = self.weights.fused.get(name.cell)
+            if of is not None and name.io == "output" and name not in parts:
+                wanted = [name._replace(cell=part) for part in of.parts]
+                if all(part in parts for part in wanted):
+                    values = [parts[part].values[0] for part in wanted]
+                    joined = Source(self.training, *values, order=of.order)
+                    found.append((name, Source(self.rollout, value), joined))
+        return sorted(found, key=lambda item: max(value.time for value in item[2].values))
+
+    def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
+        try:
+            aligned = align(name, mine, theirs, self.matched)
+        except Unfit as error:
+            self.not_compared.append((name, error.why))
+            return
+        self._sources[name] = mine, theirs
+        prints = {record.leaf.fingerprint for record in theirs.values[0].records.values()}
+        made = None not in prints and not prints & self._seen
+        self._seen |= prints
+        limit = allowed(name.cell, aligned.distances, aligned.columns, *self.precision)
+        self._way.add(aligned, limit, made=made)
+
+
+def _first_calls(tokens: Tokens, sequences: int) -> Sequence[int]:
+    """Return how many tokens of each sequence the call that began it was given."""
+    begun = np.zeros(sequences, np.int64)
+    known = np.flatnonzero(tokens.sequence >= 0)
+    for row in known[tokens.position[known] == 0][::-1].tolist():
+        sequence = int(tokens.sequence[row])
+        of_it = (tokens.sequence == sequence) & (tokens.call == tokens.call[row])
+        begun[sequence] = int(tokens.position[of_it].max()) + 1
+    return begun.tolist()

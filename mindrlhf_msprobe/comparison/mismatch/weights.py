@@ -1,0 +1,179 @@
+"""Does the rollout network have the parameters of the training network, fused ones included?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import field
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.mismatch.distance import distances
+from mindrlhf_msprobe.comparison.mismatch.fused import Fused, cell_of, find_fused, parts_of
+from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Record, network_name
+
+
+@dataclass(frozen=True)
+class WeightPair:
+    """One parameter of the rollout network, and what it is in the training network.
+
+    Attributes:
+        rollout: its name.
+        training: the names of its parts; one, unless it is fused.
+        equal: whether all values are equal; None where nothing says so.
+        relative: the L2 distance relative to the training's norm; None where it is not known.
+        dtypes: of the rollout's and the training's.
+    """
+
+    rollout: str
+    training: tuple[str, ...]
+    equal: bool | None
+    relative: float | None = None
+    dtypes: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of both networks.
+
+    Attributes:
+        pairs: those that both have, in the order of the rollout network.
+        fused: cell of the rollout network → its parts.
+        alone: parameters of the rollout network that the training network has not; and the other
+            way round.
+    """
+
+    pairs: tuple[WeightPair, ...] = ()
+    fused: Mapping[str, Fused] = field(default_factory=dict)
+    alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    @property
+    def unequal(self) -> tuple[WeightPair, ...]:
+        """Those that differ."""
+        return tuple(pair for pair in self.pairs if pair.equal is False)
+
+    @property
+    def unknown(self) -> tuple[WeightPair, ...]:
+        """Those of which nothing says whether they are equal."""
+        return tuple(pair for pair in self.pairs if pair.equal is None)
+
+
+def compare_weights(
+    rollout: Mapping[str, Record], training: Mapping[str, Record], names: Names
+) -> Weights:
+    """Compare the parameters of both networks.
+
+    Args:
+        rollout, training: by name in their networks.
+        names: what cells of the rollout are called in the training.
+    """
+    common_a = _common(rollout, names.common_a)
+    common_b = _common(training, names.common_b)
+    both = [name for name in common_a if name in common_b and _same_shape(common_a, common_b, name)]
+    left_a = {name: common_a[name] for name in common_a if name not in both}
+    left_b = {name: common_b[name] for name in common_b if name not in both}
+    fused = find_fused(left_a, left_b)
+    pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
+    used: set[str] = set()
+    for name, record in left_a.items():
+        if (of := fused.get(cell_of(name))) is not None:
+            own = name.rpartition(".")[2]
+            parts = tuple(f"{part}.{own}" for part in of.parts)
+            used |= {name, *parts}
+            pairs.append(_fused_pair(name, record, of, left_b))
+    alone = (
+        tuple(name for name in left_a if name not in used),
+        tuple(name for name in left_b if name not in used),
+    )
+    return Weights(tuple(pairs), fused, alone)
+
+
+def _common(
+    records: Mapping[str, Record], common: Callable[[str], str | None]
+) -> dict[str, Record]:
+    """Return parameters by the names that both networks have."""
+    found = {}
+    for name, record in records.items():
+        if (cell := common(cell_of(name))) is not None:
+            found[network_name(cell, name.rpartition(".")[2])] = record
+    return found
+
+
+def _same_shape(a: Mapping[str, Record], b: Mapping[str, Record], name: str) -> bool:
+    return a[name].leaf.shape == b[name].leaf.shape
+
+
+def _plain(name: str, a: Record, b: Record) -> WeightPair:
+    dtypes = (str(a.leaf.dtype), str(b.leaf.dtype))
+    prints = a.leaf.fingerprint, b.leaf.fingerprint
+    comparable = None not in prints and dtypes[0] == dtypes[1]
+    if comparable and prints[0] == prints[1]:
+        return WeightPair(name, (name,), True, 0.0, dtypes)
+    measured = _measured(a, (b,), None)
+    if measured is None:
+        alike = comparable and _algorithm(prints[0]) == _algorithm(prints[1])
+        return WeightPair(name, (name,), False if alike else None, None, dtypes)
+    return WeightPair(name, (name,), *measured, dtypes)
+
+
+def _fused_pair(
+    name: str, record: Record, fused: Fused, training: Mapping[str, Record]
+) -> WeightPair:
+    names = tuple(f"{part}.{name.rpartition('.')[2]}" for part in fused.parts)
+    parts = parts_of(fused, name, training)
+    if parts is None:
+        return WeightPair(name, names, None)
+    dtypes = (str(record.leaf.dtype), str(parts[0].leaf.dtype))
+    equal, relative = _measured(record, parts, fused.order) or (None, None)
+    return WeightPair(name, names, equal, relative, dtypes)
+
+
+def _measured(
+    a: Record, parts: tuple[Record, ...], order: np.ndarray | None
+) -> tuple[bool, float] | None:
+    """Return whether a parameter is equal to others, row by row, and their relative distance.
+
+    Returns:
+        None where neither elements nor sketches were stored, or they have other rows.
+    """
+    whole = all(record.location is not None for record in (a, *parts))
+    try:
+        mine, theirs = _rows(a, whole), [_rows(part, whole) for part in parts]
+    except ArrayFileError:
+        return None
+    rows = np.concatenate([values for values, _ in theirs])
+    prints = np.concatenate([found for _, found in theirs])
+    if order is not None:
+        if int(order.max(initial=0)) >= len(rows):
+            return None
+        rows, prints = rows[order], prints[order]
+    if mine[0].shape != rows.shape:
+        return None
+    found = distances(mine[0], rows)
+    same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
+    norm, apart = float(found.norms.sum()), float(found.squared.sum())
+    relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
+    return same, relative
+
+
+def _rows(record: Record, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a parameter, or their sketches; and the fingerprints of these.
+
+    Raises:
+        ArrayFileError: they were not stored.
+    """
+    if whole:
+        values = np.asarray(record.array())
+        rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+        return rows, np.zeros(len(rows))
+    sketch = record.sketch()
+    if not sketch.block:
+        raise ArrayFileError.saying("unread.no_sketch")
+    return sketch.sums, sketch.fingerprints
+
+
+def _algorithm(fingerprint: str | None) -> str:
+    return (fingerprint or "").partition(":")[0]

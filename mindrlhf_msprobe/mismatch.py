@@ -1,0 +1,274 @@
+"""What training against inference concludes: where the same token first gets other values.
+
+All that report/ knows of it; comparison/mismatch makes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.findings import Keyword
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+
+SCHEMA = 1
+
+
+class Agreement(Keyword):
+    """What a rollout network and a training network are to each other in one step."""
+
+    IDENTICAL = "identical"  #: every aligned row is equal bit for bit
+    WITHIN_ROUNDING = "within_rounding"  #: what the dtype explains
+    PARTED = "parted"
+    UNDECIDED = "undecided"
+
+
+class Cause(Keyword):
+    """What is to blame where they part."""
+
+    WEIGHTS = "weights"  #: the rollout network has other parameters
+    INPUT = "input"  #: it was given other positions, or what its code hands on differs
+    DTYPE = "dtype"  #: one side computes in a lower precision
+    COMPUTATION = "computation"  #: one cell makes another output of the same input
+    GRADUAL = "gradual"  #: no single cell, but more than all their roundings explain
+    SAMPLING = "sampling"  #: behind the network: temperature, masks, the log-probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One value on its way through the network, its rows summarised.
+
+    Distances are L2 distances of rows, relative to the training's row.
+
+    Attributes:
+        cell, io, path: the value, by the training network's names; `cell` is root for the network.
+        nth: how many times the cell had run before in the same call of the network.
+        entered: root mean square of the distances of what its cell was given; where none of that
+            could be aligned, of what was furthest apart before.
+        apart: the same of the value itself.
+        most: the largest of a row.
+        allowed: the distance of a row that rounding in its cell explains.
+        rows: how many rows were compared.
+        unequal: how many of them are not equal bit for bit.
+        born: how many rows are further apart than rounding and what entered explain.
+        dtypes: of the rollout's value and of the training's.
+        worst: tokens of the rows furthest apart, the worst first.
+        lasting: whether what was born is still there where the cells around it return.
+    """
+
+    cell: str
+    io: str
+    path: str
+    nth: int
+    entered: float
+    apart: float
+    most: float
+    allowed: float
+    rows: int
+    unequal: int
+    born: int
+    dtypes: tuple[str, str]
+    worst: tuple[Token, ...] = ()
+    lasting: bool = True
+
+    @property
+    def name(self) -> str:
+        """The value's name: cell, input or output, and its place in it."""
+        again = f"[{self.nth}]" if self.nth else ""
+        return f"{self.cell}{again} {self.io}.{self.path}"
+
+    @property
+    def growth(self) -> float:
+        """How many times further apart the value is than what entered, or than rounding."""
+        return self.apart / max(self.entered, self.allowed)
+
+    def is_around(self, cell: str) -> bool:
+        """Return whether it is what a cell returns inside which another one is."""
+        inside = self.cell == "root" or cell.startswith(f"{self.cell}.")
+        return self.io == "output" and self.cell != cell and inside
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return _by_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the rollout.
+
+    Attributes:
+        sample: the number of its sequence, in the order in which the rollout began them.
+        position: its place in it, from 0.
+        id: the token.
+        text: what it stands for, with those before it; "" without a tokenizer.
+        call: the rollout network's call that computed it, from 0.
+        role: prompt, first (the first token behind the prompt) or response.
+        apart: the relative distance of its row.
+    """
+
+    sample: int
+    position: int
+    id: int
+    call: int
+    role: str
+    apart: float
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return _by_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One parameter of the rollout network that is not the training network's.
+
+    Attributes:
+        rollout: its name.
+        training: the names of what it is in the training network; several, if it is fused.
+        relative: the L2 distance relative to the training's norm; None where only fingerprints say
+            that it differs.
+        dtypes: of the rollout's and the training's.
+        since: the first of the steps up to this one in which it differed; None where it is not
+            known.
+        stale: the earlier step whose weights of the training network it still has, or None.
+    """
+
+    rollout: str
+    training: tuple[str, ...]
+    relative: float | None
+    dtypes: tuple[str, str]
+    since: int | None = None
+    stale: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return _by_fields(self)
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What one step of one rank says.
+
+    Attributes:
+        rollout, training: the phases.
+        cause: None unless they part.
+        first: the value at which they part, in causal order; None where it lies behind the network.
+        said: what is to be said of the cause, one sentence each.
+        stages: all values that were compared, in causal order of the training network.
+        weights: parameters that differ; how many were compared; and how many could not be.
+        metrics: of the log-probabilities, by the names that verl uses.
+        rows, tokens: how many rows were aligned, of how many tokens of the rollout.
+        not_compared: values of both networks that could not be brought together, and why.
+        notes: what else a reader must know.
+    """
+
+    step: int
+    rank: int
+    rollout: str
+    training: str
+    status: Agreement
+    cause: Cause | None = None
+    first: Stage | None = None
+    said: Messages = ()
+    stages: tuple[Stage, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    weights_compared: int = 0
+    weights_unknown: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 0
+    tokens: int = 0
+    not_compared: tuple[tuple[str, Message], ...] = ()
+    notes: Messages = ()
+
+    @property
+    def births(self) -> tuple[Stage, ...]:
+        """Where error is born that lasts, in causal order; without the cells around these."""
+        found: list[Stage] = []
+        for stage in self.stages:
+            if stage.born and stage.lasting and not any(stage.is_around(s.cell) for s in found):
+                found.append(stage)
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        shown = {
+            name: _plain(getattr(self, name))
+            for name in ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
+        }
+        return {
+            **shown,
+            "first": self.first and self.first.to_json(),
+            "explanation": [in_words(said) for said in self.said],
+            "codes": [said.as_json() for said in self.said],
+            "births": [stage.to_json() for stage in self.births],
+            "stages": [stage.to_json() for stage in self.stages],
+            "weights": {
+                "compared": self.weights_compared,
+                "unknown": [*self.weights_unknown],
+                "different": [weight.to_json() for weight in self.weights],
+            },
+            "metrics": {name: number_to_json(value) for name, value in self.metrics.items()},
+            "not_compared": [
+                {"value": name, "why": in_words(why)} for name, why in self.not_compared
+            ],
+            "notes": [in_words(note) for note in self.notes],
+        }
+
+
+@dataclass(frozen=True)
+class Mismatches:
+    """What all chosen steps say.
+
+    Attributes:
+        runs: the paths of the runs, that of the rollout first; one, if both phases are of one run.
+        found: by step and rank.
+    """
+
+    runs: tuple[str, ...]
+    found: tuple[Mismatch, ...]
+
+    @property
+    def status(self) -> Agreement:
+        """The worst of all; undecided only where nothing was decided."""
+        seen = {one.status for one in self.found}
+        order = (Agreement.PARTED, Agreement.WITHIN_ROUNDING, Agreement.IDENTICAL)
+        return next((status for status in order if status in seen), Agreement.UNDECIDED)
+
+    @property
+    def first(self) -> Mismatch | None:
+        """The first step and rank that part, or None."""
+        return next((one for one in self.found if one.status is Agreement.PARTED), None)
+
+    def __bool__(self) -> bool:
+        """Return whether they agree."""
+        return self.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "schema": SCHEMA,
+            "runs": [*self.runs],
+            "status": self.status.value,
+            "steps": [one.to_json() for one in self.found],
+        }
+
+
+def _by_fields(value: Any) -> dict[str, Any]:
+    return {name: _plain(getattr(value, name)) for name in value.__slots__}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Keyword):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else number_to_json(value)
+    if isinstance(value, (Token, Stage)):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

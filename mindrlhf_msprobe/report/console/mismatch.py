@@ -1,0 +1,158 @@
+"""Training against inference → the answer on the console."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.common.text.printable import printable, shortened
+from mindrlhf_msprobe.mismatch import Agreement, Mismatch, Mismatches, Stage, Token
+from mindrlhf_msprobe.report.messages import say
+
+_MOST_BIRTHS = 8
+_MOST_LAYERS = 16
+_MOST_NOTES = 6
+_LONGEST = 200
+_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+")
+#: The metrics that are shown, of all that verl has.
+_METRICS = (
+    *("log_prob_diff_mean", "log_prob_diff_p99", "log_prob_diff_max", "kl", "k3_kl"),
+    *("ppl_ratio", "chi2_token", "chi2_seq", "ratio_fraction_outside", "log_prob_pearson_corr"),
+)
+
+
+def render(found: Mismatches, *, lang: str | None = None) -> str:
+    """Return what is said of all steps, as plain text; names cannot move the cursor or hide lines.
+
+    Args:
+        lang: `en` or `zh`; None: the one that was chosen, else the locale's.
+    """
+    with speaking(lang):
+        shown = found.first or _undecided(found) or found.found[0]
+        lines = [*_one(shown, found.status)]
+        if len(found.found) > 1:
+            statuses = [one.status for one in found.found]
+            parted = statuses.count(Agreement.PARTED)
+            undecided = statuses.count(Agreement.UNDECIDED)
+            agree = len(statuses) - parted - undecided
+            lines.append(say("mismatch.steps", agree=agree, parted=parted, undecided=undecided))
+        return "\n".join(map(printable, lines))
+
+
+def _undecided(found: Mismatches) -> Mismatch | None:
+    if found.status is not Agreement.UNDECIDED:
+        return None
+    return next((one for one in found.found if one.status is Agreement.UNDECIDED), None)
+
+
+def headline(one: Mismatch, status: Agreement) -> str:
+    """Return whether both phases agree, in one line."""
+    place = {"step": one.step, "rank": one.rank}
+    phases = {"rollout": one.rollout, "training": one.training}
+    return say(f"mismatch.headline_{status.value}", **phases, **place)
+
+
+def _one(one: Mismatch, status: Agreement) -> Iterator[str]:
+    yield headline(one, status)
+    if one.first is not None:
+        yield "  " + shortened(one.first.name, _LONGEST)
+    if one.cause is not None:
+        yield "  " + say("mismatch.cause", cause=one.cause.value)
+    for said in one.said:
+        yield "  " + in_words(said)
+    if one.first is not None:
+        stage = one.first
+        values = {"apart": stage.apart, "most": stage.most}
+        values |= {"entered": stage.entered, "allowed": stage.allowed}
+        yield "  " + say("mismatch.apart", **values)
+        for token in stage.worst[:1]:
+            yield "  " + token_in_words(token)
+    yield from _births(one)
+    yield from _growth(one)
+    yield from _weights(one)
+    yield from _metrics(one)
+    notes = [say("mismatch.note", note=in_words(note)) for note in one.notes]
+    yield from _some("", notes, _MOST_NOTES)
+    if one.tokens:
+        counts = {"rows": one.rows, "tokens": one.tokens}
+        compared, left = len(one.stages), len(one.not_compared)
+        yield say("mismatch.scope", values=compared, left=left, **counts)
+
+
+def token_in_words(token: Token) -> str:
+    """Return which token it is."""
+    text = say("mismatch.text", text=token.text) if token.text else ""
+    place = {"sample": token.sample, "position": token.position, "id": token.id}
+    return say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
+
+
+def _births(one: Mismatch) -> Iterator[str]:
+    births = [stage for stage in one.births if stage is not one.first]
+    if births:
+        yield say("mismatch.births")
+        yield from _some("  ", [_birth(stage) for stage in births], _MOST_BIRTHS)
+
+
+def _birth(stage: Stage) -> str:
+    name = shortened(stage.name, _LONGEST)
+    return say("mismatch.birth", name=name, apart=stage.apart, entered=stage.entered)
+
+
+def _growth(one: Mismatch) -> Iterator[str]:
+    """Yield how far what each layer returns is apart, as bars over powers of ten."""
+    layers = [s for s in one.stages if s.io == "output" and _LAYER.fullmatch(s.cell)]
+    shown = _spread([stage for stage in layers if not _LAYER.fullmatch(_above(stage.cell))])
+    if len(shown) < 2:
+        return
+    yield say("mismatch.grows")
+    width = max(len(stage.cell) for stage in shown)
+    for stage in shown:
+        power = math.log10(stage.apart) if 0 < stage.apart < math.inf else -8.0
+        bar = "█" * max(0, min(32, round(4 * (power + 8))))
+        yield f"  {stage.cell:<{width}}  {stage.apart:8.2g}  {bar}"
+
+
+def _above(cell: str) -> str:
+    return cell.rpartition(".")[0].rpartition(".")[0]
+
+
+def _spread(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Return some of many, the first and the last among them."""
+    if len(stages) <= _MOST_LAYERS:
+        return stages
+    last = len(stages) - 1
+    return [stages[round(n * last / (_MOST_LAYERS - 1))] for n in range(_MOST_LAYERS)]
+
+
+def _weights(one: Mismatch) -> Iterator[str]:
+    if one.weights:
+        counts = {"different": len(one.weights), "compared": one.weights_compared}
+        yield say("mismatch.weights_differ", **counts)
+    elif one.weights_compared > len(one.weights_unknown):
+        agreeing = one.weights_compared - len(one.weights_unknown)
+        yield say("mismatch.weights_agree", compared=agreeing)
+    if one.weights_unknown:
+        names = ", ".join(one.weights_unknown[:2])
+        yield say("mismatch.weights_unknown", count=len(one.weights_unknown), names=names)
+
+
+def _metrics(one: Mismatch) -> Iterator[str]:
+    known = [
+        (n, one.metrics[f"rollout_corr/{n}"])
+        for n in _METRICS
+        if f"rollout_corr/{n}" in one.metrics
+    ]
+    if known:
+        yield say("mismatch.metrics")
+        for name, value in known:
+            yield f"  rollout_corr/{name:<24} {value:.4g}"
+
+
+def _some(indent: str, lines: Iterable[str], most: int) -> Iterator[str]:
+    every = [*lines]
+    yield from (indent + line for line in every[:most])
+    if len(every) > most:
+        yield indent + say("mismatch.more", count=len(every) - most)

@@ -1,0 +1,138 @@
+"""Training against inference, in English."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.en.words import counted, listed, some
+
+_WHERE = {
+    "all": "all {rows} aligned rows",
+    "prompt": "{born} of {rows} aligned rows, all of prompts",
+    "decode": "{born} of {rows} aligned rows, all of tokens that were generated",
+    "some": "{born} of {rows} aligned rows",
+}
+
+
+def _weights(
+    name: str,
+    parts: Sequence[str],
+    count: int,
+    relative: float | None,
+    since: int | None,
+    stale: int | None,
+) -> str:
+    of = f", which is {listed(parts)} in the training network," if parts else ""
+    far = "" if relative is None else f" by {relative:.2g} of its norm"
+    more = f", and {count - 1} more" if count > 1 else ""
+    when = "" if since is None else f", from step {since} on"
+    old = "" if stale is None else f"; it still has the values of step {stale}"
+    return (
+        f"the rollout network's {name}{of} differs from the training network's{far}{when}{more}"
+        f"{old}: look at how the weights are brought over after an update"
+    )
+
+
+def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
+    head = _WHERE[where].format(born=born, rows=rows)
+    return f"it is so in {head}, of {samples} of {counted(of_samples, 'sequence')}"
+
+
+def _shifted(by: int) -> str:
+    steps = f"{abs(by)} {'later' if by > 0 else 'earlier'}"
+    return (
+        f"the rollout's rows are those that the training network has at positions {steps}: look at "
+        f"how positions are counted in decode"
+    )
+
+
+TEXTS = {
+    "weights": _weights,
+    "positions": (
+        "the rollout network was given position {given} for token {position} of sample {sample} "
+        "(call {call}), where its earlier tokens were counted so that {right} would follow"
+    ),
+    "lower_dtype": (
+        "the rollout computes {cell} in {rollout}, the training in {training}; the distance is "
+        "what the lower of both rounds"
+    ),
+    "gradual": (
+        "no single cell makes more than rounding explains, but at {cell} all of them together do"
+    ),
+    "computation": "what {cell} was given agrees, and what it returns does not",
+    "handed_on": (
+        "every cell before {cell} agrees, and what it is given does not: it is made by the code "
+        "of {around}, between its cells"
+    ),
+    "rows": _rows,
+    "shifted": _shifted,
+    "unseen": lambda cell, values: (
+        f"not compared of what {cell} was given: {some(values[:4], len(values) - 4)}. A mask, or "
+        f"what else it is, may differ"
+    ),
+    "temperature": (
+        "the logits agree; the rollout's log-probabilities are those of temperature {rollout:g}, "
+        "the training's of {training:g} (mean difference {mean:.2g} nats)"
+    ),
+    "sampling": (
+        "the logits agree, and the log-probabilities of the sampled tokens differ by {mean:.2g} "
+        "nats in the mean: look at what is done to logits behind the networks (temperature, "
+        "penalties, masked tokens, the log-softmax of the sampler)"
+    ),
+    "no_layout": "its shapes do not say which axis has the tokens",
+    "no_rows": "no row of it has a partner",
+    "no_sums": "there are fingerprints of its rows, but no sums",
+    "fused_sketch": "its parts are interleaved, which sketches cannot tell; record task: tensor",
+    "columns": "a row has {rollout} values in the rollout and {training} in the training",
+    "kind": "its elements are {dtype}, which are no numbers",
+    "unaligned": "{phase}: {why}",
+    "nothing_compared": (
+        "the tokens are known, but no value of both networks could be compared: record both phases "
+        "with task: tensor or task: sketch"
+    ),
+    "no_common_tokens": (
+        "no sequence of the rollout begins with the tokens of one of the training's: the first "
+        "begin with {rollout} and {training}. If one side is padded on the left, its network must "
+        "be given positions, lengths or a mask that say so"
+    ),
+    "no_metrics": "no metrics of log-probabilities: {why}",
+    "no_phase": "{run} has no phase {phase}{hint}. Its phases: {known}.",
+    "no_step": (
+        "no step has both phases: {rollout} was recorded in steps {a}, {training} in steps {b}."
+    ),
+    "step": "step {step} has not both phases; these have: {there}.",
+    "headline_identical": "AGREE bit for bit: {rollout} and {training}",
+    "headline_within_rounding": "AGREE within rounding: {rollout} and {training}",
+    "headline_parted": "PARTED at step {step}, rank {rank}: {rollout} against {training}",
+    "headline_undecided": "UNDECIDED: {rollout} against {training}",
+    "cause": "cause: {cause}",
+    "apart": (
+        "apart by {apart:.2g} of the row's norm (root mean square; at most {most:.2g}), entered "
+        "{entered:.2g}, rounding explains {allowed:.2g}"
+    ),
+    "worst": "worst token: sample {sample}, position {position} ({role}), id {id}{text}",
+    "role_prompt": "prompt",
+    "role_first": "first of the response",
+    "role_response": "response",
+    "text": ", …{text!r}",
+    "births": "error is born in",
+    "birth": "{name}: {apart:.2g}, entered {entered:.2g}",
+    "grows": "how it grows",
+    "weights_differ": "weights: {different} of {compared} differ",
+    "weights_agree": "weights: all {compared} agree",
+    "weights_unknown": "weights: {count} could not be compared ({names})",
+    "metrics": "log-probabilities of the sampled tokens",
+    "steps": lambda agree, parted, undecided: ", ".join(
+        f"{count} {word}"
+        for count, word in ((agree, "agree"), (parted, "parted"), (undecided, "undecided"))
+        if count
+    ),
+    "scope": (
+        "{rows} of {tokens} rows of the rollout aligned, {values} values compared, {left} not"
+    ),
+    "note": "note: {note}",
+    "written": "written: {files}",
+    "one_or_two_runs": "one run, or two: the rollout's and the training's; given were {runs}.",
+    "a_step": "the number of a step, e.g. 3",
+    "more": "… {count} more",
+}

@@ -1,0 +1,123 @@
+"""Training against inference, in Chinese."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.report.messages.zh.words import some
+
+_WHERE = {
+    "all": "全部 {rows} 个已对齐的行",
+    "prompt": "{rows} 个已对齐的行中的 {born} 个，均为 prompt",
+    "decode": "{rows} 个已对齐的行中的 {born} 个，均为生成的 token",
+    "some": "{rows} 个已对齐的行中的 {born} 个",
+}
+
+
+def _weights(
+    name: str,
+    parts: Sequence[str],
+    count: int,
+    relative: float | None,
+    since: int | None,
+    stale: int | None,
+) -> str:
+    of = f"（在训练网络中为 {'、'.join(parts)}）" if parts else ""
+    far = "" if relative is None else f"，相对其范数相差 {relative:.2g}"
+    more = f"，另有 {count - 1} 个" if count > 1 else ""
+    when = "" if since is None else f"，自 step {since} 起"
+    old = "" if stale is None else f"；其值仍是 step {stale} 的"
+    return f"推理网络的 {name}{of}与训练网络不同{far}{when}{more}{old}：请检查更新后的权重同步"
+
+
+def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
+    head = _WHERE[where].format(born=born, rows=rows)
+    return f"涉及{head}，分布在 {of_samples} 条序列中的 {samples} 条"
+
+
+def _shifted(by: int) -> str:
+    side = "后" if by > 0 else "前"
+    return f"推理侧的行与训练网络中往{side} {abs(by)} 个位置的行相同：请检查 decode 时位置的计算"
+
+
+TEXTS = {
+    "weights": _weights,
+    "positions": (
+        "推理网络在第 {call} 次调用中为样本 {sample} 的第 {position} 个 token 输入了位置 {given}，"
+        "按之前的 token 应为 {right}"
+    ),
+    "lower_dtype": (
+        "推理侧以 {rollout} 计算 {cell}，训练侧以 {training} 计算；差异与较低精度的舍入相当"
+    ),
+    "gradual": "没有单个 Cell 超出舍入误差，但到 {cell} 为止的累积已超出",
+    "computation": "{cell} 的输入一致，输出不一致",
+    "handed_on": (
+        "{cell} 之前的各 Cell 均一致，而它的输入不一致：该输入由 {around} 中各 Cell 之间的代码产生"
+    ),
+    "rows": _rows,
+    "shifted": _shifted,
+    "unseen": lambda cell, values: (
+        f"{cell} 的输入中未比对的有：{some(values[:4], len(values) - 4)}。其中可能有不同的掩码等"
+    ),
+    "temperature": (
+        "logits 一致；推理侧的 log-prob 对应温度 {rollout:g}，训练侧对应 {training:g}"
+        "（平均相差 {mean:.2g} nats）"
+    ),
+    "sampling": (
+        "logits 一致，而采样 token 的 log-prob 平均相差 {mean:.2g} nats："
+        "请检查网络之后对 logits 的处理（温度、惩罚项、屏蔽的 token、采样器的 log-softmax）"
+    ),
+    "no_layout": "由形状无法得知哪个轴是 token",
+    "no_rows": "没有可配对的行",
+    "no_sums": "只有各行的指纹，没有求和值",
+    "fused_sketch": "其各部分交错排列，sketch 无法区分；请用 task: tensor 采集",
+    "columns": "每行的值在推理侧有 {rollout} 个，在训练侧有 {training} 个",
+    "kind": "元素类型 {dtype} 不是数值",
+    "unaligned": "{phase}：{why}",
+    "nothing_compared": (
+        "token 已知，但两个网络没有可比对的值：请用 task: tensor 或 task: sketch 采集两个阶段"
+    ),
+    "no_common_tokens": (
+        "推理侧没有任何序列与训练侧的序列开头相同："
+        "两侧第一条序列分别以 {rollout} 和 {training} 开头。"
+        "若一侧有左填充，其网络的输入须有说明填充的位置、长度或掩码"
+    ),
+    "no_metrics": "没有 log-prob 指标：{why}",
+    "no_phase": "{run} 中没有阶段 {phase}{hint}。已有的阶段：{known}。",
+    "no_step": (
+        "没有同时具有两个阶段的 step：{rollout} 采集于 step {a}，{training} 采集于 step {b}。"
+    ),
+    "step": "step {step} 不同时具有两个阶段；具有的有：{there}。",
+    "headline_identical": "逐位一致（AGREE）：{rollout} 与 {training}",
+    "headline_within_rounding": "在舍入误差内一致（AGREE）：{rollout} 与 {training}",
+    "headline_parted": "不一致（PARTED），step {step}，rank {rank}：{rollout} 与 {training}",
+    "headline_undecided": "无法判定（UNDECIDED）：{rollout} 与 {training}",
+    "cause": "原因：{cause}",
+    "apart": (
+        "相对行范数相差 {apart:.2g}（均方根；最大 {most:.2g}），输入相差 {entered:.2g}，"
+        "舍入可解释 {allowed:.2g}"
+    ),
+    "worst": "差异最大的 token：样本 {sample}，位置 {position}（{role}），id {id}{text}",
+    "role_prompt": "提示词中",
+    "role_first": "回答的第一个",
+    "role_response": "回答中",
+    "text": "，…{text!r}",
+    "births": "误差产生于",
+    "birth": "{name}：{apart:.2g}，输入 {entered:.2g}",
+    "grows": "误差的增长",
+    "weights_differ": "权重：{compared} 个中有 {different} 个不同",
+    "weights_agree": "权重：{compared} 个全部一致",
+    "weights_unknown": "权重：{count} 个无法比对（{names}）",
+    "metrics": "采样 token 的 log-prob",
+    "steps": lambda agree, parted, undecided: "，".join(
+        f"{count} 个{word}"
+        for count, word in ((agree, "一致"), (parted, "不一致"), (undecided, "无法判定"))
+        if count
+    ),
+    "scope": "推理侧 {tokens} 行中已对齐 {rows} 行，比对了 {values} 个值，{left} 个未比对",
+    "note": "注意：{note}",
+    "written": "已写入：{files}",
+    "one_or_two_runs": "应给出一份采集结果，或依次给出推理侧和训练侧两份；给出的是 {runs}。",
+    "a_step": "step 的编号，例如 3",
+    "more": "… 另有 {count} 个",
+}

@@ -1,0 +1,112 @@
+"""Training against inference → mismatch.xlsx and mismatch.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.text.language import language, speaking
+from mindrlhf_msprobe.common.text.printable import printable_json
+from mindrlhf_msprobe.mismatch import Mismatch, Mismatches, Stage
+from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
+from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
+from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
+from mindrlhf_msprobe.report.staging import OutputError
+from mindrlhf_msprobe.report.tables.language import in_language
+
+TABLE, RESULT = "mismatch.xlsx", "mismatch.json"
+
+_PLACE = (("step", 7), ("rank", 7))
+_VALUES = (
+    *_PLACE,
+    *(("cell", 50), ("io", 8), ("path", 10), ("apart", 12), ("largest row", 12)),
+    *(("entered", 12), ("rounding explains", 16), ("rows", 8), ("rows not equal", 14)),
+    *(("rows born apart", 14), ("dtype of rollout", 16), ("dtype of training", 16)),
+    *(("worst sample", 12), ("worst position", 12), ("worst token", 12), ("text", 40)),
+)
+_WEIGHTS = (
+    *_PLACE,
+    *(("rollout", 50), ("training", 60), ("relative distance", 16), ("since step", 10)),
+    ("values of step", 12),
+)
+_METRICS = (*_PLACE, ("metric", 44), ("value", 16))
+_REST = (*_PLACE, ("what", 16), ("value", 60), ("why", 90))
+
+
+def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = None) -> list[Path]:
+    """Write the workbook and the JSON into a directory and return their paths.
+
+    Args:
+        lang: `en` or `zh`, of the workbook; None: the locale's.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    lang, directory = lang or language(), Path(output)
+    with speaking(lang):
+        sheets = [in_language(sheet, lang) for sheet in _sheets(found)]
+    table, result = directory / TABLE, directory / RESULT
+    aside = [path.with_name(f".{path.name}.part") for path in (table, result)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_xlsx(aside[0], sheets)
+        text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
+        aside[1].write_text(printable_json(text), encoding="utf-8")
+        for part, path in zip(aside, (table, result)):
+            os.replace(part, path)
+    except OSError as error:
+        for part in aside:
+            part.unlink(missing_ok=True)
+        why = error.strerror or str(error)
+        raise OutputError.saying("checks.not_written", path=str(directory), why=why) from None
+    return [table, result]
+
+
+def _sheets(found: Mismatches) -> list[Sheet]:
+    values = [_value(one, stage) for one in found.found for stage in one.stages]
+    weights: list[Row] = [
+        (
+            DIFFERS,
+            (one.step, one.rank, w.rollout, ", ".join(w.training), w.relative, w.since, w.stale),
+        )
+        for one in found.found
+        for w in one.weights
+    ]
+    metrics: list[Row] = [
+        (PLAIN, (one.step, one.rank, name, value))
+        for one in found.found
+        for name, value in one.metrics.items()
+    ]
+    rest: list[Row] = []
+    for one in found.found:
+        place = one.step, one.rank
+        rest += [(PLAIN, (*place, "conclusion", one.status.value, in_words(s))) for s in one.said]
+        rest += [
+            (PLAIN, (*place, "not compared", name, in_words(why))) for name, why in one.not_compared
+        ]
+        rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
+    return [
+        Sheet.from_rows("values", _VALUES, values),
+        Sheet.from_rows("weights", _WEIGHTS, weights),
+        Sheet.from_rows("metrics", _METRICS, metrics),
+        Sheet.from_rows("remarks", _REST, rest),
+    ]
+
+
+def _value(one: Mismatch, stage: Stage) -> Row:
+    born = stage.born and stage.lasting
+    colour = (
+        DIFFERS if stage == one.first else SUSPICIOUS if born else CLOSE if stage.unequal else PLAIN
+    )
+    worst = stage.worst[0] if stage.worst else None
+    token = (None,) * 4 if worst is None else (worst.sample, worst.position, worst.id, worst.text)
+    return (
+        colour,
+        (
+            *(one.step, one.rank, stage.cell, stage.io, stage.path, stage.apart, stage.most),
+            *(stage.entered, stage.allowed, stage.rows, stage.unequal, stage.born),
+            *(*stage.dtypes, *token),
+        ),
+    )

@@ -1,0 +1,63 @@
+"""Training against inference."""
+
+PHASES = {"rollout": "actor_generate_sequences", "training": "actor_compute_log_prob"}
+WEIGHT = {"name": "w", "parts": [], "count": 1, "relative": None, "since": None, "stale": None}
+ROWS = {"born": 3, "rows": 9, "samples": 1}
+EXAMPLES = {
+    "weights": [
+        WEIGHT,
+        {**WEIGHT, "parts": ["q", "k", "v"], "count": 3, "relative": 0.01, "since": 2, "stale": 1},
+    ],
+    "positions": [{"given": 9, "right": 8, "position": 8, "sample": 0, "call": 1}],
+    "lower_dtype": [{"cell": "lm_head", "rollout": "bfloat16", "training": "float32"}],
+    "gradual": [{"cell": "norm"}],
+    "computation": [{"cell": "lm_head"}],
+    "handed_on": [{"cell": "attention.wo", "around": "attention"}],
+    "rows": [
+        {"where": where, "of_samples": count, **ROWS}
+        for where in ("all", "prompt", "decode", "some")
+        for count in (1, 8)
+    ],
+    "shifted": [{"by": by} for by in (1, -2)],
+    "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
+    "temperature": [{"rollout": 0.7, "training": 1.0, "mean": 0.1}],
+    "sampling": [{"mean": 0.1}],
+    "no_layout": [{}],
+    "no_rows": [{}],
+    "no_sums": [{}],
+    "fused_sketch": [{}],
+    "columns": [{"rollout": 8, "training": 9}],
+    "kind": [{"dtype": "String"}],
+    "unaligned": [{"phase": "actor_update", "why": "x"}],
+    "nothing_compared": [{}],
+    "no_common_tokens": [{"rollout": "[1]", "training": "[2]"}],
+    "no_metrics": [{"why": "x"}],
+    "no_phase": [{"run": "run", "phase": "a", "known": "b", "hint": ""}],
+    "no_step": [{**PHASES, "a": "0-2", "b": "3"}],
+    "step": [{"step": 3, "there": "0-2"}],
+    "headline_identical": [PHASES],
+    "headline_within_rounding": [PHASES],
+    "headline_parted": [{**PHASES, "step": 1, "rank": 0}],
+    "headline_undecided": [PHASES],
+    "cause": [{"cause": "weights"}],
+    "apart": [{"apart": 0.1, "most": 0.2, "entered": 0.0, "allowed": 1e-6}],
+    "worst": [{"sample": 0, "position": 4, "role": "prompt", "id": 3, "text": ""}],
+    "role_prompt": [{}],
+    "role_first": [{}],
+    "role_response": [{}],
+    "text": [{"text": "1+1="}],
+    "births": [{}],
+    "birth": [{"name": "norm output.0", "apart": 0.1, "entered": 0.0}],
+    "grows": [{}],
+    "weights_differ": [{"different": 1, "compared": 3}],
+    "weights_agree": [{"compared": 3}],
+    "weights_unknown": [{"count": 2, "names": "a, b"}],
+    "metrics": [{}],
+    "steps": [{"agree": 1, "parted": 0, "undecided": 2}],
+    "scope": [{"rows": 5, "tokens": 6, "values": 3, "left": 1}],
+    "note": [{"note": "x"}],
+    "written": [{"files": "out/mismatch.xlsx"}],
+    "one_or_two_runs": [{"runs": "a, b, c"}],
+    "a_step": [{}],
+    "more": [{"count": 3}],
+}
