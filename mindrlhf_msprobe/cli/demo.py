@@ -15,7 +15,7 @@ def add_parser(commands: Commands) -> None:
     demo.add_argument("--steps", type=int, default=3)
     demo.add_argument("--seed", type=int, default=1234)
     fault = demo.add_mutually_exclusive_group()
-    fault.add_argument("--fault", metavar="PHASE:CELL", help=say("help.demo_fault"))
+    fault.add_argument("--fault", metavar="PHASE:CELL|NAME", help=say("help.demo_fault"))
     fault.add_argument("--no-fault", action="store_true", help=say("help.demo_no_fault"))
     demo.add_argument("--fault-step", type=int, metavar="N")
     demo.add_argument("--config", metavar="FILE")

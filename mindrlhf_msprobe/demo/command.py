@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from mindrlhf_msprobe.demo.fault import Fault
+    from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
 DEFAULT_CELL = ("reference_compute_log_prob", "model.layers.1.feed_forward.w2")
 EXAMPLE = "ppo_demo.yaml"
+
+#: What `--fault` calls the faults of the rollout network; rollout_fault.py plants them.
+NOT_SYNCHRONISED, ROTARY = "not-synchronised", "rotary-off-by-one"
+ROLLOUT_FAULTS = (NOT_SYNCHRONISED, ROTARY, "lm-head-dtype", "mask-padding", "temperature")
 
 AS_PLANTED = 0
 OTHERWISE = 1
@@ -84,6 +89,7 @@ class DemoPlan:
     seed: int
     phase: Phase | None
     cell: str
+    rollout_fault: str | None
     from_step: int
     trainer_config: Mapping[str, Any]
     probe_config: ProbeConfig
@@ -120,10 +126,14 @@ class DemoPlan:
             why = error.strerror or str(error)
             raise RunError.saying("demo.output", path=str(self.output), error=why) from None
 
-    def fault(self) -> Fault | None:
+    def fault(self) -> Fault | RolloutFault | None:
         """Return the fault to plant; imports the framework."""
         from mindrlhf_msprobe.demo.fault import Fault
+        from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
 
+        if self.rollout_fault is not None:
+            layers = self.trainer_config["actor_config"]["model_config"]["num_layers"]
+            return RolloutFault(self.rollout_fault, self.from_step, last_layer=layers - 1)
         return None if self.phase is None else Fault(self.phase.name, self.cell, self.from_step)
 
     @classmethod
@@ -150,14 +160,22 @@ class DemoPlan:
             raise UsageError.saying(
                 "demo.fault_step", value=from_step, last=arguments.steps - 1, steps=arguments.steps
             )
-        phase, cell = (None, "") if arguments.no_fault else _parse_fault(arguments.fault)
+        rollout_fault = arguments.fault if arguments.fault in ROLLOUT_FAULTS else None
+        phase, cell = None, ""
+        if rollout_fault is None and not arguments.no_fault:
+            phase, cell = _parse_fault(arguments.fault)
         trainer_config, probe_config = _read_config(arguments.config)
+        if rollout_fault == NOT_SYNCHRONISED and from_step == 0:
+            raise UsageError.saying("demo.no_update_before", name=rollout_fault)
+        if rollout_fault == ROTARY and trainer_config["rl_config"]["response_length"] == 1:
+            raise UsageError.saying("demo.nothing_decoded", name=rollout_fault)
         plan = cls(
             output=Path(arguments.output),
             steps=arguments.steps,
             seed=arguments.seed,
             phase=phase,
             cell=cell,
+            rollout_fault=rollout_fault,
             from_step=from_step,
             trainer_config=trainer_config,
             probe_config=probe_config,
@@ -179,7 +197,13 @@ def _parse_fault(text: str | None) -> tuple[Phase, str]:
         return phases[DEFAULT_CELL[0]], DEFAULT_CELL[1]
     name, _, cell = (part.strip() for part in text.partition(":"))
     if not name or not cell:
-        raise UsageError.saying("demo.fault_form", value=repr(text), example=":".join(DEFAULT_CELL))
+        raise UsageError.saying(
+            "demo.fault_form",
+            value=repr(text),
+            example=":".join(DEFAULT_CELL),
+            nearest=nearest_of(text, ROLLOUT_FAULTS),
+            names=", ".join(ROLLOUT_FAULTS),
+        )
     if name not in phases:
         raise UsageError.saying(
             "demo.fault_phase",
@@ -311,16 +335,22 @@ def _check_training(plan: DemoPlan) -> None:
 
 
 def _train(
-    plan: DemoPlan, dump_path: Path, fault: Fault | None, on_step: Callable[[int], None]
+    plan: DemoPlan,
+    dump_path: Path,
+    fault: Fault | RolloutFault | None,
+    on_step: Callable[[int], None],
 ) -> None:
     """Train once, recorded into `dump_path`, with the fault planted if there is one."""
+    from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
     with Probe(replace(plan.probe_config, dump_path=str(dump_path))) as probe:
         note = _PhaseNote(probe)
         trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
         planted = None
-        if fault is not None and plan.phase is not None:
+        if isinstance(fault, RolloutFault):
+            fault.plant(trainer)
+        elif fault is not None and plan.phase is not None:
             planted = fault.plant(
                 _network_of(trainer, plan.phase),
                 lambda: note.open_phase == fault.phase and trainer.global_step >= fault.from_step,
@@ -340,7 +370,9 @@ def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
     return message("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
-def _assess(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tuple[bool, Messages]:
+def _assess(
+    result: Comparison, fault: Fault | RolloutFault | None, config: ProbeConfig
+) -> tuple[bool, Messages]:
     """Return whether the verdict is what was planted, and say so."""
     status, first = result.verdict.status, result.verdict.first_divergence
     if fault is None:
@@ -349,22 +381,25 @@ def _assess(result: Comparison, fault: Fault | None, config: ProbeConfig) -> tup
         if status is Outcome.WITHIN_TOLERANCE:
             return False, (message("demo.none_within"),)
         return False, (message("demo.none_otherwise", status=status.value),)
-    planted = message("demo.planted", phase=fault.phase, cell=fault.cell_name, step=fault.from_step)
+    planted = message("demo.planted", fault=str(fault), step=fault.from_step)
     if first is None:
         unseen = () if _recorded(fault, config) else (message("demo.not_recorded"),)
         return False, (planted, message("demo.not_shown", status=status.value), *unseen)
     blamed = cell_of(first) or first.record
     found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
     if _names(first, fault, config):
-        return True, (planted, found, message("demo.as_planted"))
+        as_planted = "demo.as_planted" if fault.cell_name else "demo.no_cell_computes"
+        return True, (planted, found, message(as_planted))
     if not _recorded(fault, config) and first.phase == fault.phase:
         return True, (planted, found, message("demo.phase_only"))
     return False, (planted, found, message("demo.otherwise"))
 
 
-def _names(first: Divergence, fault: Fault, config: ProbeConfig) -> bool:
-    place = (first.phase, cell_of(first), first.step)
-    return place == (fault.phase, fault.cell_name, fault.from_step + config.initial_step)
+def _names(first: Divergence, fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
+    place = (first.phase, first.step)
+    return place == (fault.phase, fault.from_step + config.initial_step) and fault.is_named_by(
+        cell_of(first), first.cause
+    )
 
 
 def cell_of(first: Divergence) -> str | None:
@@ -372,14 +407,17 @@ def cell_of(first: Divergence) -> str | None:
     return None if first.entry is None else cell_name(first.entry)
 
 
-def _recorded(fault: Fault, config: ProbeConfig) -> bool:
+def _recorded(fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
     phase = config.phase_table()[fault.phase]
     return (
         config.records_phase(phase)
         and config.records_step(fault.from_step + config.initial_step)
-        and config.records_cell(fault.cell_name)
+        and (fault.cell_name is None or config.records_cell(fault.cell_name))
         and "forward" in config.directions
-        and (not phase.counts_tokens or config.token_range_start == 0)
+        and (
+            not phase.counts_tokens
+            or config.token_range_start <= fault.first_token <= config.token_range_end
+        )
     )
 
 

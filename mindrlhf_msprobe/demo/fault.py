@@ -9,6 +9,7 @@ from mindspore import Tensor, nn
 
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError, nearest_of
+from mindrlhf_msprobe.findings import Cause
 
 RELATIVE_ERROR = 1e-3
 
@@ -27,6 +28,16 @@ class Fault:
     phase: str
     cell_name: str
     from_step: int
+
+    first_token = 0
+    """The generated token that it changes first, in a phase that counts tokens."""
+
+    def __str__(self) -> str:
+        return f"{self.phase}:{self.cell_name}"
+
+    def is_named_by(self, cell: str | None, cause: Cause) -> bool:
+        """Return whether a verdict that blames this cell names the fault."""
+        return cell == self.cell_name
 
     def plant(self, network: nn.Cell, is_active: Callable[[], bool]) -> "PlantedFault":
         """Make the cell of `network` return wrong values whenever `is_active()` is true.

@@ -2,86 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 pytest.importorskip("mindformers")
 import mindspore as ms
+from helpers.ppo import log_prob_gap, ppo_trainer
 from mindspore import Tensor
 
-from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.common.yaml_file import read_yaml
-from mindrlhf_msprobe.config import SECTION
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.demo import task
-from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
 from mindrlhf_msprobe.demo.networks import build_networks
 from mindrlhf_msprobe.demo.rollout import BUCKET, RolloutNetwork, fused
-from mindrlhf_msprobe.demo.trainer import PPOTrainer, left_padded, response_mask
+from mindrlhf_msprobe.demo.trainer import left_padded, response_mask
 
 GENERATE = "actor_generate_sequences"
 ROUNDING = 1e-6  # of log-probabilities in float32, on average
 
 
-class Saved(Probe):
-    """A probe that keeps what a trainer saves last of each key."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data: dict[str, Any] = {}
-
-    def save_data(self, name: Any = None, data: Any = None, /, **named: Any) -> None:
-        """Keep it."""
-        self.data.update(name if isinstance(name, dict) else {name: data})
-
-
-@pytest.fixture
-def train() -> Callable[..., PPOTrainer]:
-    """Return a function that builds the demo's trainer, with a probe that keeps key data."""
-
-    def build(seed: int, **rl: Any) -> PPOTrainer:
-        config = read_yaml(example_path(EXAMPLE))
-        config = {name: dict(part) for name, part in config.items() if name != SECTION}
-        config["rl_config"].update(rl)
-        return PPOTrainer(config, Saved(), seed)
-
-    return build
-
-
-def gap(trainer: PPOTrainer) -> np.ndarray:
-    """Return how far the log-probabilities of rollout and training are apart, by token."""
-    data = trainer.probe.data
-    return np.abs(data["rollout_log_prob"] - data["old_log_prob"].asnumpy())
-
-
 @pytest.mark.parametrize(("seed", "temperature"), [(1, 1.0), (2, 0.7), (1234, 1.5)])
-def test_rollout_and_training_agree_to_rounding(train, seed, temperature):
+def test_rollout_and_training_agree_to_rounding(seed, temperature):
     """Of every token of every answer, before and after updates, at any temperature."""
-    trainer = train(seed, temperature=temperature)
+    trainer = ppo_trainer(seed, temperature=temperature)
     for _ in range(2):
         trainer.train_step()
         rollout = trainer.probe.data["rollout_log_prob"]
         assert (rollout.dtype, rollout.shape) == (np.float32, (8, 4))
-        assert gap(trainer).mean() < ROUNDING
+        assert log_prob_gap(trainer).mean() < ROUNDING
         assert (rollout < 0).all()
 
 
-def test_answers_that_end_early_agree_too(train):
+def test_answers_that_end_early_agree_too():
     """What follows END is END, and is no token that another one sees: as in training."""
-    trainer = train(3, response_length=6, batch_size=32)
+    trainer = ppo_trainer(3, response_length=6, batch_size=32)
     batch, _, _ = trainer.make_experience()
     responses = batch.tokens[:, task.PROMPT_LENGTH :]
     padding = response_mask(responses) == 0
     assert padding.any(axis=1).sum() > 3
     assert not responses[padding].any()
-    assert gap(trainer).mean() < ROUNDING
+    assert log_prob_gap(trainer).mean() < ROUNDING
 
 
-def test_the_rollout_network_has_the_actors_weights_after_every_update(train):
+def test_the_rollout_network_has_the_actors_weights_after_every_update():
     """Fused, but value by value; and only because it is synchronised."""
-    trainer = train(5)
+    trainer = ppo_trainer(5)
     for _ in range(2):
         before = {p.name: p.asnumpy().copy() for p in trainer.rollout.get_parameters()}
         trainer.train_step()

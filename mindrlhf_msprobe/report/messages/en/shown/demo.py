@@ -15,7 +15,18 @@ TEXTS: dict[str, Any] = {
         "--fault-step is {value}; expected 0 … {last}, a step of the training (--steps {steps})."
     ),
     "holds_a_run": "{run} already holds a run. Give another --output, or remove {output}.",
-    "fault_form": "--fault is {value}; expected PHASE:CELL, for example {example}.",
+    "fault_form": (
+        "--fault is {value}; expected PHASE:CELL, for example {example}, or one of {names}."
+        "{nearest}"
+    ),
+    "no_update_before": (
+        "--fault {name} cannot begin in step 0: no update precedes it. Give --fault-step 1 or "
+        "larger, and --steps 2 or more."
+    ),
+    "nothing_decoded": (
+        "--fault {name} needs a token that is decoded: with rl_config.response_length: 1 there is "
+        "none; give 2 or more."
+    ),
     "fault_phase": (
         "--fault names the phase {name}, which is not known.{nearest} Phases: {phases}."
     ),
@@ -48,11 +59,15 @@ TEXTS: dict[str, Any] = {
         "runs agree bit for bit: leave fingerprint: true."
     ),
     "none_otherwise": "No fault was planted, but the verdict is {status}.",
-    "planted": "Planted: {phase}:{cell} from step {step} on.",
+    "planted": "Planted: {fault} from step {step} on.",
     "found": "Found: {phase}:{cell} at step {step}.",
     "not_shown": "The verdict is {status}: what was recorded does not show it.",
     "not_recorded": "The configuration does not record that place.",
     "as_planted": "The verdict is what was planted.",
+    "no_cell_computes": (
+        "The verdict blames what was sampled and no cell: as it must, the fault lies in the "
+        "sampler."
+    ),
     "phase_only": (
         "This configuration does not record the planted cell at that step; the verdict points to "
         "its phase. Record that phase's layers to see the cell."

@@ -118,7 +118,13 @@ TEXTS: dict[str, str] = {
     "demo_seed": "seed (default: %(default)s)",
     "demo_fault": (
         "where the error is planted, e.g. actor_update:lm_head (default: one linear layer of "
-        "the reference's second block)"
+        "the reference's second block); cells of actor_generate_sequences are those of the "
+        "rollout network. Or what makes inference part from training:\n"
+        "not-synchronised: after updates the rollout network's last layer keeps its weights\n"
+        "rotary-off-by-one: in decoding, positions are rotated as if one place later\n"
+        "lm-head-dtype: the rollout network computes its logits in float16\n"
+        "mask-padding: the rollout network's mask lets the padding of the prompts in\n"
+        "temperature: the sampler divides the logits by 0.8, training does not"
     ),
     "demo_no_fault": "plant nothing: both runs agree",
     "demo_fault_step": (

@@ -13,7 +13,17 @@ TEXTS: dict[str, Any] = {
         "--fault-step 为 {value}；应在 0 … {last} 之间，即训练的某个 step（--steps {steps}）。"
     ),
     "holds_a_run": "{run} 中已有采集结果。请换一个 --output，或删除 {output}。",
-    "fault_form": "--fault 为 {value}；应为 PHASE:CELL，例如 {example}。",
+    "fault_form": (
+        "--fault 为 {value}；应为 PHASE:CELL，例如 {example}，或 {names} 之一。{nearest}"
+    ),
+    "no_update_before": (
+        "--fault {name} 不能从 step 0 开始：此前没有训练更新。请给出不小于 1 的 --fault-step，"
+        "且 --steps 不小于 2。"
+    ),
+    "nothing_decoded": (
+        "--fault {name} 需要 decode 的 token：rl_config.response_length 为 1 时没有，请设为 2 或"
+        "更大。"
+    ),
     "fault_phase": "--fault 指定的阶段 {name} 不存在。{nearest}可用的阶段：{phases}。",
     "minibatches": "{path}：rl_config.minibatches 大于 rl_config.batch_size。",
     "nothing_recorded": (
@@ -42,11 +52,12 @@ TEXTS: dict[str, Any] = {
         "fingerprint: true。"
     ),
     "none_otherwise": "未植入错误，但比对结论为 {status}。",
-    "planted": "植入的错误：{phase}:{cell}，自 step {step} 起。",
+    "planted": "植入的错误：{fault}，自 step {step} 起。",
     "found": "定位结果：{phase}:{cell}，step {step}。",
     "not_shown": "比对结论为 {status}：采集到的内容没有体现该错误。",
     "not_recorded": "当前配置没有采集该位置。",
     "as_planted": "定位结果与植入的错误相符。",
+    "no_cell_computes": "结论指向采样得到的内容，没有指向任何 Cell：错误在采样器中，符合预期。",
     "phase_only": (
         "当前配置没有采集植入错误的 Cell 在该 step 的数据，结论指向其所在阶段；采集该阶段的各层即可"
         "定位到 Cell。"

@@ -101,7 +101,13 @@ TEXTS: dict[str, str] = {
     "demo_steps": "训练的 step 数（默认：%(default)s）",
     "demo_seed": "随机种子（默认：%(default)s）",
     "demo_fault": (
-        "植入错误的位置，例如 actor_update:lm_head（默认：reference 第二层中的一个线性层）"
+        "植入错误的位置，例如 actor_update:lm_head（默认：reference 第二层中的一个线性层）；"
+        "actor_generate_sequences 中的 Cell 是推理网络的 Cell。也可以植入一种训推不一致：\n"
+        "not-synchronised：训练更新后，推理网络最后一层的权重没有同步\n"
+        "rotary-off-by-one：decode 时旋转位置编码的位置多 1\n"
+        "lm-head-dtype：推理网络以 float16 计算 logits\n"
+        "mask-padding：推理网络的 mask 没有屏蔽 prompt 的填充\n"
+        "temperature：采样时 logits 除以 0.8，训练时没有"
     ),
     "demo_no_fault": "不植入错误：两次训练应一致",
     "demo_fault_step": "从哪个 step 起植入错误（默认：1；--steps 1 时为 0）",
