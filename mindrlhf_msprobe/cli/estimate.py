@@ -18,7 +18,7 @@ def add_parser(commands: Commands) -> None:
     estimate.add_argument("path", metavar="RUN")
     estimate.add_argument("--config", metavar="FILE")
     estimate.add_argument(
-        "--task", choices=("statistics", "tensor", "overflow_check", "grad_probe")
+        "--task", choices=("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
     )
     for name in ("include", "exclude"):
         estimate.add_argument(f"--{name}", metavar="RE", action="append")

@@ -199,7 +199,7 @@ class HostEntries:
     def _sketch(self, host: HostTensor, fingerprint: str | None) -> Place:
         assert fingerprint is not None
         offset = self._sink.save_sketch(fingerprint, lambda: bytes_of_sketch(host))
-        return Place(ALGORITHM, block_for(host.dtype, host.array.shape), offset)
+        return Place(ALGORITHM, block_for(host.dtype), offset)
 
     def _held(self, value: Any, record: str) -> Any:
         """Return a tensor's description as JSON, with what is held of it."""

@@ -8,17 +8,15 @@
 
 #include <stdint.h>
 #include <string.h>
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__)
 #include <immintrin.h>
-#endif
-
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define FOR_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#define AVX2 __attribute__((target("avx2")))
+#define BEST(function) (__builtin_cpu_supports("avx2") ? function##_avx2 : function)
 #else
-#define FOR_EVERY_CPU
+#define BEST(function) function
 #endif
 
-#define COLUMNS 64 /* that one sum of signed columns begins with */
+#define COLUMNS 64 /* of one sum */
 
 /* Bit i of it: the sign of column i is minus. */
 static const uint64_t MINUS = UINT64_C(0x045bdc7c91948a70);
@@ -129,77 +127,105 @@ static uint64_t short_hash(const uint8_t *p, uint64_t size) /* of up to 240 byte
     return avalanche(h + mix16(p + size - 16, SECRET + 136 - 17));
 }
 
-/* One stripe of 64 bytes after the other, each with a secret that begins 8 bytes later. */
-static inline void accumulate(uint64_t *acc, const uint8_t *p, const uint8_t *secret, int stripes)
+/* Eight accumulators take a stripe of 64 bytes at a time, each with a secret that begins 8 bytes
+   later; after 16 stripes they are scrambled. */
+typedef struct {
+    uint64_t one[8];
+} accumulators;
+
+static inline void accumulate(accumulators *acc, const uint8_t *p, const uint8_t *secret)
 {
-    for (int n = 0; n < stripes; n++, p += 64, secret += 8)
-        for (int i = 0; i < 8; i += 2) {
-            const uint64_t a = read64(p + 8 * i), b = read64(p + 8 * i + 8);
-            const uint64_t x = a ^ read64(secret + 8 * i), y = b ^ read64(secret + 8 * i + 8);
-            acc[i] += b + (uint64_t)(uint32_t)x * (x >> 32);
-            acc[i + 1] += a + (uint64_t)(uint32_t)y * (y >> 32);
-        }
+    for (int i = 0; i < 8; i += 2) {
+        const uint64_t a = read64(p + 8 * i), b = read64(p + 8 * i + 8);
+        const uint64_t x = a ^ read64(secret + 8 * i), y = b ^ read64(secret + 8 * i + 8);
+        acc->one[i] += b + (uint64_t)(uint32_t)x * (x >> 32);
+        acc->one[i + 1] += a + (uint64_t)(uint32_t)y * (y >> 32);
+    }
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HAS_AVX2
-__attribute__((target("avx2"))) static inline void
-accumulate_avx2(uint64_t *acc, const uint8_t *p, const uint8_t *secret, int stripes)
+static inline void scramble(accumulators *acc)
 {
-    __m256i low = _mm256_loadu_si256((__m256i *)acc);
-    __m256i high = _mm256_loadu_si256((__m256i *)(acc + 4));
-    for (int n = 0; n < stripes; n++, p += 64, secret += 8) {
-        const __m256i a = _mm256_loadu_si256((const __m256i *)p);
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(p + 32));
-        const __m256i x = _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)secret));
-        const __m256i y = _mm256_xor_si256(b, _mm256_loadu_si256((const __m256i *)(secret + 32)));
-        low = _mm256_add_epi64(low, _mm256_mul_epu32(x, _mm256_srli_epi64(x, 32)));
-        high = _mm256_add_epi64(high, _mm256_mul_epu32(y, _mm256_srli_epi64(y, 32)));
-        low = _mm256_add_epi64(low, _mm256_shuffle_epi32(a, 0x4E)); /* neighbours change places */
-        high = _mm256_add_epi64(high, _mm256_shuffle_epi32(b, 0x4E));
+    for (int i = 0; i < 8; i++) {
+        const uint64_t x = acc->one[i] ^ (acc->one[i] >> 47) ^ read64(SECRET + 128 + 8 * i);
+        acc->one[i] = x * PRIME32_1;
     }
-    _mm256_storeu_si256((__m256i *)acc, low);
-    _mm256_storeu_si256((__m256i *)(acc + 4), high);
+}
+
+#if defined(AVX2)
+typedef struct {
+    __m256i low, high;
+} accumulators_avx2;
+
+#define LOAD256(p) _mm256_loadu_si256((const __m256i *)(p))
+#define ODD(x) _mm256_srli_epi64(x, 32)
+
+AVX2 static inline __m256i mixed_avx2(__m256i acc, const uint8_t *p, const uint8_t *secret)
+{
+    const __m256i data = LOAD256(p), keyed = _mm256_xor_si256(data, LOAD256(secret));
+    const __m256i product = _mm256_mul_epu32(keyed, ODD(keyed));
+    const __m256i beside = _mm256_shuffle_epi32(data, 0x4E); /* neighbours change places */
+    return _mm256_add_epi64(acc, _mm256_add_epi64(product, beside));
+}
+
+AVX2 static inline void
+accumulate_avx2(accumulators_avx2 *acc, const uint8_t *p, const uint8_t *secret)
+{
+    acc->low = mixed_avx2(acc->low, p, secret);
+    acc->high = mixed_avx2(acc->high, p + 32, secret + 32);
+}
+
+AVX2 static inline __m256i scrambled_avx2(__m256i acc, const uint8_t *secret)
+{
+    const __m256i prime = _mm256_set1_epi32((int)PRIME32_1);
+    const __m256i x =
+        _mm256_xor_si256(_mm256_xor_si256(acc, _mm256_srli_epi64(acc, 47)), LOAD256(secret));
+    const __m256i high = _mm256_slli_epi64(_mm256_mul_epu32(ODD(x), prime), 32);
+    return _mm256_add_epi64(_mm256_mul_epu32(x, prime), high);
+}
+
+AVX2 static inline void scramble_avx2(accumulators_avx2 *acc)
+{
+    acc->low = scrambled_avx2(acc->low, SECRET + 128);
+    acc->high = scrambled_avx2(acc->high, SECRET + 160);
 }
 #endif
 
+#define ONE_BY_ONE _Pragma("GCC unroll 1") /* unrolled, GCC 12 would spill every register */
+
 /* The hash of more than 240 bytes. */
-#define LONG_HASH(name, target, accumulate)                                                   \
-    target static uint64_t name(const uint8_t *p, uint64_t size)                              \
+#define LONG_HASH(target, suffix)                                                             \
+    target static uint64_t long_hash##suffix(const uint8_t *p, uint64_t size)                 \
     {                                                                                         \
-        uint64_t acc[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,                        \
+        uint64_t all[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,                        \
                            PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};                       \
+        accumulators##suffix acc;                                                             \
+        memcpy(&acc, all, sizeof acc);                                                        \
         const uint64_t blocks = (size - 1) / 1024, rest = size - 1024 * blocks;               \
         for (uint64_t block = 0; block < blocks; block++, p += 1024) {                        \
-            accumulate(acc, p, SECRET, 16);                                                   \
-            for (int i = 0; i < 8; i++) {                                                     \
-                acc[i] ^= acc[i] >> 47;                                                       \
-                acc[i] = (acc[i] ^ read64(SECRET + 128 + 8 * i)) * PRIME32_1;                 \
-            }                                                                                 \
+            ONE_BY_ONE for (int stripe = 0; stripe < 16; stripe++)                            \
+                accumulate##suffix(&acc, p + 64 * stripe, SECRET + 8 * stripe);               \
+            scramble##suffix(&acc);                                                           \
         }                                                                                     \
-        accumulate(acc, p, SECRET, (int)((rest - 1) / 64));                                   \
-        accumulate(acc, p + rest - 64, SECRET + 128 - 7, 1);                                  \
+        for (uint64_t stripe = 0; stripe < (rest - 1) / 64; stripe++)                         \
+            accumulate##suffix(&acc, p + 64 * stripe, SECRET + 8 * stripe);                   \
+        accumulate##suffix(&acc, p + rest - 64, SECRET + 128 - 7);                            \
+        memcpy(all, &acc, sizeof acc);                                                        \
         uint64_t h = size * PRIME64_1;                                                        \
         for (int i = 0; i < 8; i += 2)                                                        \
-            h += folded(acc[i] ^ read64(SECRET + 11 + 8 * i),                                 \
-                        acc[i + 1] ^ read64(SECRET + 19 + 8 * i));                            \
+            h += folded(all[i] ^ read64(SECRET + 11 + 8 * i),                                 \
+                        all[i + 1] ^ read64(SECRET + 19 + 8 * i));                            \
         return avalanche(h);                                                                  \
     }
 
-LONG_HASH(long_hash, , accumulate)
-#ifdef HAS_AVX2
-LONG_HASH(long_hash_avx2, __attribute__((target("avx2"))), accumulate_avx2)
+LONG_HASH(, )
+#if defined(AVX2)
+LONG_HASH(AVX2, _avx2)
 #endif
 
-static void hash_rows(const uint8_t *x, int64_t rows, int64_t size, uint64_t *out)
+/* Finds fingerprints [rows] of rows of `size` bytes. */
+void msprobe_row_fingerprints(const uint8_t *x, int64_t rows, int64_t size, uint64_t *out)
 {
-    uint64_t (*hash)(const uint8_t *, uint64_t) = long_hash;
-#ifdef HAS_AVX2
-    if (__builtin_cpu_supports("avx2"))
-        hash = long_hash_avx2;
-#endif
-    if (size <= 240)
-        hash = short_hash;
+    uint64_t (*const hash)(const uint8_t *, uint64_t) = size <= 240 ? short_hash : BEST(long_hash);
     for (int64_t row = 0; row < rows; row++, x += size)
         out[row] = hash(x, (uint64_t)size);
 }
@@ -214,52 +240,49 @@ typedef int64_t int8x64 __attribute__((vector_size(64)));
 typedef uint32_t uint8x32 __attribute__((vector_size(32)));
 typedef uint16_t uint8x16 __attribute__((vector_size(16)));
 
-#define INLINE static inline __attribute__((always_inline))
+/* … wherever they lie in memory. */
+typedef float loose_float8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double loose_double8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint16_t loose_uint8x16 __attribute__((vector_size(16), aligned(2), may_alias));
 
-#define LOAD(name, type, vector, result, expression)                                          \
-    INLINE void name(const type *p, result *out)                                              \
-    {                                                                                         \
-        vector one;                                                                           \
-        memcpy(&one, p, sizeof one);                                                          \
-        expression;                                                                           \
-    }
-
-INLINE void widen_bfloat16(uint8x16 one, float8 *out)
+static inline __attribute__((always_inline)) void float16_of(const uint8x32 *bits, float8 *out)
 {
-    const uint8x32 wide = __builtin_convertvector(one, uint8x32) << 16;
-    memcpy(out, &wide, sizeof wide);
-}
-
-INLINE void widen_float16(uint8x16 one, float8 *out)
-{
-    const uint8x32 bits = __builtin_convertvector(one, uint8x32), size = bits & 0x7fff;
-    const float8 small = __builtin_convertvector((int8x32)size, float8) * 0x1p-24f; /* exact */
-    uint8x32 subnormal, wide;
-    memcpy(&subnormal, &small, sizeof small);
-    wide = (size << 13) + ((127 - 15) << 23);
+    const uint8x32 size = *bits & 0x7fff, below = (uint8x32)(size < 0x0400);
+    const float8 subnormal = __builtin_convertvector((int8x32)size, float8) * 0x1p-24f;
+    uint8x32 wide = (size << 13) + ((127 - 15) << 23);
     wide |= (uint8x32)(size >= 0x7c00) & 0x7f800000; /* infinite, or no number */
-    const uint8x32 below = (uint8x32)(size < 0x0400);
-    wide = (below & subnormal) | (~below & wide) | ((bits & 0x8000) << 16);
-    memcpy(out, &wide, sizeof wide);
+    wide = (below & (uint8x32)subnormal) | (~below & wide) | ((*bits & 0x8000) << 16);
+    *out = (float8)wide;
 }
 
-LOAD(load_float32, float, float8, float8, *out = one)
-LOAD(load_float64, double, double8, double8, *out = one)
-LOAD(load_bfloat16, uint16_t, uint8x16, float8, widen_bfloat16(one, out))
-LOAD(load_float16, uint16_t, uint8x16, float8, widen_float16(one, out))
+#define WIDEN(p) __builtin_convertvector(*(const loose_uint8x16 *)(p), uint8x32)
+#define WIDEN_AVX2(p) ((uint8x32)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))))
+
+#define FROM_FLOAT32(p, out, widen) *(out) = *(const loose_float8 *)(p)
+#define FROM_FLOAT64(p, out, widen) *(out) = *(const loose_double8 *)(p)
+#define FROM_BFLOAT16(p, out, widen) *(out) = (float8)(widen(p) << 16)
+#define FROM_FLOAT16(p, out, widen)                                                           \
+    do {                                                                                      \
+        const uint8x32 bits = widen(p);                                                       \
+        float16_of(&bits, out);                                                               \
+    } while (0)
 
 #define SHUFFLE(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
 
 /* The sums of blocks of 64: halves are added to each other until one number is left, so that the
-   order of the additions, and with it the result, is the same everywhere. */
-#define SUMS(name, type, wide, vector, mask)                                                  \
-    INLINE void eight_blocks_##name(const type *x, const vector *sign, wide *out)             \
+   order of the additions, and with it the result, is the same everywhere.
+
+   target: what it is compiled for. load: brings 8 columns into a vector, by `widen`. */
+#define SUMS(name, target, type, wide, vector, mask, load, widen)                             \
+    target static inline __attribute__((always_inline)) void                                  \
+    eight_blocks_##name(const type *x, const vector *sign, wide *out)      \
     {                                                                                         \
         vector r[8];                                                                          \
-        for (int block = 0; block < 8; block++, x += COLUMNS) {                               \
+        _Pragma("GCC unroll 8") for (int block = 0; block < 8; block++, x += COLUMNS)         \
+        {                                                                                     \
             vector y[8];                                                                      \
-            for (int i = 0; i < 8; i++)                                                       \
-                load_##name(x + 8 * i, &y[i]);                                                \
+            _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)                               \
+                load(x + 8 * i, &y[i], widen);                                                \
             vector t[4];                                                                      \
             for (int i = 0; i < 4; i++)                                                       \
                 t[i] = y[i] * sign[i] + y[i + 4] * sign[i + 4];                               \
@@ -277,97 +300,83 @@ LOAD(load_float16, uint16_t, uint8x16, float8, widen_float16(one, out))
         memcpy(out, &r[0], sizeof r[0]);                                                      \
     }                                                                                         \
                                                                                               \
-    FOR_EVERY_CPU                                                                             \
-    static void sums_##name(const type *x, int64_t columns, wide *out)                        \
+    target static void sums_##name(const type *x, int64_t columns, float *out)                \
     {                                                                                         \
         vector sign[8];                                                                       \
+        wide found[8];                                                                        \
         for (int i = 0; i < COLUMNS; i++)                                                     \
             sign[i / 8][i % 8] = MINUS >> i & 1 ? -1 : 1;                                     \
-        for (; columns >= 8 * COLUMNS; columns -= 8 * COLUMNS, x += 8 * COLUMNS, out += 8)    \
-            eight_blocks_##name(x, sign, out);                                                \
+        for (; columns >= 8 * COLUMNS; columns -= 8 * COLUMNS, x += 8 * COLUMNS) {            \
+            eight_blocks_##name(x, sign, found);                                              \
+            for (int i = 0; i < 8; i++)                                                       \
+                *out++ = (float)found[i];                                                     \
+        }                                                                                     \
         if (columns) {                                                                        \
             type rest[8 * COLUMNS] = {0};                                                     \
-            wide found[8];                                                                    \
             memcpy(rest, x, columns * sizeof *x);                                             \
             eight_blocks_##name(rest, sign, found);                                           \
-            memcpy(out, found, (columns + COLUMNS - 1) / COLUMNS * sizeof *out);              \
-        }                                                                                     \
-    }                                                                                         \
-
-
-SUMS(float32, float, float, float8, int8x32)
-SUMS(float64, double, double, double8, int8x64)
-SUMS(bfloat16, uint16_t, float, float8, int8x32)
-SUMS(float16, uint16_t, float, float8, int8x32)
-
-#define NEAR 65536   /* bytes that stay in the cache between the fingerprint and the sums */
-#define SEGMENT 4096 /* columns that are added up before their sums are joined */
-
-/* Rows of few columns are padded with zeros, several beside each other. */
-#define ROWS(name, type, wide)                                                                \
-    static void pack_##name(const type *x, int64_t rows, int64_t columns, float *out)         \
-    {                                                                                         \
-        const int64_t blocks = (columns + COLUMNS - 1) / COLUMNS, at_once = 8 / blocks;       \
-        type packed[8 * COLUMNS] = {0};                                                       \
-        wide found[8];                                                                        \
-        for (int64_t row = 0; row < rows; row += at_once) {                                   \
-            const int64_t here = rows - row < at_once ? rows - row : at_once;                 \
-            for (int64_t i = 0; i < here; i++, x += columns)                                  \
-                memcpy(packed + i * blocks * COLUMNS, x, columns * sizeof *x);                \
-            sums_##name(packed, here * blocks * COLUMNS, found);                              \
-            for (int64_t i = 0; i < here * blocks; i++)                                       \
+            for (int i = 0; i * COLUMNS < columns; i++)                                       \
                 *out++ = (float)found[i];                                                     \
         }                                                                                     \
     }                                                                                         \
                                                                                               \
-    static void sum_rows_##name(const type *x, int64_t rows, int64_t columns,                 \
-                                int32_t together, float *out)                                 \
+    /* Rows of few columns are padded with zeros, several beside each other. */               \
+    target static void packed_##name(const type *x, int64_t rows, int64_t columns, float *out) \
     {                                                                                         \
-        wide found[SEGMENT / COLUMNS];                                                        \
-        for (int64_t row = 0; row < rows; row++, x += columns)                                \
-            for (int64_t at = 0; at < columns; at += SEGMENT) {                               \
-                const int64_t here = columns - at < SEGMENT ? columns - at : SEGMENT;         \
-                const int64_t blocks = (here + COLUMNS - 1) / COLUMNS;                        \
-                sums_##name(x + at, here, found);                                             \
-                for (int64_t i = 0; i < blocks; i += together) {                              \
-                    wide sum = found[i];                                                      \
-                    for (int64_t j = i + 1; j < i + together && j < blocks; j++)              \
-                        sum += found[j];                                                      \
-                    *out++ = (float)sum;                                                      \
-                }                                                                             \
-            }                                                                                 \
+        const int64_t blocks = (columns + COLUMNS - 1) / COLUMNS, at_once = 8 / blocks;       \
+        type packed[8 * COLUMNS] = {0};                                                       \
+        for (int64_t row = 0; row < rows; row += at_once) {                                   \
+            const int64_t here = rows - row < at_once ? rows - row : at_once;                 \
+            for (int64_t i = 0; i < here; i++, x += columns)                                  \
+                memcpy(packed + i * blocks * COLUMNS, x, columns * sizeof *x);                \
+            sums_##name(packed, here * blocks * COLUMNS, out);                                \
+            out += here * blocks;                                                             \
+        }                                                                                     \
     }                                                                                         \
                                                                                               \
-    /* Finds fingerprints [rows] and sums [rows, blocks] of x [rows, columns].                \
-       together: how many blocks of 64 columns a sum is of, a power of two up to 64. */       \
+    static void rows_##name(const type *x, int64_t rows, int64_t columns, float *out)         \
+    {                                                                                         \
+        const int64_t blocks = (columns + COLUMNS - 1) / COLUMNS;                             \
+        if (columns % COLUMNS == 0)                                                           \
+            sums_##name(x, rows * columns, out);                                              \
+        else if (columns <= 4 * COLUMNS)                                                      \
+            packed_##name(x, rows, columns, out);                                             \
+        else                                                                                  \
+            for (int64_t row = 0; row < rows; row++)                                          \
+                sums_##name(x + row * columns, columns, out + row * blocks);                  \
+    }
+
+#define NEAR 65536 /* bytes that stay in the cache between the fingerprint and the sums */
+
+/* Finds fingerprints [rows] and sums [rows, blocks] of x [rows, columns]. */
+#define SKETCH(name, type)                                                                    \
     void msprobe_sketch_##name(const type *x, int64_t rows, int64_t columns,                  \
-                               int32_t together, uint64_t *fingerprints, float *out)          \
+                               uint64_t *fingerprints, float *out)                            \
     {                                                                                         \
         const int64_t size = columns * (int64_t)sizeof *x;                                    \
         const int64_t near = size < NEAR ? NEAR / size : 1;                                   \
-        const int64_t width = (int64_t)COLUMNS * together;                                    \
-        const int64_t blocks = (columns + width - 1) / width;                                 \
+        const int64_t blocks = (columns + COLUMNS - 1) / COLUMNS;                             \
         for (int64_t row = 0; row < rows; row += near) {                                      \
             const int64_t here = rows - row < near ? rows - row : near;                       \
-            hash_rows((const uint8_t *)x, here, size, fingerprints + row);                    \
-            if (together == 1 && columns % COLUMNS && columns <= 4 * COLUMNS)                 \
-                pack_##name(x, here, columns, out);                                           \
-            else if (together == 1 && columns % COLUMNS == 0 && sizeof(wide) == sizeof *out)  \
-                sums_##name(x, here * columns, (wide *)out);                                  \
-            else                                                                              \
-                sum_rows_##name(x, here, columns, together, out);                             \
+            msprobe_row_fingerprints((const uint8_t *)x, here, size, fingerprints + row);     \
+            BEST(rows_##name)(x, here, columns, out);                                         \
             x += here * columns;                                                              \
             out += here * blocks;                                                             \
         }                                                                                     \
     }
 
-ROWS(float32, float, float)
-ROWS(float64, double, double)
-ROWS(bfloat16, uint16_t, float)
-ROWS(float16, uint16_t, float)
+#define FLOATS(target, suffix, widen)                                                         \
+    SUMS(float32##suffix, target, float, float, float8, int8x32, FROM_FLOAT32, widen)         \
+    SUMS(float64##suffix, target, double, double, double8, int8x64, FROM_FLOAT64, widen)              \
+    SUMS(bfloat16##suffix, target, uint16_t, float, float8, int8x32, FROM_BFLOAT16, widen)    \
+    SUMS(float16##suffix, target, uint16_t, float, float8, int8x32, FROM_FLOAT16, widen)
 
-/* Finds fingerprints [rows] of rows of `size` bytes. */
-void msprobe_row_fingerprints(const uint8_t *x, int64_t rows, int64_t size, uint64_t *out)
-{
-    hash_rows(x, rows, size, out);
-}
+FLOATS(, , WIDEN)
+#if defined(AVX2)
+FLOATS(AVX2, _avx2, WIDEN_AVX2)
+#endif
+
+SKETCH(float32, float)
+SKETCH(float64, double)
+SKETCH(bfloat16, uint16_t)
+SKETCH(float16, uint16_t)

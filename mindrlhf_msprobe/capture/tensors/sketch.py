@@ -11,7 +11,6 @@ from mindrlhf_msprobe.capture.tensors.summary import HostTensor
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.arrays.sketches import (
-    COLUMNS,
     FLOATS,
     block_for,
     bytes_of,
@@ -31,10 +30,7 @@ def _function(name: str, *types: Any) -> Any:
 
 
 _ADDRESS = ctypes.c_void_p
-_SKETCH = {
-    dtype: _function(f"sketch_{dtype.lower()}", ctypes.c_int32, _ADDRESS, _ADDRESS)
-    for dtype in FLOATS
-}
+_SKETCH = {dtype: _function(f"sketch_{dtype.lower()}", _ADDRESS, _ADDRESS) for dtype in FLOATS}
 _FINGERPRINTS = _function("row_fingerprints", _ADDRESS)
 
 
@@ -44,7 +40,7 @@ def bytes_of_sketch(tensor: HostTensor) -> np.ndarray:
     Floats have sums and fingerprints, integers and bools fingerprints alone.
     """
     array, dtype = tensor.array, tensor.dtype
-    block = block_for(dtype, array.shape)
+    block = block_for(dtype)
     compiled = _SKETCH.get(dtype) if block else _FINGERPRINTS
     if compiled is None or not array.flags.aligned:
         return bytes_of(array, bfloat16=dtype == BFLOAT16)
@@ -53,8 +49,7 @@ def bytes_of_sketch(tensor: HostTensor) -> np.ndarray:
     buffer[-4:] = 0  # what fills up the last word
     out = buffer.ctypes.data
     if block:
-        sums = out + 8 * rows
-        compiled(array.ctypes.data, rows, columns, block // COLUMNS, out, sums)
+        compiled(array.ctypes.data, rows, columns, out, out + 8 * rows)
     else:
         compiled(array.ctypes.data, rows, columns * array.itemsize, out)
     return buffer

@@ -1,12 +1,11 @@
 """Sketches of tensors: short signed sums of every row, and a fingerprint a row.
 
 The last axis of a tensor is its columns, all others together, in C order, its rows; a tensor of one
-axis is one row. Of each row one signed sum is kept for each block of columns, with the same 64
-signs in every 64 columns, so that sketches are linear: sketch(a) - sketch(b) = sketch(a - b), the
-sum over a larger block is the sum of those in it, and columns that are put side by side at the
-border of a block have their sketches side by side. For signs drawn at random the square of the
-distance of two rows' sums is expected to be that of the rows themselves; how near it is, and where
-that is from, stands in docs/en/format.md.
+axis is one row. Of each row one signed sum is kept for each block of 64 columns, with the same
+signs in every block, so that sketches are linear: sketch(a) - sketch(b) = sketch(a - b), partial
+sums add, and columns that are put side by side at the border of a block have their sketches side by
+side. For signs drawn at random the square of the distance of two rows' sums is expected to be that
+of the rows themselves; how near it is, and where that is from, stands in docs/en/format.md.
 
 All sketches of a phase, step and rank lie in one file, one behind the other.
 """
@@ -20,7 +19,7 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
@@ -32,16 +31,14 @@ ALGORITHM = "signed_sums_64"
 #: What the file of sketches begins with; the first sketch lies behind it.
 HEAD = b"msprobe sketches"
 
-#: Columns that have signs of their own; a block is a power of two times as many.
-COLUMNS = 64
-#: Of rows with this many columns or more a block is twice as many.
-WIDE = 4096
-_LARGEST_BLOCK = 64 * COLUMNS
+#: Columns of one sum. Two neighbouring sums added up would be no sketch: as their signs are the
+#: same, the product of two columns 64 apart would not vanish from the expected square.
+BLOCK = 64
 # Bit i: the sign of column i is minus. Drawn with seed 17 among the sequences whose sum with every
 # Walsh function is 8 or -8 ("bent"): a difference that is constant, or alternates, over columns is
 # then measured exactly. They belong to the algorithm, as its name does: others need another name.
 _MINUS = 0x045BDC7C91948A70
-SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(COLUMNS)], np.float32)
+SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(BLOCK)], np.float32)
 
 #: What is kept of a tensor beside its statistics.
 WHOLE, SKETCH, STATISTICS = "whole", "sketch", "statistics"
@@ -66,7 +63,7 @@ class Place:
 
     Attributes:
         algorithm: its name.
-        block: the columns of one sum; 0 where there are fingerprints alone, as of integers.
+        block: the columns of one sum, 64; 0 where there are fingerprints alone, as of integers.
         offset: of its first byte in the file.
         why: it could not be written, or cannot be read; None if it could.
     """
@@ -86,7 +83,7 @@ class Sketch:
 
     Attributes:
         shape: of the tensor.
-        block: the columns of one sum; 0: there are none.
+        block: the columns of one sum, 64; 0: there are none.
         fingerprints: uint64 [rows]: xxh3_64 of each row's bytes, in the dtype that was recorded.
         sums: float32 [rows, blocks]; may be mapped from a file.
     """
@@ -107,31 +104,10 @@ class Sketch:
         """The number of columns."""
         return rows_of(self.shape)[1]
 
-    def coarser(self, block: int) -> Sketch:
-        """Return the sketch with larger blocks, in memory: neighbouring sums are added.
-
-        Args:
-            block: a multiple of the sketch's own.
-
-        Raises:
-            ValueError: it is none.
-        """
-        if block == self.block:
-            return self
-        if self.block == 0 or block % self.block:
-            raise ValueError(message("fault.sketch_blocks", own=self.block, wanted=block))
-        sums = add_neighbours(self.sums, block // self.block)
-        return Sketch(self.shape, block, self.fingerprints, sums, self.algorithm)
-
 
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return how many rows and columns a tensor has; one of a single axis is a row."""
     return (math.prod(shape[:-1]), shape[-1]) if shape else (1, 1)
-
-
-def block_of(columns: int) -> int:
-    """Return how many columns one sum is of, in sketches that are made now."""
-    return COLUMNS if columns < WIDE else 2 * COLUMNS
 
 
 def blocks_of(columns: int, block: int) -> int:
@@ -182,21 +158,21 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
     return SKETCH
 
 
-def block_for(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the block of a tensor's sketch: 0, as there are no sums, unless it is of floats."""
-    return block_of(rows_of(shape)[1]) if dtype in FLOATS else 0
+def block_for(dtype: str | None) -> int:
+    """Return the columns of one sum of a tensor: 0, as there are none, unless it is of floats."""
+    return BLOCK if dtype in FLOATS else 0
 
 
-def sketch_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = None) -> Sketch:
+def sketch_of(array: np.ndarray, *, bfloat16: bool = False) -> Sketch:
     """Return the sketch of a tensor, as `bytes_of` computes it."""
-    made = bytes_of(array, bfloat16=bfloat16, block=block)
-    columns = rows_of(array.shape)[1]
-    if block is None:
-        block = block_of(columns) if bfloat16 or array.dtype.kind == "f" else 0
-    return parts_of(made, array.shape, block)
+    return parts_of(bytes_of(array, bfloat16=bfloat16), array.shape, _block(array, bfloat16))
 
 
-def bytes_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = None) -> np.ndarray:
+def _block(array: np.ndarray, bfloat16: bool) -> int:
+    return BLOCK if bfloat16 or array.dtype.kind == "f" else 0
+
+
+def bytes_of(array: np.ndarray, *, bfloat16: bool = False) -> np.ndarray:
     """Return the sketch of a tensor as the file of sketches holds it: uint8; computed by numpy.
 
     Halves of 64 signed columns are added to each other until one number is left, in float32, of
@@ -205,11 +181,8 @@ def bytes_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = N
     Args:
         array: C-contiguous, not empty. Of integers and bools there are fingerprints alone.
         bfloat16: whether it holds the bits of bfloat16 as uint16.
-        block: the columns of one sum: 64 times a power of two; None: `block_of` its columns.
     """
-    is_float = bfloat16 or array.dtype.kind == "f"
-    if block is None:
-        block = block_of(rows_of(array.shape)[1]) if is_float else 0
+    block = _block(array, bfloat16)
     buffer = np.zeros(size_of(array.shape, block), np.uint8)
     sketch = parts_of(buffer, array.shape, block)
     rows = array.reshape(sketch.rows, sketch.columns)
@@ -219,7 +192,7 @@ def bytes_of(array: np.ndarray, *, bfloat16: bool = False, block: int | None = N
         here = rows[start : start + at_once]
         sums = _sums(bfloat16_bits_to_float32(here) if bfloat16 else here)
         with np.errstate(over="ignore"):
-            sketch.sums[start : start + at_once] = add_neighbours(sums, block // COLUMNS)
+            sketch.sums[start : start + at_once] = sums
     return buffer
 
 
@@ -227,30 +200,15 @@ def _sums(rows: np.ndarray) -> np.ndarray:
     """Return the sums of every 64 columns: float32 or float64 [rows, blocks]."""
     wide = np.float64 if rows.dtype == np.float64 else np.float32
     count, columns = rows.shape
-    padded = np.zeros((count, blocks_of(columns, COLUMNS) * COLUMNS), wide)
+    padded = np.zeros((count, blocks_of(columns, BLOCK) * BLOCK), wide)
     padded[:, :columns] = rows
     with np.errstate(all="ignore"):
-        found = padded.reshape(count, -1, COLUMNS) * SIGNS.astype(wide)
-        half = COLUMNS
+        found = padded.reshape(count, -1, BLOCK) * SIGNS.astype(wide)
+        half = BLOCK
         while half > 1:
             half //= 2
             found = found[..., :half] + found[..., half:]
     return found[..., 0]
-
-
-def add_neighbours(sums: np.ndarray, count: int) -> np.ndarray:
-    """Return sums over blocks that are `count` times as large: [rows, ceil(blocks / count)].
-
-    They are added one after the other, in the dtype of the sums.
-    """
-    if count == 1:
-        return sums
-    found = sums[:, ::count].copy()
-    with np.errstate(all="ignore"):
-        for other in range(1, count):
-            beside = sums[:, other::count]
-            found[:, : beside.shape[1]] += beside
-    return found
 
 
 def read_sketch(path: str | Path, place: Place, shape: tuple[int, ...]) -> Sketch:
@@ -267,8 +225,7 @@ def read_sketch(path: str | Path, place: Place, shape: tuple[int, ...]) -> Sketc
         raise ArrayFileError(place.why)
     if place.algorithm != ALGORITHM:
         raise ArrayFileError.saying("unread.sketch_algorithm", held=place.algorithm[:80])
-    known = place.block == 0 or (COLUMNS <= place.block <= _LARGEST_BLOCK)
-    if not known or place.block & (place.block - 1):
+    if place.block not in (0, BLOCK):
         raise ArrayFileError.saying("unread.sketch_block", held=place.block)
     size = size_of(shape, place.block)
     if size > bounds.TENSOR:

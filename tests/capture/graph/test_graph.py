@@ -1166,6 +1166,33 @@ def test_every_dtype_and_shape_reaches_the_host(
     assert len(found[0]) == 4 * len(values)
 
 
+def test_sketches_are_those_of_pynative(tmp_path: Path, make_probe: Callable[..., Probe]) -> None:
+    """Rows of every dtype have the same sketch, token ids the same elements, in both modes."""
+    rows = np.random.default_rng(0).standard_normal((2, 3, 70)).astype(np.float32)
+    dtypes = (ms.float32, ms.bfloat16, ms.float16, ms.float64, ms.int32)
+    values = [Tensor(rows, dtype) for dtype in dtypes] + [Tensor([[3, 1]], ms.int64)]
+    found = []
+    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+        ms.set_context(mode=mode)
+        network = EchoesAll()
+        path = str(tmp_path / str(mode))
+        probe = make_probe(actor_train_dump=True, task="sketch", dump_path=path)
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(*values)
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.close()
+        records = [r for e in open_run(path).entries() for r in e.records]
+        sketches = {r.name: r.sketch() for r in records if r.leaf.sketch is not None}
+        found.append(
+            {name: (s.sums.tobytes(), s.fingerprints.tobytes()) for name, s in sketches.items()}
+            | {r.name: r.array().tolist() for r in records if r.leaf.data_name is not None}
+        )
+        assert len(sketches) == 4 * 5
+    assert found[0] == found[1]
+    assert len(found[0]) == 4 * len(values)
+
+
 class Several(nn.Cell):
     """Takes and returns what a graph hands over in several ways; has two parameters."""
 

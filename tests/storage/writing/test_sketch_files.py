@@ -14,12 +14,14 @@ from helpers.runs import EVERYTHING, Fault, record_training
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.checks.check import check_run
 from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD, Place, bytes_of, sketch_of
 from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
+from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
 from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -220,3 +222,34 @@ def test_merged_runs_keep_their_sketches(tmp_path):
     found = [r for e in open_run(tmp_path / "merged").entries() for r in e.records]
     assert found
     assert all(record.sketch().rows for record in found)
+
+
+def on_disk(path):
+    return sum(p.stat().st_blocks * 512 for p in (path / "actor_update").rglob("*"))
+
+
+@pytest.mark.parametrize(("before", "wanted"), [("statistics", "sketch"), ("sketch", "tensor")])
+def test_the_size_of_another_task_is_estimated(tmp_path, monkeypatch, before, wanted):
+    """From a step of the one, the bytes of the other within some percent."""
+    monkeypatch.setattr(runs, "WIDTH", 400)
+    run = record_training(tmp_path / "before", steps=1, task=before)
+    other = record_training(tmp_path / "wanted", steps=1, task=wanted)
+    config = ProbeConfig(**{**EVERYTHING, "task": wanted})
+    found = estimate(open_run(run), config, phases=["actor_update"])
+    assert found.total == pytest.approx(on_disk(other), rel=0.1)
+
+
+def test_old_steps_lose_their_sketches_first(tmp_path, monkeypatch):
+    """With `keep_mb` they go as elements do; what is left of the step is as it was."""
+    monkeypatch.setattr(runs, "WIDTH", 600)
+    run = record_training(tmp_path, steps=8, task="sketch", keep_mb=8)
+    files = [*run.rglob("sketches.bin")]
+    steps = {path.parent.parent.name for path in files}
+    assert {"step0", "step7"} <= steps
+    assert len(steps) < 8
+    assert open_run(run).problems == []
+    gone = next(n for n in range(8) if f"step{n}" not in steps)
+    records = [r for e in open_run(run).entries(step=gone) for r in e.records]
+    assert records
+    with pytest.raises(ArrayFileError, match="no sketch"):
+        records[0].sketch()

@@ -16,6 +16,14 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_size
+from mindrlhf_msprobe.storage.arrays.sketches import (
+    HEAD,
+    SKETCH,
+    WHOLE,
+    block_for,
+    kept_of,
+    size_of,
+)
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import coverage as kinds
 from mindrlhf_msprobe.storage.reading.gradients import parameter_of
@@ -25,6 +33,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 KEY_DATA = "key data"
 _UNKNOWN_DTYPE = "estimate.unknown_dtype"
 _NAMED = len('"data_name": "", ')  # what a line gains by the name of a file, beside the name
+_PLACED = 80  # what it gains by the place of a sketch
 _SHARE = 20  # bytes of a share as text
 _LISTED = 12  # bytes of a file in its directory, beside its name
 
@@ -228,22 +237,39 @@ class _Recording:
         if not (taken if some_record else chosen):
             return None
         kept = len(taken) / max(1, sum(len(entry.records) for entry in entries))
-        tensors = self._wanted.task == "tensor"
         records = [record for record in taken if record.leaf.is_tensor]
         (directory,) = self._run.directories(step, rank, phase=phase)
-        # Those that gain the name of a file, or lose it.
-        moved = [record for record in records if tensors == (record.leaf.data_name is None)]
-        names = _NAMED * len(moved) + _file_names(moved)
-        distinct = [*_distinct([record.leaf for record in records])]
+        whole = [record for record in records if self._keeps(WHOLE, record)]
+        sketched = [record for record in records if self._keeps(SKETCH, record)]
         signed = [r for entry in chosen for r in entry.records if self._takes_signs(entry, r)]
-        stored, sizes = records, self._stored_sizes(distinct)
-        if not tensors:
-            names = self._signs_listed(signed) - names
-            stored, sizes = signed, map(_size_of_signs, signed)
+        # What lines gain, or lose, by the names of files and the places of sketches.
+        names = self._signs_listed(signed) + _names_of(whole)
+        names -= _names_of([record for record in records if record.leaf.data_name is not None])
+        names += _PLACED * len(sketched)
+        names -= _PLACED * sum(record.leaf.sketch is not None for record in records)
+        distinct = [*_distinct([record.leaf for record in records])]
+        sizes = [*self._stored_sizes(_distinct([record.leaf for record in whole]))]
         size = _directories(directory, directory.parent)
         size += self._listing_files(directory, kept, names)
-        size += self._stored_files(directory, stored, sizes)
+        size += self._stored_files(
+            directory, [*whole, *signed], [*sizes, *map(_size_of_signs, signed)]
+        )
+        size += self._sketch_file([*_distinct([record.leaf for record in sketched])])
         return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
+
+    def _keeps(self, what: str, record: Record) -> bool:
+        """Return whether a tensor would be stored whole, or as a sketch."""
+        task = self._wanted.task
+        if task == "sketch":
+            return kept_of(record.leaf.dtype, record.leaf.shape) == what
+        return task == "tensor" and what == WHOLE
+
+    def _sketch_file(self, leaves: Sequence[Leaf]) -> int:
+        """Return what the sketches of tensors take, which share a file."""
+        size = 0
+        for leaf in leaves:
+            size += size_of(leaf.shape or (), block_for(leaf.dtype))
+        return self._blocks(len(HEAD) + size) if leaves else 0
 
     def _stored_files(self, around: Path, stored: Sequence[Record], sizes: Iterable[int]) -> int:
         """Return what files of elements or signs take, with the folder in which they lie."""
@@ -350,6 +376,11 @@ def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
 
 def _size_of_signs(record: Record) -> int:
     return npy_size("uint8", (-(-math.prod(record.leaf.shape or ()) // 8),))
+
+
+def _names_of(records: Sequence[Record]) -> int:
+    """Return the bytes that lines gain by the names of files."""
+    return _NAMED * len(records) + _file_names(records)
 
 
 def _file_names(records: Iterable[Record]) -> int:

@@ -28,7 +28,6 @@ TEXTS: dict[str, Text] = {
     ),
     # Values.
     "no_numbers": "dtype {dtype} holds no numbers",
-    "sketch_blocks": "sums of {own} columns do not add up to blocks of {wanted}",
     "objects": "dtype {dtype} holds Python objects, which are never pickled",
     "statistics": "statistics of shape {shape}; expected {expected}",
     # The directory.

@@ -54,7 +54,7 @@ TEXTS = {
     "no_sketch": "no sketch of it was recorded (task: sketch records them)",
     "sketch_place": "says of its sketch {shown}, expected its algorithm, block and offset",
     "sketch_algorithm": "has a sketch of the algorithm {held!r}, which this version cannot read",
-    "sketch_block": "has a sketch with blocks of {held} columns, expected 64 times a power of two",
+    "sketch_block": "has a sketch with blocks of {held} columns, expected 64, or 0",
     "sketch_offset": "says that its sketch lies at byte {offset}, where none can be",
     "of_pytorch": "is a file of PyTorch, which only PyTorch can read; save it as .npy",
     "no_signs": "holds {held}, expected bool: the signs of a gradient",

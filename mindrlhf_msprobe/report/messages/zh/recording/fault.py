@@ -27,7 +27,6 @@ TEXTS: dict[str, Text] = {
     "second_order": "不采集还会再次求导的梯度",
     "changed": "{parameter} 有少量元素发生变化，无法确定各次调用使用的是哪一份",
     "no_numbers": "dtype {dtype} 不是数值类型",
-    "sketch_blocks": "每 {own} 列一个的和无法合并成 {wanted} 列的块",
     "objects": "dtype {dtype} 含有 Python 对象，不会以 pickle 保存",
     "statistics": "统计量的 shape 为 {shape}；应为 {expected}",
     "hold_lost": lambda loss: f"dump_path 已不是本作业最初使用的目录（{_LOSSES.get(loss, loss)}）",

@@ -52,7 +52,7 @@ TEXTS = {
     "no_sketch": "没有采集草图（task: sketch 才采集）",
     "sketch_place": "草图的位置为 {shown}，应包含算法、块大小与偏移",
     "sketch_algorithm": "草图的算法为 {held!r}，此版本无法读取",
-    "sketch_block": "草图每块 {held} 列，应为 64 乘以 2 的幂",
+    "sketch_block": "草图每块 {held} 列，应为 64 或 0",
     "sketch_offset": "草图标明位于第 {offset} 字节，该处不可能有草图",
     "of_pytorch": "是 PyTorch 的文件，只有 PyTorch 能读；请另存为 .npy",
     "no_signs": "内容为 {held}，应为 bool，即梯度的符号",
