@@ -33,12 +33,12 @@ HEAD = b"msprobe sketches"
 
 #: Columns of one sum. Two neighbouring sums added up would be no sketch: as their signs are the
 #: same, the product of two columns 64 apart would not vanish from the expected square.
-BLOCK = 64
+COLUMNS = 64
 # Bit i: the sign of column i is minus. Drawn with seed 17 among the sequences whose sum with every
 # Walsh function is 8 or -8 ("bent"): a difference that is constant, or alternates, over columns is
 # then measured exactly. They belong to the algorithm, as its name does: others need another name.
 _MINUS = 0x045BDC7C91948A70
-SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(BLOCK)], np.float32)
+SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(COLUMNS)], np.float32)
 
 #: What is kept of a tensor beside its statistics.
 WHOLE, SKETCH, STATISTICS = "whole", "sketch", "statistics"
@@ -160,7 +160,7 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
 
 def block_for(dtype: str | None) -> int:
     """Return the columns of one sum of a tensor: 0, as there are none, unless it is of floats."""
-    return BLOCK if dtype in FLOATS else 0
+    return COLUMNS if dtype in FLOATS else 0
 
 
 def sketch_of(array: np.ndarray, *, bfloat16: bool = False) -> Sketch:
@@ -169,7 +169,7 @@ def sketch_of(array: np.ndarray, *, bfloat16: bool = False) -> Sketch:
 
 
 def _block(array: np.ndarray, bfloat16: bool) -> int:
-    return BLOCK if bfloat16 or array.dtype.kind == "f" else 0
+    return COLUMNS if bfloat16 or array.dtype.kind == "f" else 0
 
 
 def bytes_of(array: np.ndarray, *, bfloat16: bool = False) -> np.ndarray:
@@ -200,11 +200,11 @@ def _sums(rows: np.ndarray) -> np.ndarray:
     """Return the sums of every 64 columns: float32 or float64 [rows, blocks]."""
     wide = np.float64 if rows.dtype == np.float64 else np.float32
     count, columns = rows.shape
-    padded = np.zeros((count, blocks_of(columns, BLOCK) * BLOCK), wide)
+    padded = np.zeros((count, blocks_of(columns, COLUMNS) * COLUMNS), wide)
     padded[:, :columns] = rows
     with np.errstate(all="ignore"):
-        found = padded.reshape(count, -1, BLOCK) * SIGNS.astype(wide)
-        half = BLOCK
+        found = padded.reshape(count, -1, COLUMNS) * SIGNS.astype(wide)
+        half = COLUMNS
         while half > 1:
             half //= 2
             found = found[..., :half] + found[..., half:]
@@ -225,7 +225,7 @@ def read_sketch(path: str | Path, place: Place, shape: tuple[int, ...]) -> Sketc
         raise ArrayFileError(place.why)
     if place.algorithm != ALGORITHM:
         raise ArrayFileError.saying("unread.sketch_algorithm", held=place.algorithm[:80])
-    if place.block not in (0, BLOCK):
+    if place.block not in (0, COLUMNS):
         raise ArrayFileError.saying("unread.sketch_block", held=place.block)
     size = size_of(shape, place.block)
     if size > bounds.TENSOR:
