@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings import Keyword
@@ -123,6 +125,26 @@ class Token:
         return _by_fields(self)
 
 
+@dataclass(frozen=True)
+class TokenMap:
+    """How far each token's row is apart on its way through the network: tokens by layers.
+
+    Attributes:
+        columns: the values, numbers of `Mismatch.stages`: what each layer returns, and what cells
+            beside the layers do, in causal order.
+        tokens: the rows, by sample and position; `apart` of one is the largest of its row.
+        apart: relative distances, float32 [tokens, columns]; NaN where they were not compared.
+        others: of samples whose tokens are not all among the rows: the sample (None: all further
+            samples), how many tokens were left out, and the largest distance of these in each
+            column, float32 [columns].
+    """
+
+    columns: tuple[int, ...]
+    tokens: tuple[Token, ...]
+    apart: np.ndarray
+    others: tuple[tuple[int | None, int, np.ndarray], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One parameter of the rollout network that is not the training network's.
@@ -165,6 +187,8 @@ class Mismatch:
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
         not_compared: values of both networks that could not be brought together, and why.
         notes: what else a reader must know.
+        token_map: tokens by layers, of limited size; None where no row was compared. It is for the
+            report page, and not in the JSON.
     """
 
     step: int
@@ -184,6 +208,7 @@ class Mismatch:
     tokens: int = 0
     not_compared: tuple[tuple[str, Message], ...] = ()
     notes: Messages = ()
+    token_map: TokenMap | None = field(default=None, compare=False, repr=False)
 
     @property
     def births(self) -> tuple[Stage, ...]:

@@ -18,6 +18,7 @@ _GROWTH = 16.0  # times what entered: what one cell may make of it
 _USUAL = 4.0  # times what cells of its kind usually make of it
 _ALIKE = 3  # others of a kind, from which on what is usual is known
 _WORST = 5
+_INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
@@ -29,9 +30,14 @@ class Way:
     Args:
         tokens: how many rows the rollout has.
         shown: makes of a row and its distance what a reader sees of it.
+
+    Attributes:
+        of_layers: what layers, and cells beside them, return: the relative distance of each
+            token's row, float32 [tokens]; NaN where it was not compared.
     """
 
     def __init__(self, tokens: int, shown: Callable[[int, float], Token]) -> None:
+        self.of_layers: dict[Name, np.ndarray] = {}
         self._stages: dict[Name, Stage] = {}
         self._shown = shown
         self._before = np.zeros(tokens)
@@ -66,6 +72,9 @@ class Way:
         with np.errstate(over="ignore"):
             found[at] = relative
         self._apart[value.name] = found
+        if value.name.io == "output" and not _INSIDE_A_LAYER.match(value.name.cell):
+            self.of_layers[value.name] = np.full(len(apart), np.nan, np.float32)
+            self.of_layers[value.name][at] = relative
         if made and value.name.io == "input":
             self._made.append(value.name)
         order = np.argsort(-relative, kind="stable")[:_WORST]

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclude import blame, first_parted, weights_alone
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_side
+from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
@@ -132,6 +133,7 @@ def _one(
         tokens=int((walk.tokens.sequence >= 0).sum()),
         not_compared=tuple((str(name), why) for name, why in walk.not_compared),
         notes=(*walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes),
+        token_map=token_map(walk),
     )
 
 

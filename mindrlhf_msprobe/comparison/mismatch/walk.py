@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Walk:
             text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
         call = int(tokens.call[row])
         return Token(sequence, position, int(ids[position]), call, role, apart, text)
+
+    @property
+    def of_layers(self) -> Mapping[Name, np.ndarray]:
+        """How far each token's row is apart in what layers return; see `Way.of_layers`."""
+        return self._way.of_layers
 
     def prompt_length(self, sequence: int) -> int:
         """Return how many tokens of a sequence the rollout was given at once, at its beginning."""
