@@ -202,10 +202,21 @@ def many_prompts(root: Path, count: int = 10_000) -> Runs:
     return (recording.close(),)
 
 
+def huge_values(root: Path) -> Runs:
+    """Losses as far apart as numbers are, the smallest there are, and some that hardly differ."""
+    recording = Recording(root / "a", **NO_LAYERS)
+    for loss, kl, reward in ((1e308, 1e-300, 1e9), (-1e308, 5e-324, 1e9 + 1e-3), (1e308, 0.0, 1e9)):
+        recording.data("loss", loss)
+        recording.data("kl", kl)
+        recording.data("reward", reward)
+        recording.end_step()
+    return (recording.close(),)
+
+
 ODD: dict[str, Make] = {
     made.__name__: made
     for made in (
         *(one_step, cut_off, rank_missing, key_data_only, layers_only, not_finite, nothing),
-        *(unlike, hostile, long_names, right_to_left, many_prompts),
+        *(unlike, hostile, long_names, right_to_left, many_prompts, huge_values),
     )
 }

@@ -11,7 +11,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Series
 from mindrlhf_msprobe.trends.reading import Choice, read_trends
 
-_MOST_SERIES = 400
+_MOST_SERIES = 400  # of all runs; each has its share, so that both have the same
 _MOST_POINTS = 2000  # of a series; of longer ones every n-th is shown
 #: What people look at first, in this order; a name that holds one of these words belongs to it.
 _GROUPS = (
@@ -31,18 +31,18 @@ _SPREAD = ("rewards", "reward", "advantages")
 
 
 class Course:
-    """The curves of a page.
+    """The curves of a page of so many runs.
 
     Attributes:
         left_out: how many curves are not shown, as there are too many.
         problems: why a run has none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runs: int) -> None:
         self.left_out = 0
         self.problems: list[Words] = []
         self._groups: dict[str, list[dict[str, Any]]] = {}
-        self._count = 0
+        self._most = _MOST_SERIES // max(1, runs)
 
     def add(self, side: str, run: Run) -> None:
         """Take the quantities of a run."""
@@ -51,14 +51,12 @@ class Course:
         except MsprobeError as error:
             self.problems.append(said(error.said))
             return
-        for one in series:
+        there = [one for one in series if len(one)]
+        self.left_out += max(0, len(there) - self._most)
+        for one in there[: self._most]:
             self._take(side, one)
 
     def _take(self, side: str, series: Series) -> None:
-        if self._count >= _MOST_SERIES or not len(series):
-            self.left_out += bool(len(series))
-            return
-        self._count += 1
         stride = -(-len(series) // _MOST_POINTS)
         values = [*map(number_to_json, series.values[::stride].tolist())]
         statistic = "" if series.statistic == "mean" else series.statistic

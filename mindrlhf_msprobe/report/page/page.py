@@ -191,7 +191,7 @@ def _overview(shown: Shown, interest: Sequence[Place]) -> Overview:
 
 def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Words]) -> list[Words]:
     """Add what checks found, and the curves; return why a run has none of these."""
-    findings, course = CheckFindings(), Course()
+    findings, course = CheckFindings(), Course(len(shown.runs))
     if shown.checks:
         of_runs = [findings.of_run(side, check) for side, check in zip("AB", shown.checks)]
         blocks.json("findings", [one for found in of_runs for one in found])

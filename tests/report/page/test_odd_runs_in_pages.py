@@ -23,6 +23,7 @@ SAID = {
     "long_names": [LONG[:40], "show all"],
     "right_to_left": [RIGHT_TO_LEFT[0], "⟨U+202E⟩abc⟨U+202C⟩ 123"],
     "many_prompts": ["Not checked", "prompt number 0", "9800 more samples are not in this page"],
+    "huge_values": ["1e308"],
 }
 
 

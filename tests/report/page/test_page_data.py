@@ -287,6 +287,18 @@ def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
     assert found["advantages"] == ["values"]
 
 
+def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch):
+    """A curve of A without its other side says nothing of how far they are apart."""
+    monkeypatch.setattr("mindrlhf_msprobe.report.page.course._MOST_SERIES", 10)
+    write_page(Shown((open_run(runs[0]), open_run(runs[1]))), tmp_path / "page.html")
+    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    sides = defaultdict(list)
+    for series in (one for group in groups for one in group["series"]):
+        sides[series["side"]].append((series["label"], series["rank"], series.get("statistic")))
+    assert len(sides["A"]) == 5
+    assert sides["A"] == sides["B"]
+
+
 @pytest.mark.parametrize("rewards", [[0.5, 2.0], np.array([0.5, 2.0], np.float32)])
 def test_rewards_stand_beside_their_samples(tmp_path, rewards):
     """Lists and arrays, one number a row."""

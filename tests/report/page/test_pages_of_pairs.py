@@ -296,6 +296,24 @@ Bokeh.documents.flatMap(document => [...document.all_models])
 """
 
 
+def test_of_very_many_lines_those_of_both_runs_are_drawn(ranks):
+    """Half of them A's and half B's, the rank that is picked among them."""
+    ranks.page.evaluate(MANY_LINES)
+    ranks.go("view=course")
+    dashes = ranks.page.evaluate(DRAWN.replace("data.ys", "data.line_dash"))[:24]
+    assert [bool(dash) for dash in dashes].count(True) == 12
+
+
+#: Gives the first quantity of the page twenty ranks.
+MANY_LINES = """
+report.block("course").then(({groups: [{series}]}) => {
+    const of = Object.groupBy(series, one => one.side);
+    series.splice(0, series.length, ...["A", "B"].flatMap(side =>
+        Array.from({length: 20}, (_, rank) => ({...of[side][0], rank}))));
+})
+"""
+
+
 def test_the_mouse_tells_a_point_and_picks_its_step(decoder, opened):
     """Both runs' values, to the digits that tell them apart; a click goes to step and rank."""
     page, _ = decoder

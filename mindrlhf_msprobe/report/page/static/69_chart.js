@@ -27,9 +27,11 @@
       [name + "_text_font"]: FONT, [name + "_text_font_size"]: own.size,
       [name + "_text_font_style"]: "normal", [name + "_text_color"]: own.faint,
     });
-    // Numbers as everywhere in the page.
+    // Numbers as everywhere in the page, with as many digits as it takes to tell them apart.
     const numbers = new Models.BasicTickFormatter();
-    numbers.doFormat = (ticks) => ticks.map((tick) => R.num(tick, 6));
+    numbers.doFormat = (ticks) => [6, 9, 13, 17]
+      .map((digits) => ticks.map((tick) => R.num(tick, digits)))
+      .find((shown, i) => i === 3 || new Set(shown).size === ticks.length);
     const axis = (more) => new Models.LinearAxis({
       formatter: numbers, axis_line_color: own.line, major_tick_line_color: own.line, minor_tick_line_color: null,
       ...text("major_label"), ...text("axis_label"), ...more,
@@ -174,9 +176,13 @@
     const room = 0.02 * (steps[1] - steps[0]) + 0.3;
     const x = new Models.Range1d({ start: steps[0] - room, end: steps[1] + room });
     const span = (shown) => R.span(shown.flatMap((line) => line.y));
+    // Lines stay clear of the marks above and below them.
+    const [low, high] = span(lines);
+    const clear = (high - low) * 0.06;
+    const y = [low - (crosses.length ? clear : 0), high + (marks.length ? clear : 0)];
     const tip = el("div", { class: "tip", "aria-hidden": "true" });
     const first = plotOf(bokeh, own, {
-      x, y: span(lines), label: null, foot: !below.length, sizing_mode: "stretch_both",
+      x, y, label: null, foot: !below.length, sizing_mode: "stretch_both",
     });
     const plots = [first];
     if (below.length) plots.push(plotOf(bokeh, own, {

@@ -228,8 +228,10 @@
     let series = scope === "all" ? group.series
       : group.series.filter((one) => one.rank === R.state.rank);
     const left = series.length - LINES;
+    // Both runs' lines of a rank stay together: one alone is compared with nothing.
     if (left > 0) series = [...series].sort((x, y) =>
-      (y.rank === R.state.rank) - (x.rank === R.state.rank)).slice(0, LINES);
+      (y.rank === R.state.rank) - (x.rank === R.state.rank) ||
+      Boolean(x.statistic) - Boolean(y.statistic) || x.rank - y.rank).slice(0, LINES);
     return { series, left, notes: [...new Set(series.map((one) => R.t(one.note)).filter(Boolean))] };
   }
 

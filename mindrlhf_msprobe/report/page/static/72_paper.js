@@ -3,6 +3,7 @@
   "use strict";
   const R = window.report;
   const [WIDE, LEFT, RIGHT] = [380, 50, 8];
+  const MOST = Number.MAX_VALUE / 8;
 
   function made(tag, given, text) {
     const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -26,7 +27,8 @@
 
   /** Return from where to where an axis goes that shows numbers; null is none. */
   R.span = (numbers) => {
-    const known = numbers.filter((v) => v !== null);
+    // The length of an axis is a number, too.
+    const known = numbers.filter((v) => v !== null).map((v) => Math.min(MOST, Math.max(-MOST, v)));
     const [low, high] = known.reduce(([x, y], v) => [Math.min(x, v), Math.max(y, v)],
       [Infinity, -Infinity]);
     if (high < low) return [0, 1];
