@@ -26,6 +26,13 @@ SAID = {
     "huge_values": ["1e308"],
 }
 
+#: Texts, titles and options with marks, but for a pair that encloses the whole of it.
+TURNED = """
+[...document.querySelectorAll("#app *")].flatMap(element => [element.title,
+    ...[...element.childNodes].filter(n => n.nodeType === 3).map(n => n.data)])
+    .filter(text => /[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066\\u2067]/.test(text))
+"""
+
 
 def seen_of(opened):
     """Open every view, and return all that is seen."""
@@ -34,13 +41,20 @@ def seen_of(opened):
         opened.go(f"view={view}")
         assert opened.text(f"#{view}").strip(), view
         assert "cannot be read" not in opened.text(f"#{view}"), view
+        # Nobody has to scroll sideways for a name; tables scroll in a place of their own.
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= 1280, view
+        # Marks that would turn the direction are named, in titles and lists to choose from as well.
+        assert opened.page.evaluate(TURNED) == [], view
         seen.append(opened.text())
     return "\n".join(seen)
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_every_view_of_an_odd_run_opens(chromium, page_of, name):
-    """There is something in each view, and the page says what matters of this run."""
+    """There is something in each view, and the page says what matters of this run.
+
+    No view is wider than its window, and no text of a run turns the direction of what is seen.
+    """
     with chromium.open(page_of(ODD[name]).file) as opened:
         assert opened.text("#answer").strip()
         seen = seen_of(opened)
@@ -81,22 +95,6 @@ ATTRIBUTES = """
 """
 
 
-def test_no_text_of_a_run_turns_the_direction_of_what_is_seen(chromium, page_of):
-    """Marks that would do so are named, in titles and lists to choose from as well."""
-    with chromium.open(page_of(ODD["right_to_left"]).file) as opened:
-        for view in VIEWS:
-            opened.go(f"view={view}")
-            assert opened.page.evaluate(TURNED) == [], view
-
-
-#: Texts, titles and options with marks, but for a pair that encloses the whole of it.
-TURNED = """
-[...document.querySelectorAll("#app *")].flatMap(element => [element.title,
-    ...[...element.childNodes].filter(n => n.nodeType === 3).map(n => n.data)])
-    .filter(text => /[\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066\\u2067]/.test(text))
-"""
-
-
 def test_hostile_fragments_stay_texts(chromium, page_of):
     """Whoever sends a link to a page cannot make it run anything either."""
     with chromium.open(page_of(hostile).file) as opened:
@@ -107,16 +105,6 @@ def test_hostile_fragments_stay_texts(chromium, page_of):
             opened.go(f"view=records&q={quoted}&sort={quoted}")
         assert opened.page.evaluate(f"window.{ATTACKED}") is None
         assert opened.page.evaluate(ATTRIBUTES) == []
-
-
-@pytest.mark.parametrize("name", ["long_names", "hostile", "right_to_left"])
-def test_odd_names_leave_the_page_as_wide_as_it_is(chromium, page_of, name):
-    """Nobody has to scroll sideways for a name; tables scroll in a place of their own."""
-    with chromium.open(page_of(ODD[name]).file) as opened:
-        for view in VIEWS:
-            opened.go(f"view={view}")
-            wide = opened.page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= 1280, view
 
 
 def test_a_long_name_can_be_seen_whole(chromium, page_of):
