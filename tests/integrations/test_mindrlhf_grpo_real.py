@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from drivers.launching import RUN, python
 
-from mindrlhf_msprobe import compare_runs, open_run
+from mindrlhf_msprobe import Probe, compare_runs, open_run
+from mindrlhf_msprobe.trends.reading import Choice, read_trends
 
 MINDRLHF = os.environ.get("MINDRLHF_PATH", "")
 EXAMPLE = Path(MINDRLHF, "examples", "grpo", "qwen_grpo_tutorial", "main.py")
@@ -117,6 +118,30 @@ def test_training_stays_as_it_is_and_everything_is_recorded(trained):
     configurations = run.configurations()
     assert configurations["rl_config"]["beta"] == 0.01
     assert configurations["TrainWorker.sft_model_config_train"]["hidden_size"] == 16
+
+
+def test_log_probabilities_of_a_rollout_are_found_in_the_packed_rows(trained):
+    """MindRLHF's generation gives none: those of an engine are saved beside what it recorded."""
+    run = open_run(trained["root"] / "run")
+    (missing,) = read_trends(run, Choice(derived=("rollout_corr",))).missing
+    assert missing.why.params == {"names": ["rollout_log_prob"]}
+    prompts, responses = (run.key_data(key, step=0)[0].value for key in ("prompts", "responses"))
+    losses = [data.value for data in run.key_data("loss_inputs", step=0)]
+    old = [values[mask != 0] for loss in losses for mask, values in zip(
+        loss["responses_mask"], loss["old_per_token_logps"])]  # fmt: skip
+    assert [len(row) for row in old] == [responses.shape[1]] * len(responses)  # none ends early
+    rollout = np.stack(old) + np.float32(0.25)
+    settings = {"msprobe": True, "key_data_dump": True, "step_end": 9}
+    with Probe.from_config({**settings, "dump_path": str(trained["root"] / "beside")}) as probe:
+        probe.save_data(prompts=prompts, responses=responses, rollout_log_prob=rollout)
+        for loss in losses:
+            probe.save_data(loss_inputs=loss)
+        probe.step()
+    beside = open_run(trained["root"] / "beside")
+    for name, expected in (("log_prob_diff_max", 0.25), ("kl", 0.25), ("ppl_ratio", np.exp(0.25))):
+        (series,) = beside.trend(derived=f"rollout_corr/{name}")
+        assert series.values.tolist() == [pytest.approx(expected, rel=1e-5)]
+        assert [note.code for note in series.notes] == ["trend.rows_by_tokens"]
 
 
 def test_a_cell_of_the_actor_has_one_name_in_all_phases(trained):

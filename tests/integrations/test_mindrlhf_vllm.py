@@ -11,6 +11,7 @@ import pytest
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations import mindrlhf
+from mindrlhf_msprobe.trends.reading import Choice, read_trends
 from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
     ALL,
     GRAPH,
@@ -132,6 +133,8 @@ def test_a_temperature_is_found_in_a_first_round(train, caplog):
     said = [r.getMessage() for r in caplog.records if LOG_PROB in r.getMessage()]
     assert len(said) == 2
     assert "logprobs=1 in InferWorker.__init_use_vllm" in said[0]
+    (missing,) = read_trends(runs[0], Choice(derived=("rollout_corr",))).missing
+    assert missing.why == message("trainer.no_logprobs")
 
 
 def test_what_is_compiled_with_dynamic_shapes_is_coverage_in_graph_mode(train, caplog):
