@@ -1,7 +1,7 @@
 """What the report page of a large pair of runs costs: to write, to keep, and to open.
 
     python benchmarks/page.py [--steps N] [--ranks N] [--entries N] [--different SHARE] [--keep DIR]
-        [--rounds N]
+        [--rounds N] [--open PAGE]
 
 The runs are those of compare_large.py with key data beside them: prompts and responses, rewards,
 losses. One cell of B is faulty from the step on that leaves SHARE of all records behind it, and
@@ -11,7 +11,8 @@ those of parsing all journals with the standard json module; of writing the page
 runs are compared and checked, the same, three times in one process; the peak of private memory;
 and the time until a Chromium that has just been started has drawn the first view, or, in
 a window 2000 pixels high, the view of charts, the median of the rounds. The parts that a run has
-not are counted by the page itself. Without playwright and Chromium nothing is opened.
+not are counted by the page itself. Without playwright and Chromium nothing is opened. `--open`
+opens a page that is there, and does nothing else.
 """
 
 from __future__ import annotations
@@ -134,11 +135,16 @@ def measure(root: Path, scratch: Path, size: Size, rounds: int) -> None:
     print(f"  the page alone: {', '.join(alone.stdout.split())} times json")
     print(f"  page     {page.stat().st_size / 1e6:7.1f} MB")
     if importlib.util.find_spec("playwright"):
-        from playwright.sync_api import sync_playwright
+        measure_opening(page, rounds)
 
-        with sync_playwright() as driver:
-            print(f"  first view drawn after {opening(driver, page, rounds)}")
-            print(f"  charts drawn after {opening(driver, page, rounds, 'course')}")
+
+def measure_opening(page: Path, rounds: int) -> None:
+    """Open a page again and again, and print how long it took to draw."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        print(f"  first view drawn after {opening(driver, page, rounds)}")
+        print(f"  charts drawn after {opening(driver, page, rounds, 'course')}")
 
 
 def main() -> None:
@@ -149,7 +155,11 @@ def main() -> None:
     parser.add_argument("--different", type=float, default=0.4)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--keep", metavar="DIR", help="make the runs here, or use those made here")
+    parser.add_argument("--open", type=Path, metavar="PAGE", help="open this page only")
     options = parser.parse_args()
+    if options.open:
+        measure_opening(options.open, options.rounds)
+        return
     with workspace(options.directory) as scratch:
         for share in (4, 2, 1):
             steps = max(1, options.steps // share)
