@@ -148,35 +148,48 @@ def _of_tokens(
     clip_range: tuple[float, float],
     undefined: dict[str, Message],
 ) -> dict[str, float]:
+    """Return what is computed of all tokens alike, whichever sequence they are of; [tokens]."""
     log_ratio = training - rollout
-    off = np.abs(log_ratio)
-    beyond = np.expm1(log_ratio)  # ρ − 1
-    k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
-    limited = np.clip(log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
+    found = {KL: (rollout - training).mean(), **_of_ratios(log_ratio, clip_range)}
+    off = np.abs(log_ratio, out=log_ratio)
+    found |= {DIFF_MEAN: off.mean(), DIFF_MAX: off.max(), DIFF_P99: np.percentile(off, 99)}
+    del log_ratio, off
+    _correlate(LOG_PEARSON, rollout, training, found, undefined)
     probabilities = np.exp(rollout), np.exp(training)
+    _correlate(PROBS_PEARSON, *probabilities, found, undefined)
     apart = np.abs(probabilities[1] - probabilities[0])
-    found = {
-        DIFF_MEAN: off.mean(),
-        DIFF_P99: np.percentile(off, 99),
-        DIFF_MAX: off.max(),
-        KL: (rollout - training).mean(),
-        K3_KL: k3.mean(),
-        CHI2_TOKEN: np.expm1(2 * limited).mean(),
-        OUTSIDE: ((beyond < -clip_range[0]) | (beyond > clip_range[1])).mean(),
-        PROBS_MEAN: apart.mean(),
-        PROBS_MAX: apart.max(),
-    }
-    if len(off) > 1:
+    found |= {PROBS_MEAN: apart.mean(), PROBS_MAX: apart.max()}
+    if len(apart) > 1:
         found[PROBS_STD] = apart.std(ddof=1)
     else:
         undefined[PROBS_STD] = message("trend.one_token")
-    for name, pair in ((LOG_PEARSON, (rollout, training)), (PROBS_PEARSON, probabilities)):
-        correlation = pearson(*pair)
-        if isinstance(correlation, Message):
-            undefined[name] = correlation
-        else:
-            found[name] = correlation
     return {name: float(value) for name, value in found.items()}
+
+
+def _of_ratios(log_ratio: np.ndarray, clip_range: tuple[float, float]) -> dict[str, float]:
+    beyond = np.expm1(log_ratio)  # ρ − 1
+    k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
+    found = {
+        K3_KL: k3.mean(),
+        OUTSIDE: ((beyond < -clip_range[0]) | (beyond > clip_range[1])).mean(),
+    }
+    del beyond, k3
+    limited = np.clip(log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
+    return found | {CHI2_TOKEN: np.expm1(2 * limited).mean()}
+
+
+def _correlate(
+    name: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    found: dict[str, float],
+    undefined: dict[str, Message],
+) -> None:
+    correlation = pearson(a, b)
+    if isinstance(correlation, Message):
+        undefined[name] = correlation
+    else:
+        found[name] = correlation
 
 
 def _of_sequences(rollout: np.ndarray, training: np.ndarray, held: np.ndarray) -> dict[str, float]:

@@ -16,6 +16,7 @@ _MOST_POINTS = 2000  # of a series; of longer ones every n-th is shown
 #: What people look at first, in this order; a name that holds one of these words belongs to it.
 _GROUPS = (
     ("loss", ("loss",)),
+    ("rollout", ("rollout_corr/", "training/rollout")),
     ("kl", ("kl",)),
     ("reward", ("reward", "score")),
     ("advantages", ("advantage", "return", "value")),

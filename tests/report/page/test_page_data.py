@@ -21,6 +21,7 @@ from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.records import direction_of
+from mindrlhf_msprobe.trends.rollout_correction import METRICS
 
 pytest.importorskip("bokeh")
 pytest.importorskip("jinja2")
@@ -285,6 +286,21 @@ def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
     found = {group["id"]: [one["label"] for one in group["series"]] for group in groups}
     assert "gradient_norm[value_head]" in found["gradients"]
     assert found["advantages"] == ["values"]
+
+
+def test_rollout_against_training_is_one_group_of_curves(tmp_path):
+    """Every metric, verl's older ones too, and none of them among those of the reference's KL."""
+    run = HealthRun(tmp_path / "run")
+    old = -np.ones((2, 3), np.float32)
+    run.data("rollout_log_prob", old * np.float32([0.5, 1, 2]))
+    run.data("old_log_prob", old + np.float32([0.1, 0.2, 0.3]))
+    run.data("ref_log_prob", old)
+    run.end_step()
+    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
+    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    found = {group["id"]: {one["label"] for one in group["series"]} for group in groups}
+    assert found["rollout"] == {*METRICS}
+    assert found["kl"] == {"kl_k1", "kl_k3"}
 
 
 def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch):

@@ -85,6 +85,7 @@ TEXTS: dict[str, Text] = {
     "measure_findings": "findings",
     "explain_findings": "how many findings of the checks are about the cell",
     "group_loss": "Loss",
+    "group_rollout": "Rollout against training",
     "group_kl": "KL",
     "group_reward": "Rewards",
     "group_advantages": "Advantages, returns, values",

@@ -51,6 +51,7 @@ TEXTS: dict[str, Text] = {
     "measure_findings": "检查结果",
     "explain_findings": "与该 cell 有关的检查结果个数",
     "group_loss": "损失（loss）",
+    "group_rollout": "训推差异",
     "group_kl": "KL 散度",
     "group_reward": "奖励",
     "group_advantages": "优势、回报与价值",
