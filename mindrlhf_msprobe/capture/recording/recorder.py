@@ -806,6 +806,8 @@ class Recorder:
             "fault": self.fault,
             "directions": directions,
         }
+        if sketches and (target := device_target()) != _HOST and self._first("sketches on host"):
+            inform("log.sketches_on_host", target=target)
         if elements or sketches or not reduces_on_device(fingerprint, config.md5):
             return HostEntries(**shared, elements=elements, sketches=sketches)
         from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
@@ -814,6 +816,7 @@ class Recorder:
         return DeviceEntries(device, counters.parameters, **shared)
 
 
+_HOST = "CPU"  # among MindSpore's targets
 _MOST_KINDS = 1000  # of losses that are counted apart
 _FURTHER = message("lost.further")
 _END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -868,13 +871,18 @@ def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
     Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
     brought to the host instead; for msprobe's hash they always are.
     """
-    from mindspore import get_context
-
     from mindrlhf_msprobe.capture.tensors.device import can_fingerprint
 
-    if md5 or get_context("device_target") == "CPU":
+    if md5 or device_target() == _HOST:
         return False
     return can_fingerprint() or not fingerprint
+
+
+def device_target() -> str:
+    """Return what MindSpore computes on: CPU, Ascend or GPU."""
+    from mindspore import get_context
+
+    return str(get_context("device_target"))
 
 
 def current_rank(environment: Mapping[str, str]) -> int:

@@ -249,3 +249,23 @@ def test_a_gradient_beside_an_overflow_is_not_known(
     result = compare_runs(tmp_path / "a", tmp_path / "b")
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE
     assert any("cannot be known" in gap.reason for gap in result.verdict.coverage)
+
+
+def test_sketches_are_computed_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where statistics would be reduced on the device, a run of sketches says so once."""
+    monkeypatch.setattr(recorder, "device_target", lambda: "Ascend")
+    caplog.set_level("INFO")
+    settings = {"msprobe": True, "actor_train_dump": True, "task": "sketch", "strict": True}
+    probe = Probe.from_config({**settings, "dump_path": str(tmp_path)})
+    network = Scale(2.0)
+    probe.watch(actor=network)
+    for _ in range(2):
+        with probe.phase("actor_update"):
+            network(Tensor(np.ones((3, 64), np.float32)))
+    probe.close()
+    said = [r.getMessage() for r in caplog.records if "no operators for Ascend" in r.getMessage()]
+    assert len(said) == 1
+    records = [r for e in open_run(tmp_path).entries() for r in e.records if r.io != "parameters"]
+    assert [record.sketch().rows for record in records] == [3] * 4

@@ -129,6 +129,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "dump_path {root} holds what no run recorded there: {shown}{and_left}. It is left as "
             "it is."
         ),
+        "sketches_on_host": (
+            "task: sketch has no operators for {target}: every tensor is brought to the host and "
+            "sketched there."
+        ),
         "keeps": (
             "keep_mb is {keep}: when this rank's share of {root} exceeds that, data of old steps "
             "are removed (see docs, files of a run). Set keep_mb: 0 to keep everything."

@@ -125,6 +125,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "not_recorded_there": (
             "dump_path {root} 中有并非采集写入的内容：{shown}{and_left}。保留不动。"
         ),
+        "sketches_on_host": (
+            "task: sketch 尚没有 {target} 上的算子：每个张量都取回主机计算行摘要。"
+        ),
         "keeps": (
             "keep_mb 为 {keep}：{root} 中本 rank 的数据超过该值后，会清理较早 step 的数据（见文档 "
             "files）。如需全部保留，请设置 keep_mb: 0。"

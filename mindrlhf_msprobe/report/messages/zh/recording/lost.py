@@ -9,7 +9,7 @@ TEXTS: dict[str, Text] = {
     "kind": "{what}：{why}",
     # 丢失了什么。
     "tensor": "张量",
-    "sketch": "张量的草图",
+    "sketch": "张量的行摘要",
     "overflow": "溢出条目的真实数据",
     "gradient": "梯度",
     "entry": "条目",
