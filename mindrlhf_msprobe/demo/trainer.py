@@ -1,8 +1,9 @@
 """A small but complete PPO trainer, and the example of how a trainer uses the probe.
 
 What a trainer does for the probe, in the order of the code below: `watch` the networks once they
-are built, `save_configs`, open every phase with `with probe.phase(...)`, hand over the data worth
-comparing with `save_data`, and end each training step with `step`.
+are built, `save_configs`, open every phase with `with probe.phase(...)`, naming the network where
+it is not the one that is watched, hand over the data worth comparing with `save_data`, and end each
+training step with `step`.
 """
 
 from collections.abc import Callable, Mapping

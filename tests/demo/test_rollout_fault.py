@@ -142,6 +142,24 @@ def test_the_demo_names_what_was_planted(tmp_path, command_line, config, name, c
     assert "not what was planted" not in done.stdout
 
 
+def test_with_full_tensors_the_demo_leads_to_the_mismatch(tmp_path, command_line):
+    """The command that it shows finds in run B what was planted, and nothing in run A."""
+    path = tmp_path / "trainer.yaml"
+    path.write_text(
+        "msprobe_config: {msprobe: true, key_data_dump: true, actor_infer_dump: true, "
+        "actor_train_dump: true, directions: [forward], token_range_end: 3, task: tensor}\n"
+        "rl_config: {minibatches: 1}\n"
+    )
+    options = ["--fault", "lm-head-dtype", "--steps", "1", "--config", str(path)]
+    done = command_line.run(tmp_path, "demo", "--output", "out", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mindrlhf-msprobe mismatch out/run_b" in done.stdout
+    found = command_line.run(tmp_path, "mismatch", "out/run_b")
+    assert found.returncode == 1
+    assert "lm_head" in found.stdout.splitlines()[1]
+    assert command_line.run(tmp_path, "mismatch", "out/run_a").returncode == 0
+
+
 def test_with_key_data_only_the_verdict_points_to_generation(tmp_path, command_line):
     """The demo says that the cell was not recorded."""
     path = tmp_path / "trainer.yaml"

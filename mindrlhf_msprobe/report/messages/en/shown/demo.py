@@ -77,6 +77,7 @@ TEXTS: dict[str, Any] = {
     "open_page": "open {file} in a browser: where the runs diverge, step by step, and why",
     "open_table": "open {file}: every record in the order it was made",
     "look": "look at what was recorded: {run}",
+    "mismatch": "compare rollout and training of run_b token by token: {command}",
     "again": "compare again: {command}",
     "trainer": "see how a trainer uses the probe: {file}",
     "no_tensor": "there is no tensor to disturb in an output of {kind}",

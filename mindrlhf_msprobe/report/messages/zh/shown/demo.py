@@ -67,6 +67,7 @@ TEXTS: dict[str, Any] = {
     "open_page": "用浏览器打开 {file}：两次运行在哪里、逐步如何产生差异，以及原因",
     "open_table": "打开 {file}：按时间顺序列出每条记录",
     "look": "查看采集结果：{run}",
+    "mismatch": "逐 token 比对 run_b 的推理与训练：{command}",
     "again": "再次比对：{command}",
     "trainer": "训练脚本如何接入采集：{file}",
     "no_tensor": "类型为 {kind} 的输出中没有可以植入错误的张量",
