@@ -9,7 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
-from mindrlhf_msprobe.report.page.elements import Elements
+from mindrlhf_msprobe.report.page.elements import Elements, exact_number
 from mindrlhf_msprobe.report.page.heat import Place
 from mindrlhf_msprobe.report.page.words import all_said, known
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
@@ -318,4 +318,4 @@ def _value(value: Any) -> Any:
         return [_value(item) for item in value]
     if isinstance(value, Mapping):
         return {str(name): _value(item) for name, item in value.items()}
-    return number_to_json(value)
+    return exact_number(value)

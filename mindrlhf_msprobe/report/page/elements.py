@@ -15,7 +15,15 @@ _MOST_ELEMENTS = 1 << 22  # of a tensor whose error is shown
 _MOST_TENSORS = 400  # of a page whose error is shown
 _MOST_FIRST = 20_000  # of a page whose first values are
 _BINS = 40
+_MOST_EXACT = 2**53  # of the integers of JavaScript
 _SIDE = 64  # cells of the map of a tensor's error, each way
+
+
+def exact_number(value: Any) -> Any:
+    """Return a number as JSON takes it; an integer that JavaScript would round as a text."""
+    if isinstance(value, int) and abs(value) > _MOST_EXACT:
+        return str(value)
+    return number_to_json(value)
 
 
 class Elements:
@@ -36,7 +44,7 @@ class Elements:
         self._firsts += 1
         try:
             found = record.array()
-            return [number_to_json(value) for value in found.flat[:_FIRST].tolist()]
+            return [exact_number(value) for value in found.flat[:_FIRST].tolist()]
         except (ArrayFileError, OSError, ValueError):
             return None
 
@@ -65,9 +73,7 @@ def _error(a: np.ndarray, b: np.ndarray) -> dict[str, Any] | None:
     if a.dtype.kind not in "biuf" or b.dtype.kind not in "biuf":
         return None
     with np.errstate(all="ignore"):
-        x, y = (np.asarray(side, np.float64) for side in (a, b))
-        difference = np.abs(x - y)
-        difference[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
+        difference = _difference(a, b)
     return {
         "histogram": _histogram(difference),
         "rows": _map(difference),
@@ -75,6 +81,17 @@ def _error(a: np.ndarray, b: np.ndarray) -> dict[str, Any] | None:
         "size": int(difference.size),
         "first_mismatch": _first(difference),
     }
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return |a−b| of each element as float64; of integers also where float64 has not both."""
+    if a.dtype.kind == b.dtype.kind and a.dtype.kind in "iu":
+        high, low = (of(a, b).astype(np.uint64) for of in (np.maximum, np.minimum))
+        return (high - low).astype(np.float64)
+    x, y = (np.asarray(side, np.float64) for side in (a, b))
+    difference = np.abs(x - y)
+    difference[(x == y) | (np.isnan(x) & np.isnan(y))] = 0.0
+    return difference
 
 
 def _histogram(difference: np.ndarray) -> dict[str, Any] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ _REWARDS = ("rewards", "reward", "scores")
 _MOST_ROWS = 200  # of a place
 _MOST_TOKENS = 4096  # of a row
 _MOST_TEXT = 20_000  # characters of a row
+_BEFORE = 400  # tokens, or characters, before a first difference that would be cut off
 
 #: Token ids → the text they stand for.
 Decode = Callable[[Sequence[int]], str]
@@ -41,88 +42,135 @@ def samples_of(
     rows = max(side.rows for side in sides)
     if not rows:
         return None
-    found = [_row(number, sides, decode) for number in range(min(rows, 50 * _MOST_ROWS))]
-    unlike = [row for row in found if row["first_difference"] is not None or row.get("differs")]
-    others = [
-        row for row in found if not (row["first_difference"] is not None or row.get("differs"))
-    ]
-    shown = sorted((unlike + others)[:_MOST_ROWS], key=lambda row: row["row"])
+    numbers = range(min(rows, 50 * _MOST_ROWS))
+    apart = {number: _apart(number, sides) for number in numbers} if len(sides) > 1 else {}
+    unlike = [number for number, found in apart.items() if found.differs]
+    others = {*numbers}.difference(unlike)
+    chosen = sorted([*unlike, *sorted(others)][:_MOST_ROWS])
+    shown = [_row(number, sides, apart.get(number), decode) for number in chosen]
     return {"samples": shown, "left_out": rows - len(shown), "different": len(unlike)}
 
 
 class _Side:
-    """What one run saved in a place."""
+    """What one run saved in a place, by rows."""
 
     def __init__(self, run: Run, place: Place) -> None:
         self.prompts = _saved(run, place, PROMPTS)
         self.responses = _saved(run, place, RESPONSES)
         self.log_probs = _saved(run, place, _LOG_PROBS)
         self.rewards = _saved(run, place, _REWARDS)
-        self.rows = max(map(_rows, (self.prompts, self.responses)))
+        self.rows = max(len(self.prompts), len(self.responses))
 
 
-def _saved(run: Run, place: Place, keys: Sequence[str]) -> Any:
+def _saved(run: Run, place: Place, keys: Sequence[str]) -> list[Any]:
+    """Return the rows of the first key that was saved, of all its saves one after the other."""
     for key in keys:
+        found: list[Any] = []
         for datum in run.key_data(key, *place) if key in run.keys_at(*place) else ():
             try:
-                return datum.value
+                found += _rows(datum.value)
             except (ArrayFileError, OSError, ValueError, KeyError, TypeError):
                 continue
-    return None
+        if found:
+            return found
+    return []
 
 
-def _rows(value: Any) -> int:
+def _rows(value: Any) -> Sequence[Any]:
     if isinstance(value, np.ndarray):
-        return value.shape[0] if value.ndim else 0
+        return [*value] if value.ndim else []
     if isinstance(value, str):
-        return 1
-    return len(value) if isinstance(value, list) else 0
+        return [value]
+    return value if isinstance(value, list) else []
 
 
-def _row(number: int, sides: Sequence[_Side], decode: Decode | None) -> dict[str, Any]:
+class _Apart(NamedTuple):
+    """How a row of A and of B are apart.
+
+    Attributes:
+        first: the first token, or character of a text, of the response that is another one in B.
+        differs: whether prompts or responses are not the same.
+    """
+
+    first: int | None
+    differs: bool
+
+
+def _apart(number: int, sides: Sequence[_Side]) -> _Apart:
+    """Return how a row is apart, of all of its tokens and characters."""
+    a, b = (_words(_at(side.responses, number)) for side in sides)
+    prompts = [_words(_at(side.prompts, number)) for side in sides]
+    return _Apart(_first_difference(a, b), not _same(a, b) or not _same(*prompts))
+
+
+def _row(
+    number: int, sides: Sequence[_Side], apart: _Apart | None, decode: Decode | None
+) -> dict[str, Any]:
     prompts, responses, rewards = [], [], []
+    first = None if apart is None else apart.first
     for side in sides:
-        prompts.append(_text(_at(side.prompts, number), decode))
-        response = _text(_at(side.responses, number), decode)
+        prompts.append(_text(_at(side.prompts, number), decode, 0))
+        words = _words(_at(side.responses, number))
+        is_text = isinstance(words, str)
+        most = _MOST_TEXT if is_text else _MOST_TOKENS
+        begin = 0 if first is None or first < most else first - _BEFORE
+        response = _text(words, decode, begin)
         if response is not None:
-            response |= known(log_probs=_numbers(_at(side.log_probs, number)))
+            log_probs = _numbers(_at(side.log_probs, number), 0 if is_text else begin)
+            response |= known(log_probs=log_probs)
         responses.append(response)
         rewards.append(_reward(_at(side.rewards, number)))
     row: dict[str, Any] = {"row": number, "prompt": dict(zip("ab", prompts))}
     row |= dict(zip("ab", responses))
     row["reward"] = dict(zip("ab", rewards))
-    row["first_difference"] = _first_difference(*responses) if len(sides) > 1 else None
-    if len(sides) > 1:
-        row["differs"] = prompts[0] != prompts[1] or _words(responses[0]) != _words(responses[1])
+    row["first_difference"] = first
+    if apart is not None:
+        row["differs"] = apart.differs
     return row
 
 
-def _at(value: Any, row: int) -> Any:
-    if isinstance(value, str):
-        return value if row == 0 else None
-    return value[row] if row < _rows(value) else None
+def _at(rows: Sequence[Any], row: int) -> Any:
+    return rows[row] if row < len(rows) else None
 
 
-def _text(value: Any, decode: Decode | None) -> dict[str, Any] | None:
-    """Return a text, or token ids, with what they stand for where a tokenizer is given."""
+def _words(value: Any) -> Any:
+    """Return a text, or an array of token ids; None of what is neither."""
     if isinstance(value, str):
-        return {"text": value[:_MOST_TEXT], **known(cut=len(value) > _MOST_TEXT or None)}
+        return value
     if isinstance(value, list) and value and all(isinstance(v, (int, float)) for v in value):
         value = np.asarray(value)
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
         return None
-    ids = value[:_MOST_TOKENS].tolist()
-    shown: dict[str, Any] = {"ids": ids, **known(cut=value.size > _MOST_TOKENS or None)}
+    return value
+
+
+def _text(value: Any, decode: Decode | None, begin: int) -> dict[str, Any] | None:
+    """Return a text, or token ids, with what they stand for where a tokenizer is given.
+
+    Args:
+        begin: the first character or token that is shown.
+    """
+    words = _words(value)
+    if words is None:
+        return None
+    most = _MOST_TEXT if isinstance(words, str) else _MOST_TOKENS
+    part = words[begin : begin + most]
+    shown: dict[str, Any] = known(begin=begin or None, cut=len(part) < len(words) or None)
+    if isinstance(part, str):
+        return {"text": part, **shown}
+    shown["ids"] = ids = part.tolist()
+    shown["size"] = len(words)
     if decode is not None:
         shown["tokens"] = [decode([one]) for one in ids]
         shown["text"] = decode(ids)
     return shown
 
 
-def _numbers(value: Any) -> list[Any] | None:
+def _numbers(value: Any, begin: int) -> list[Any] | None:
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind != "f":
         return None
-    return [number_to_json(float(f"{one:.5g}")) for one in value[:_MOST_TOKENS].tolist()]
+    part = value[begin : begin + _MOST_TOKENS].tolist()
+    return [number_to_json(float(f"{one:.5g}")) for one in part]
 
 
 def _reward(value: Any) -> Any:
@@ -135,14 +183,18 @@ def _reward(value: Any) -> Any:
     return number_to_json(number) if isinstance(number, (int, float)) else None
 
 
-def _words(side: Mapping[str, Any] | None) -> Any:
-    return None if side is None else side.get("ids", side.get("text"))
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return np.array_equal(a, b)
+    return type(a) is type(b) and bool(a == b)
 
 
-def _first_difference(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> int | None:
+def _first_difference(a: Any, b: Any) -> int | None:
     """Return the first token, or character of a text, that is another one in B."""
-    x, y = _words(a), _words(b)
-    if x is None or y is None or type(x) is not type(y) or x == y:
+    if a is None or b is None or type(a) is not type(b) or _same(a, b):
         return None
-    pairs = enumerate(zip(x, y))
-    return next((i for i, (own, other) in pairs if own != other), min(len(x), len(y)))
+    shorter = min(len(a), len(b))
+    if isinstance(a, str):
+        return next((i for i, (own, other) in enumerate(zip(a, b)) if own != other), shorter)
+    unlike = a[:shorter] != b[:shorter]
+    return int(unlike.argmax()) if unlike.any() else shorter

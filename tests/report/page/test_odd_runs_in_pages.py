@@ -103,6 +103,7 @@ def test_hostile_fragments_stay_texts(chromium, page_of):
             for key in ("view", "phase", "entry", "q", "sort", "lang", "theme", "measure", "step"):
                 opened.go(f"{key}={quoted}")
             opened.go(f"view=records&q={quoted}&sort={quoted}")
+        assert "Comparison of two runs" in opened.go("lang=constructor").text("#app")
         assert opened.page.evaluate(f"window.{ATTACKED}") is None
         assert opened.page.evaluate(ATTRIBUTES) == []
 

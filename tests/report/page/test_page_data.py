@@ -327,6 +327,63 @@ def test_rewards_stand_beside_their_samples(tmp_path, rewards):
     assert [(one["a"]["text"], one["reward"]["a"]) for one in samples] == [("a b", 0.5), ("c", 2.0)]
 
 
+def page_of(tmp_path, *sides):
+    """Write the page of runs of which each saves {key: [its saves]} in one step."""
+    paths = []
+    for name, saves in zip("ab", sides):
+        run = HealthRun(tmp_path / name)
+        for key, values in saves.items():
+            for value in values:
+                run.data(key, value)
+        run.end_step()
+        paths.append(run.close())
+    comparison = compare_runs(*paths) if len(paths) > 1 else None
+    write_page(Shown(tuple(map(open_run, paths)), comparison), tmp_path / "page.html")
+    return Page(tmp_path / "page.html")
+
+
+def test_responses_differ_also_behind_where_they_are_cut(tmp_path):
+    """Long ones are the usual: they are compared whole, and shown around the difference."""
+    ids = np.arange(9000, dtype=np.int32)
+    others, logs = np.where(ids < 8000, ids, ids + 1), -ids.astype(np.float32)
+    a, b = (
+        {"responses": [np.stack([ids, x])], "log_prob": [np.stack([logs, logs])]}
+        for x in (ids, others)
+    )
+    same, unlike = page_of(tmp_path / "ids", a, b).json("text-0-0")["samples"]
+    assert not same["differs"]
+    assert (unlike["differs"], unlike["first_difference"]) == (True, 8000)
+    begin = unlike["b"]["begin"]
+    assert unlike["b"]["ids"][8000 - begin] == 8001
+    assert unlike["b"]["log_probs"][8000 - begin] == -8000
+    assert (unlike["a"]["size"], unlike["a"]["cut"]) == (9000, True)
+    texts = ({"responses": [["w " * 15_000 + end]]} for end in "xy")
+    (row,) = page_of(tmp_path / "texts", *texts).json("text-0-0")["samples"]
+    assert (row["differs"], row["first_difference"]) == (True, 30_000)
+    assert row["b"]["text"].endswith(" y")
+
+
+def test_responses_of_all_saves_of_a_step_are_shown(tmp_path):
+    """A step may save them batch by batch, with rewards beside each."""
+    sides = (
+        {"responses": [["one"], ["two", last]], "rewards": [[0.5], [1.0, 2.0]]} for last in "ab"
+    )
+    rows = page_of(tmp_path, *sides).json("text-0-0")["samples"]
+    assert [row["a"]["text"] for row in rows] == ["one", "two", "a"]
+    assert [row["reward"]["b"] for row in rows] == [0.5, 1.0, 2.0]
+    assert [row["differs"] for row in rows] == [False, False, True]
+
+
+def test_large_integers_are_told_apart(tmp_path):
+    """JavaScript and float64 have the same number for both."""
+    sides = ({"ids": [np.array([2**60 + more, -5], np.int64)]} for more in (0, 1))
+    (key,) = page_of(tmp_path, *sides).json("place-0-0")["keys"]
+    (record,) = key["r"]
+    assert record["a"]["first"] == [str(2**60), -5]
+    assert record["b"]["first"] == [str(2**60 + 1), -5]
+    assert (record["e"]["different"], record["e"]["first_mismatch"]) == (1, [0])
+
+
 def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_path):
     """A journal that was cut: its step is no red one, and stands where it ran."""
     b = tmp_path / "b"

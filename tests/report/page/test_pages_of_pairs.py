@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from helpers.browser import Opened
+from helpers.health_runs import HealthRun
 from helpers.odd_runs import ODD
 from helpers.runs import Fault, record_training
 
@@ -340,6 +341,29 @@ def test_texts_of_both_sides_stand_side_by_side(opened):
     """The prompt, both responses, the rewards beside them."""
     text = opened.go("view=text&step=1").text("#text")
     assert text.index("one") < text.index("1 2 3") < text.index("two") < text.index("4 5 1")
+
+
+def far_apart(root):
+    """Responses that differ behind letters of two code units, and behind many tokens."""
+    paths = []
+    for side in "ab":
+        run, ids = HealthRun(root / side), np.arange(9000, dtype=np.int32)
+        run.data("responses", [f"😀😀 is {side}."])
+        run.end_step()
+        run.data("responses", np.where(ids < 8000, ids, ids + (side == "b"))[None])
+        run.end_step()
+        paths.append(run.close())
+    return tuple(paths)
+
+
+def test_the_first_token_or_letter_that_differs_is_marked(chromium, page_of):
+    """Of both sides, wherever it stands, with its number."""
+    marked = "#text .side mark"
+    with chromium.open(page_of(far_apart).file, "view=text&step=0") as opened:
+        assert opened.texts(marked) == ["a", "b"]
+        opened.go("view=text&step=1")
+        assert [text.strip() for text in opened.texts(marked)] == ["8000", "8001"]
+        assert [told.split(" · ")[0] for told in opened.values(marked, "title")] == ["#8000"] * 2
 
 
 @pytest.mark.parametrize("width", [1280, 3840])

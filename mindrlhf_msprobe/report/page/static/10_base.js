@@ -190,7 +190,7 @@
 
   // -- numbers ---------------------------------------------------------------------------------
 
-  const WORDS = { Infinity: "Inf", "-Infinity": "−Inf" };
+  const WORDS = new Map([["Infinity", "Inf"], ["-Infinity", "−Inf"]]);
 
   /** Return a JSON number, or the text of one that JSON does not have, as a number. */
   R.number = (value) =>
@@ -201,7 +201,7 @@
   /** Return how a number is shown; texts and what is not known as they are. */
   R.num = function (value, digits) {
     if (!R.known(value)) return "–";
-    if (typeof value === "string") return WORDS[value] || value;
+    if (typeof value === "string") return WORDS.get(value) || value;
     if (typeof value === "boolean") return String(value);
     if (Number.isNaN(value)) return "NaN";
     if (!Number.isFinite(value)) return value > 0 ? "Inf" : "−Inf";

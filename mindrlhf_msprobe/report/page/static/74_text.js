@@ -14,10 +14,13 @@
   const colourOf = (log) => () =>
     (Number.isFinite(R.number(log)) ? R.colourOfPart(partOf(log)) : R.colourOfNaN());
 
+  // A row that is cut may begin later: numbers of tokens and letters are those of the whole.
+  const beginOf = (sample) => sample.begin || 0;
+
   function token(sample, i, first) {
     const log = sample.log_probs ? sample.log_probs[i] : null;
     const text = (sample.tokens || sample.ids)[i].toString();
-    const told = [`#${i}`];
+    const told = [`#${i + beginOf(sample)}`];
     if (sample.ids && R.known(sample.ids[i])) told.push(`id ${sample.ids[i]}`);
     if (R.known(log)) told.push(`log-prob ${R.num(log, 6)}`);
     if (i === first) told.push(R.w("first_token"));
@@ -29,8 +32,9 @@
   }
 
   /** Return the tokens around the first difference; a button shows the others. */
-  function tokens(sample, first) {
+  function tokens(sample, firstOfAll) {
     const count = (sample.tokens || sample.ids).length;
+    const first = R.known(firstOfAll) ? firstOfAll - beginOf(sample) : null;
     const box = el("div", { class: "tokens", dir: "auto" });
     const fill = (from, to) => R.clear(box,
       from > 0 && R.button(R.w("tokens_before", { n: from }), () => fill(0, to), { class: "more" }),
@@ -38,7 +42,7 @@
       first === count && el("mark", { class: "token first", text: "⏹", title: R.w("ends_here") }),
       to < count && R.button(R.w("tokens_after", { n: count - to }),
         () => fill(from, Math.min(count, to + 4000)), { class: "more" }));
-    const middle = R.known(first) ? first : 0;
+    const middle = Math.min(first ?? 0, count);
     const from = middle < TOKENS - 50 ? 0 : middle - 100;
     fill(from, Math.min(count, from + TOKENS));
     return box;
@@ -46,14 +50,16 @@
 
   const PART = 300;
 
-  /** A text without tokens: the first letter that differs is marked. */
+  /** A text without tokens: the first letter that differs is marked, counted as Python does. */
   function letters(text, first) {
+    const each = [...text];
+    const part = (from, to) => each.slice(from, to).join("");
     const from = Math.max(0, first - PART);
-    return el("div", { class: "tokens", dir: "auto" }, from > 0 && R.data(text.slice(0, from), 60),
-      el("bdi", { text: R.visible(text.slice(from, first)) }),
+    return el("div", { class: "tokens", dir: "auto" }, from > 0 && R.data(part(0, from), 60),
+      el("bdi", { text: R.visible(part(from, first)) }),
       el("mark", { class: "token first", title: R.w("first_token") },
-        first < text.length ? R.visible(text.slice(first, first + 1)) : "⏹"),
-      R.long(text.slice(first + 1), 1500));
+        first < each.length ? R.visible(each[first]) : "⏹"),
+      R.long(part(first + 1), 1500));
   }
 
   function body(sample, first) {
@@ -62,7 +68,7 @@
     const logs = R.list(sample.log_probs);
     const each = [...(sample.text || "")];
     // A letter a token: the colour stands under the letter.
-    if (logs.length && logs.length === each.length)
+    if (logs.length && logs.length === each.length && !sample.begin)
       return tokens({ tokens: each, log_probs: logs }, first);
     return [plain(sample, first), logs.length > 0 && bare(logs)];
   }
@@ -73,7 +79,7 @@
       colour: { background: colourOf(log) } })));
 
   function plain(sample, first) {
-    if (R.known(first) && sample.text !== "") return letters(sample.text, first);
+    if (R.known(first) && sample.text !== "") return letters(sample.text, first - beginOf(sample));
     return el("div", { class: "tokens", dir: "auto" }, sample.text === ""
       ? el("span", { class: "faint", text: R.w("empty") }) : R.long(sample.text, 1500));
   }
@@ -98,7 +104,7 @@
         el("b", { text: R.num(reward[side], 6) }),
         sides.length > 1 && JSON.stringify(reward.a) !== JSON.stringify(reward.b) && " ≠"),
       sample[side] && sample[side].ids && el("span", { class: "faint number" }, " · " +
-        R.w("n_tokens", { n: sample[side].ids.length })),
+        R.w("n_tokens", { n: sample[side].size })),
       sample[side] && sample[side].cut && el("span", { class: "faint" }, " · " + R.w("cut"))),
       !alike && el("div", { class: "prompt", dir: "auto" }, R.known(prompt[side])
         ? R.long(prompt[side], 600) : R.w("absent")),

@@ -31,7 +31,7 @@
 
   const setLanguage = () => {
     const wanted = R.state.lang || R.head.lang;
-    R.lang = wanted in R.head.words ? wanted : "en";
+    R.lang = Object.hasOwn(R.head.words, wanted) ? wanted : "en";
     root.lang = R.lang;
   };
 
