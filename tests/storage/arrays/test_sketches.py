@@ -28,6 +28,8 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     size_of,
     sketch_of,
 )
+from mindrlhf_msprobe.storage.leaves import leaf_from_json
+from mindrlhf_msprobe.storage.records import Record
 
 DTYPES = ("Float32", "BFloat16", "Float16", "Float64", "Int32", "Bool")
 SHAPES = ((5,), (1, 16), (3, 64), (40, 80), (7, 200), (2, 3, 513), (2, 4096), (3, 8205))
@@ -245,3 +247,16 @@ def test_sizes():
     assert 512 * 4096 * 2 / size_of((512, 4096), 64) > 31
     for rows, columns in itertools.product((1, 3), (1, 64, 65)):
         assert size_of((rows, columns), 64) % 8 == 0
+
+
+@pytest.mark.parametrize(
+    "said", [None, 7, [], {}, {"algorithm": "x"}, {"algorithm": "x", "block": 1e99, "offset": True}]
+)
+def test_a_record_that_does_not_say_where_its_sketch_lies_is_read(said):
+    """Its statistics are there; of the sketch alone it is known that it cannot be read."""
+    content = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [2, 64], "Max": 3.0}
+    leaf = leaf_from_json({**content, "sketch": said})
+    assert (leaf.max, leaf.why) == (3.0, None)
+    record = Record("r", "input", "0", leaf, sketches="nowhere")
+    with pytest.raises(ArrayFileError, match="expected its algorithm, block and offset"):
+        record.sketch()
