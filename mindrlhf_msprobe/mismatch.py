@@ -145,6 +145,20 @@ class TokenMap:
     others: tuple[tuple[int | None, int, np.ndarray], ...] = ()
 
 
+@dataclass(frozen=True)
+class LogProbs:
+    """Log-probabilities of the sampled tokens, as they were saved as key data.
+
+    Attributes:
+        rollout, training: natural logarithms, [samples, tokens].
+        mask: which tokens count, not 0, of the same shape; None: all.
+    """
+
+    rollout: np.ndarray
+    training: np.ndarray
+    mask: np.ndarray | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One parameter of the rollout network that is not the training network's.
@@ -187,8 +201,9 @@ class Mismatch:
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
         not_compared: values of both networks that could not be brought together, and why.
         notes: what else a reader must know.
-        token_map: tokens by layers, of limited size; None where no row was compared. It is for the
-            report page, and not in the JSON.
+        token_map: tokens by layers, of limited size; None where no row was compared.
+        log_probs: what the metrics are of; None where they were not saved. Both are for the report
+            page, and not in the JSON.
     """
 
     step: int
@@ -209,6 +224,7 @@ class Mismatch:
     not_compared: tuple[tuple[str, Message], ...] = ()
     notes: Messages = ()
     token_map: TokenMap | None = field(default=None, compare=False, repr=False)
+    log_probs: LogProbs | None = field(default=None, compare=False, repr=False)
 
     @property
     def births(self) -> tuple[Stage, ...]:

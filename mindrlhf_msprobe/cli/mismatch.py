@@ -21,12 +21,14 @@ def add_parser(commands: Commands) -> None:
     mismatch.add_argument("--mapping", metavar="FILE")
     mismatch.add_argument("--tokenizer", metavar="FILE")
     mismatch.add_argument("-o", "--output_path", metavar="OUT")
+    mismatch.add_argument("--html", metavar="FILE")
     mismatch.add_argument("--json", action="store_true")
 
 
 def _mismatch(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
+    from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.mismatch import Agreement
@@ -47,6 +49,8 @@ def _mismatch(arguments: argparse.Namespace) -> int:
             given = repr(arguments.phases)
             raise UsageError.saying("cli.option", option="--phases", value=given, expected=expected)
         phases = rollout, training
+    if arguments.html is not None:
+        check_page(arguments.html, runs)
     found = find_mismatch(
         runs[0],
         runs[1] if len(runs) == 2 else None,
@@ -60,6 +64,10 @@ def _mismatch(arguments: argparse.Namespace) -> int:
     if arguments.output_path is not None:
         files = write_mismatch(found, arguments.output_path, arguments.lang)
         written = [say("mismatch.written", files=", ".join(map(str, files)))]
+    if arguments.html is not None:
+        page = {"tokenizer": arguments.tokenizer, "lang": arguments.lang}
+        write_page(arguments.html, runs[:1], mismatches=[found], **page)
+        written.append(say("report.file", file=arguments.html))
     if arguments.json:
         return answer(found.to_json(), code)
     return answer("\n".join([render(found), *written]), code)

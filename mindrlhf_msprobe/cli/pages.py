@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.common.message import Message
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.health import CheckResult
+    from mindrlhf_msprobe.mismatch import Mismatches
+
+_WITH_TOKENS = ("tensor", "sketch")  # tasks that store token ids
+_STEPS = 4  # of which a report says where training and inference part
 
 
 def check_page(file: str, runs: Sequence[str]) -> None:
@@ -34,6 +39,35 @@ def check_page(file: str, runs: Sequence[str]) -> None:
             raise RunError.saying("report.inside_run", file=file, run=run)
 
 
+def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message:
+    """Return where training and inference part in some steps of a run, or why that is not known.
+
+    The first step, the last, and some between: a command of its own looks at all.
+    """
+    from mindrlhf_msprobe.common.message import message
+    from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
+    from mindrlhf_msprobe.errors import MsprobeError
+    from mindrlhf_msprobe.mismatch import Agreement
+    from mindrlhf_msprobe.storage.reading.reader import open_run
+
+    run = open_run(path)
+    steps = sorted({s for s, r in run.places if {*PHASES} <= {*run.phases_at(s, r)}})
+    if not steps:
+        return message("report.mismatch_no_phases", rollout=PHASES[0], training=PHASES[1])
+    if all((config := run.config(rank)) and config.task not in _WITH_TOKENS for rank in run.ranks):
+        return message("report.mismatch_no_tokens")
+    last = len(steps) - 1
+    some = {steps[round(n * last / (_STEPS - 1))] for n in range(_STEPS)}
+    try:
+        found = find_mismatch(run, steps=sorted(some), tokenizer=tokenizer)
+    except MsprobeError as error:
+        return error.said
+    undecided = [one for one in found.found if one.status is Agreement.UNDECIDED]
+    if len(undecided) == len(found.found) and undecided[0].said:
+        return undecided[0].said[0]
+    return found
+
+
 def write_page(
     file: str,
     runs: Sequence[str],
@@ -41,11 +75,13 @@ def write_page(
     checks: Sequence[CheckResult] = (),
     tokenizer: str | None = None,
     lang: str | None = None,
+    mismatches: Sequence[Mismatches | Message] = (),
 ) -> int:
     """Write the page of what was found; return its size in bytes.
 
     Args:
         runs: the paths of A, and of B if it is another run.
+        mismatches: training against inference of each run, or why there is nothing of it.
 
     Raises:
         RunError: the file cannot be written.
@@ -60,7 +96,8 @@ def write_page(
     path = Path(file)
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        return write_page(Shown(opened, comparison, tuple(checks), decode), path, lang)
+        shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches))
+        return write_page(shown, path, lang)
     except OSError as error:
         why = error.strerror or str(error)
         raise RunError.saying("report.unwritten", file=file, error=why) from None

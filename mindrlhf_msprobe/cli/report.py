@@ -32,7 +32,7 @@ def add_parser(commands: Commands) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.pages import check_page, mismatch_of, write_page
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.checks import run_headline
     from mindrlhf_msprobe.report.console.console import headline
@@ -46,7 +46,11 @@ def _report(arguments: argparse.Namespace) -> int:
     check_page(file, runs)
     comparison = _comparison(arguments) if len(runs) == 2 else None
     checks = _checks(arguments)
-    size = write_page(file, runs, comparison, checks.runs, arguments.tokenizer, arguments.lang)
+    tokenizer = arguments.tokenizer
+    mismatches = [mismatch_of(run, tokenizer) for run in dict.fromkeys(runs)]
+    size = write_page(
+        file, runs, comparison, checks.runs, tokenizer, arguments.lang, mismatches=mismatches
+    )
     if comparison is not None:
         code, lines = of_comparison(comparison), headline(comparison.verdict)
     else:

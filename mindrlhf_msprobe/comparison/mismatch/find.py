@@ -134,6 +134,7 @@ def _one(
         not_compared=tuple((str(name), why) for name, why in walk.not_compared),
         notes=(*walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes),
         token_map=token_map(walk),
+        log_probs=sampled.log_probs,
     )
 
 

@@ -11,6 +11,7 @@ from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.sides import Name
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.mismatch import LogProbs
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.derived import ROLLOUT_LOG_PROB, KeyPlace, Settings, Unavailable
@@ -50,6 +51,13 @@ class Sampled:
         self.rows = [rows for rows, _, _ in gaps]
         if gaps:
             self.metrics, self.notes = gaps[0][1].metrics, gaps[0][2]
+
+    @property
+    def log_probs(self) -> LogProbs | None:
+        """What the metrics are of; None where nothing belongs together."""
+        if not self.rows:
+            return None
+        return LogProbs(self.rows[0].rollout, self.rows[0].training, self.rows[0].mask)
 
     def is_apart(self, walk: Walk) -> bool:
         """Return whether rounding does not explain the difference."""

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe import __version__
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Comparison, Finding, Spread
 from mindrlhf_msprobe.health import CheckFinding, CheckResult
+from mindrlhf_msprobe.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.report.page import answer, overview, samples
 from mindrlhf_msprobe.report.page.blocks import Blocks
@@ -27,6 +29,7 @@ from mindrlhf_msprobe.report.page.details import Details
 from mindrlhf_msprobe.report.page.elements import Elements
 from mindrlhf_msprobe.report.page.heat import Measure, Place
 from mindrlhf_msprobe.report.page.overview import Overview, Seconds
+from mindrlhf_msprobe.report.page.rollout_gap import answer_of, line_of, write_mismatches
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -53,12 +56,22 @@ class Shown:
         comparison: of both; None of one run.
         checks: of the runs, in their order; () where they were not checked.
         decode: token ids → text; None shows the ids.
+        mismatches: training against inference of each run, or why there is nothing to show of it;
+            () shows no such view. Without checks and a comparison, the page is one of this.
     """
 
     runs: tuple[Run, ...]
     comparison: Comparison | None = None
     checks: tuple[CheckResult, ...] = ()
     decode: samples.Decode | None = None
+    mismatches: tuple[Mismatches | Message, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What the page is of: `pair`, `run` or `mismatch`."""
+        if self.comparison is not None:
+            return "pair"
+        return "mismatch" if self.mismatches and not self.checks else "run"
 
     @property
     def findings(self) -> list[CheckFinding]:
@@ -153,13 +166,17 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     in_full = _details(shown, seen, interest, blocks, left_out)
     _samples(shown, places, interest, blocks, left_out)
     problems = _findings_and_course(shown, blocks, left_out)
+    mismatches = [
+        write_mismatches(blocks, side, found, run, shown.decode)
+        for side, run, found in zip("AB", shown.runs, shown.mismatches)
+    ]
     if comparison is not None and comparison.verdict.first_divergence is not None:
         blocks.json("path", _path(comparison, keys))
     cells = overview.cells_of(seen, comparison, shown.findings)
     return {
         **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **{"kind": "run" if comparison is None else "pair", "lang": lang},
+        **{"kind": shown.kind, "lang": lang},
         "title": " · ".join(run.path.name for run in runs),
         "runs": [_run(side, run) for side, run in zip("AB", _sides(shown))],
         "words": {one: _words(one) for one in LANGUAGES},
@@ -173,7 +190,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
                 for place in places
             ],
         },
-        **{"phases": phases, "keys": keys, "heat": heat},
+        **{"phases": phases, "keys": keys, "heat": heat, "mismatches": mismatches},
         "measures": [_measure(one, comparison, seen) for one in seen.heat.measures],
         "blocks": blocks.names(),
     }
@@ -257,6 +274,8 @@ def _run(side: str, run: Run) -> dict[str, Any]:
 
 def _top(shown: Shown) -> dict[str, Any]:
     comparison = shown.comparison
+    mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
+    lines = [line_of(found) for found in mismatches]
     if comparison is not None:
         found = {
             "answer": answer.of_comparison(comparison),
@@ -265,11 +284,16 @@ def _top(shown: Shown) -> dict[str, Any]:
             "notes": each_said(lambda: comparison.notes),
         }
         found["not_checked"] = answer.not_checked_of(shown.checks)
+        found["answer"]["lines"] += lines
         return found
-    check = shown.checks[0] if shown.checks else None
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
+    said = answer.of_check(shown.checks[0]) if shown.checks else None
+    if said is not None:
+        said["lines"] += lines
+    elif mismatches:
+        said = answer_of(mismatches[0])
     return {
-        "answer": None if check is None else answer.of_check(check),
+        "answer": said,
         "preflight": nothing,
         "coverage": [],
         "not_checked": answer.not_checked_of(shown.checks),
@@ -317,6 +341,9 @@ def _interest(shown: Shown) -> list[Place]:
         take(verdict.suspicious.step, verdict.suspicious.rank)
         if verdict.first_divergence is not None:
             take(verdict.first_divergence.step, None)
+    for mismatch in shown.mismatches:
+        if isinstance(mismatch, Mismatches) and mismatch.first is not None:
+            take_around(mismatch.first.step, mismatch.first.rank)
     for finding in shown.findings:
         take_around(finding.place.step, finding.place.rank)
         for evidence in finding.evidence[:4]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mindrlhf_msprobe.mismatch import LogProbs
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.report.page.heat import Place
 from mindrlhf_msprobe.report.page.words import known
@@ -18,6 +19,7 @@ RESPONSES = ("responses", "response")
 _LOG_PROBS = ("rollout_log_prob", "old_log_prob", "log_prob")
 _REWARDS = ("rewards", "reward", "scores")
 _MOST_ROWS = 200  # of a place
+_MOST_ROWS_OF_GAPS = 50  # of a place, with both log-probabilities
 _MOST_TOKENS = 4096  # of a row
 _MOST_TEXT = 20_000  # characters of a row
 _BEFORE = 400  # tokens, or characters, before a first difference that would be cut off
@@ -49,6 +51,36 @@ def samples_of(
     chosen = sorted([*unlike, *sorted(others)][:_MOST_ROWS])
     shown = [_row(number, sides, apart.get(number), decode) for number in chosen]
     return {"samples": shown, "left_out": rows - len(shown), "different": len(unlike)}
+
+
+def gaps_of(
+    run: Run, place: Place, log_probs: LogProbs | None, decode: Decode | None = None
+) -> dict[str, Any] | None:
+    """Return prompts and responses with both log-probabilities of each token; None without any.
+
+    Of too many rows, those with the largest difference. Of several saves the first.
+    """
+    if log_probs is None or log_probs.rollout.ndim != 2:
+        return None
+    side = _Side(run, place)
+    if len(side.responses) < len(log_probs.rollout):
+        return None
+    both = [np.array(of, np.float64) for of in (log_probs.rollout, log_probs.training)]
+    if log_probs.mask is not None:
+        for one in both:
+            one[np.asarray(log_probs.mask) == 0] = np.nan
+    gaps = np.abs(both[0] - both[1])
+    largest = np.where(np.isnan(gaps), -1, gaps).max(axis=1, initial=-1)
+    worst = np.sort(np.argsort(-largest, kind="stable")[:_MOST_ROWS_OF_GAPS])
+    shown = []
+    for number in worst.tolist():
+        row = _row(number, [side], None, decode)
+        if row["a"] is None:
+            return None
+        row["a"].pop("log_probs", None)
+        row["a"]["gaps"] = [_numbers(one[number], 0, digits=9) for one in both]
+        shown.append(row)
+    return {"samples": shown, "left_out": len(gaps) - len(shown)}
 
 
 class _Side:
@@ -166,11 +198,11 @@ def _text(value: Any, decode: Decode | None, begin: int) -> dict[str, Any] | Non
     return shown
 
 
-def _numbers(value: Any, begin: int) -> list[Any] | None:
+def _numbers(value: Any, begin: int, digits: int = 5) -> list[Any] | None:
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind != "f":
         return None
     part = value[begin : begin + _MOST_TOKENS].tolist()
-    return [number_to_json(float(f"{one:.5g}")) for one in part]
+    return [number_to_json(float(f"{one:.{digits}g}")) for one in part]
 
 
 def _reward(value: Any) -> Any:

@@ -4,7 +4,8 @@
   const R = window.report;
   const KEYS = [
     "view", "step", "rank", "phase", "direction", "measure", "columns", "cell", "entry", "record",
-    "key", "micro_step", "finding", "q", "sort", "status", "io", "scope", "lang", "theme",
+    "key", "micro_step", "finding", "q", "sort", "status", "io", "scope", "side", "token", "value",
+    "lang", "theme",
   ];
   const NUMBERS = new Set(["step", "rank", "micro_step", "finding"]);
   /** Return the place of the answer; nothing of it may be known. */
@@ -16,9 +17,9 @@
   };
 
   // What names one thing: a link elsewhere leaves it behind.
-  const TARGETS = ["cell", "entry", "record", "key", "micro_step", "finding"];
+  const TARGETS = ["cell", "entry", "record", "key", "micro_step", "finding", "token", "value"];
   // What a link leaves as the reader set it.
-  const KEPT = ["measure", "columns", "q", "sort", "status", "io", "scope", "lang", "theme"];
+  const KEPT = ["measure", "columns", "q", "sort", "status", "io", "scope", "side", "lang", "theme"];
   R.state = {};
   // What an address asks for and the page does not have: {step, rank}.
   R.absent = {};

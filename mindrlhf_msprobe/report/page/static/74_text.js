@@ -17,16 +17,37 @@
   // A row that is cut may begin later: numbers of tokens and letters are those of the whole.
   const beginOf = (sample) => sample.begin || 0;
 
-  function token(sample, i, first) {
+  /** Return how far both log-probabilities of a token are apart, null where one is not known. */
+  function gapOf({ gaps: [rollout, training] }, i) {
+    if (!rollout || !training || !R.known(rollout[i]) || !R.known(training[i])) return null;
+    const gap = Math.abs(R.number(rollout[i]) - R.number(training[i]));
+    return Number.isNaN(gap) ? null : gap;
+  }
+
+  /** Return what a token is coloured by: {told, colour}, null where nothing is known of it. */
+  function underOf(sample, i) {
+    if (sample.gaps) {
+      const gap = gapOf(sample, i);
+      const [rollout, training] = sample.gaps.map((one) => one && one[i]);
+      return gap === null ? null : {
+        told: `|Δ log-prob| ${R.num(gap, 4)} (${R.num(rollout, 9)}, ${R.num(training, 9)})`,
+        colour: () => R.colourOfDistance(gap),
+      };
+    }
     const log = sample.log_probs ? sample.log_probs[i] : null;
+    return R.known(log) ? { told: `log-prob ${R.num(log, 6)}`, colour: colourOf(log) } : null;
+  }
+
+  function token(sample, i, first) {
+    const under = underOf(sample, i);
     const text = (sample.tokens || sample.ids)[i].toString();
     const told = [`#${i + beginOf(sample)}`];
     if (sample.ids && R.known(sample.ids[i])) told.push(`id ${sample.ids[i]}`);
-    if (R.known(log)) told.push(`log-prob ${R.num(log, 6)}`);
+    if (under) told.push(under.told);
     if (i === first) told.push(R.w("first_token"));
     return el(i === first ? "mark" : "span", {
       class: "token" + (i === first ? " first" : ""), title: told.join(" · "),
-      colour: R.known(log) ? { "--under": colourOf(log) } : null,
+      colour: under ? { "--under": under.colour } : null,
     }, el("bdi", { text: text === "" ? "∅" : R.visible(text) }),
     sample.tokens ? null : " ");
   }
@@ -65,18 +86,21 @@
   function body(sample, first) {
     if (!sample) return el("p", { class: "faint", text: R.w("absent") });
     if ((sample.tokens || sample.ids || []).length) return tokens(sample, first);
-    const logs = R.list(sample.log_probs);
+    const logs = R.list(sample.gaps ? sample.gaps[0] : sample.log_probs);
     const each = [...(sample.text || "")];
     // A letter a token: the colour stands under the letter.
     if (logs.length && logs.length === each.length && !sample.begin)
-      return tokens({ tokens: each, log_probs: logs }, first);
-    return [plain(sample, first), logs.length > 0 && bare(logs)];
+      return tokens({ tokens: each, log_probs: sample.log_probs, gaps: sample.gaps }, first);
+    return [plain(sample, first), logs.length > 0 && bare(sample, logs.length)];
   }
 
   /** Log-probabilities of tokens that are not known: squares of their own. */
-  const bare = (logs) => el("p", { class: "logs" }, "log-prob ", logs.slice(0, 512).map((log, i) =>
-    el("i", { class: "swatch", title: `#${i} · ${R.num(log, 6)}`,
-      colour: { background: colourOf(log) } })));
+  const bare = (sample, count) => el("p", { class: "logs" },
+    sample.gaps ? "|Δ log-prob| " : "log-prob ",
+    Array.from({ length: Math.min(count, 512) }, (_, i) => [underOf(sample, i), i])
+      .filter(([under]) => under).map(([{ told, colour }, i]) => el("i", {
+        class: "swatch", title: `#${i} · ${told}`, colour: { background: colour },
+      })));
 
   function plain(sample, first) {
     if (R.known(first) && sample.text !== "") return letters(sample.text, first - beginOf(sample));
@@ -122,6 +146,13 @@
         el("span", { class: "faint", text: R.w("prompt") + " " }), R.long(prompts[0], 600)),
       el("div", { class: "sides-of-text" }, sides.map(one)));
   }
+
+  // What the view of training and inference shows of texts.
+  R.sampleBody = (sample) => body(sample, null);
+  R.samplePrompt = (prompt) => R.known(textOf(prompt)) && el("div", { class: "prompt", dir: "auto" },
+    el("span", { class: "faint", text: R.w("prompt") + " " }), R.long(textOf(prompt), 600));
+  R.largestGap = (sample) => R.list(sample.gaps && sample.gaps[0]).reduce(
+    (most, _, i) => Math.max(most, gapOf(sample, i) ?? 0), 0);
 
   function legend() {
     return el("span", { class: "legend" }, el("span", { class: "sample" }, "log-prob 0 ",

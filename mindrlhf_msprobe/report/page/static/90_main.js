@@ -146,8 +146,8 @@
 
   // -- keys ------------------------------------------------------------------------------------
 
-  const KEYS = [
-    ["/", "key_search"], ["1 … 5", "key_views"], ["← ↑ ↓ →", "key_arrows"],
+  const keys = () => [
+    ["/", "key_search"], [`1 … ${R.views.length}`, "key_views"], ["← ↑ ↓ →", "key_arrows"],
     ["Enter", "key_enter"], ["Space, + −", "key_open"], ["n  p", "key_trouble"],
     ["d", "key_theme"], ["l", "key_language"], ["?", "key_help"], ["Esc", "key_escape"],
   ];
@@ -158,7 +158,7 @@
     const box = el("dialog", { id: "help", "aria-label": R.w("help") },
       el("h2", { text: R.w("help") }),
       el("p", { text: R.w(R.paired() ? "help_pair" : "help_run") }),
-      el("table", null, KEYS.map(([keys, word]) => el("tr", null,
+      el("table", null, keys().map(([keys, word]) => el("tr", null,
         el("th", { scope: "row" }, el("kbd", { text: keys })), el("td", { text: R.w(word) })))),
       el("p", { class: "faint", text: R.w("help_link") }),
       R.button(R.w("close"), () => box.close(), { autofocus: true }));
@@ -239,9 +239,11 @@
 
   async function start() {
     R.head = await R.block("head");
+    if (!R.list(R.head.mismatches).length)
+      R.views = R.views.filter((view) => view.name !== "mismatch");
     // Of one run, what was found comes first.
-    if (R.head.kind === "run" && R.has("findings"))
-      R.views.sort((x, y) => (y.name === "findings") - (x.name === "findings"));
+    const found = { run: R.has("findings") && "findings", mismatch: "mismatch" }[R.head.kind];
+    if (found) R.views.sort((x, y) => (y.name === found) - (x.name === found));
     R.startState(changed);
     document.addEventListener("keydown", pressed);
     document.addEventListener("click", (event) => {

@@ -211,5 +211,6 @@ TEXTS: dict[str, str] = {
     "mismatch_mapping": "YAML: name pattern of the rollout's cells → their name in the training",
     "mismatch_tokenizer": "tokenizer.json, to show tokens as text",
     "mismatch_output_path": "write mismatch.xlsx and mismatch.json into this directory",
+    "mismatch_html": "write one offline HTML page of it",
     "mismatch_json": "print the result as JSON",
 }

@@ -32,6 +32,15 @@ TEXTS: dict[str, Text] = {
     "not_installed": (
         "a page needs the extra `report` ({why}): pip install 'mindrlhf_msprobe[report]'"
     ),
+    "mismatch_no_phases": (
+        "no step has both {rollout} and {training} recorded, which hold the rollout's and the "
+        "training's values of the same tokens: record both (actor_infer_dump, actor_train_dump)"
+    ),
+    "mismatch_no_tokens": (
+        "training and inference are not compared: nothing says which tokens went through the "
+        "networks. Record with task: sketch (or tensor), token_range_start: 0 and a "
+        "token_range_end behind the last token"
+    ),
     "loading": (
         "Loading … If this line stays, the file is not whole: it should have {size} bytes. "
         "Copy it again."

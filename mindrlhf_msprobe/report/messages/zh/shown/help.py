@@ -181,5 +181,6 @@ TEXTS: dict[str, str] = {
     "mismatch_mapping": "YAML：推理侧 Cell 的名称模式 → 在训练侧的名称",
     "mismatch_tokenizer": "tokenizer.json，用于把 token 显示为文本",
     "mismatch_output_path": "将 mismatch.xlsx 和 mismatch.json 写入该目录",
+    "mismatch_html": "将结果写成一个离线 HTML 页面",
     "mismatch_json": "以 JSON 输出结果",
 }

@@ -21,6 +21,14 @@ TEXTS: dict[str, Text] = {
     "one_or_two_runs": "report 需要一份采集结果，或两份用于比对，而不是 {runs}",
     "of_one_run": "--html 写出一份采集结果的页面，而不是 {runs}：请逐份检查",
     "not_installed": "报告页面需要 extra `report`（{why}）：pip install 'mindrlhf_msprobe[report]'",
+    "mismatch_no_phases": (
+        "没有同时采集 {rollout} 与 {training} 的 step，无法比对同一 token 在推理侧与训练侧的值"
+        "：请采集两者（actor_infer_dump、actor_train_dump）"
+    ),
+    "mismatch_no_tokens": (
+        "未比对训练与推理：无法得知经过网络的是哪些 token。请用 task: sketch（或 tensor）采集，"
+        "token_range_start 为 0，token_range_end 不小于最后一个 token"
+    ),
     "loading": "正在读取…… 如果一直停在这一行，说明文件不完整：应有 {size} 字节。请重新复制。",
     "needs_script": "此页面需要 JavaScript。",
     "steps_left_out": "取值过多，热力图只显示每 n 个 step 中的一个，以及所有关注的 step",

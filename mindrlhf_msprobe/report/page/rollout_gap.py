@@ -1,0 +1,190 @@
+"""Training against inference: what the page shows of where the same token gets other values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Message, in_words
+from mindrlhf_msprobe.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
+from mindrlhf_msprobe.report.console.mismatch import headline, token_in_words
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.page.blocks import (
+    NO_VALUE,
+    NOT_FINITE,
+    Blocks,
+    as_little_endian,
+    logarithmic,
+)
+from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
+from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+_MOST_CHARACTERS = 4_000_000  # of all steps; those that parted are written first
+_MOST_STAGES = 4000
+_MOST_LISTED = 500  # weights, and values that could not be compared
+_TONES = {
+    Agreement.IDENTICAL: "good",
+    Agreement.WITHIN_ROUNDING: "good",
+    Agreement.PARTED: "bad",
+    Agreement.UNDECIDED: "unknown",
+}
+
+
+def write_mismatches(
+    blocks: Blocks,
+    side: str,
+    found: Mismatches | Message,
+    run: Run,
+    decode: Decode | None = None,
+) -> dict[str, Any]:
+    """Add what is shown of one run, a block a step and rank; return what the head says of it.
+
+    Args:
+        side: A or B, of two runs that are compared.
+        found: what is shown, or why there is nothing.
+        run: that of the rollout, which has the prompts and responses.
+        decode: token ids → text; None shows the ids.
+    """
+    if isinstance(found, Message):
+        return {"side": side, "why": said(found), "places": [], "left_out": 0}
+    places, room, left_out = [], _MOST_CHARACTERS, 0
+    order = sorted(found.found, key=lambda one: one.status is not Agreement.PARTED)
+    for one in order:
+        if room <= 0:
+            left_out += 1
+            continue
+        before, name = blocks.size, f"{side}-{one.step}-{one.rank}"
+        blocks.json(f"mismatch-{name}", _content(one, run, decode))
+        if one.token_map is not None:
+            blocks.binary(f"heat-mismatch-{name}", as_little_endian(_codes(one.token_map)))
+        room -= blocks.size - before
+        places.append([one.step, one.rank, one.status.value])
+    metrics = [
+        [one.step, one.rank, {name: number_to_json(v) for name, v in one.metrics.items()}]
+        for one in found.found
+        if one.metrics
+    ]
+    return {
+        **{"side": side, "why": None, "places": sorted(places), "left_out": left_out},
+        **{"metrics": metrics, "runs": [*found.runs]},
+    }
+
+
+def answer_of(found: Mismatches) -> dict[str, Any]:
+    """Return the head's `answer` of a page of nothing but a mismatch."""
+    one = found.first or found.found[0]
+    place = {"view": "mismatch", "step": one.step, "rank": one.rank}
+    counts: dict[Agreement, int] = {}
+    for each in found.found:
+        counts[each.status] = counts.get(each.status, 0) + 1
+    return {
+        "tone": _TONES[found.status],
+        "headline": both(lambda: headline(one, found.status)),
+        "sentence": None if one.first is None else one.first.name,
+        "cause": one.cause and f"mismatch_{one.cause.value}",
+        "place": place,
+        "lines": [{"text": text, "link": None} for text in _sentences(one)],
+        **{"next_step": None, "next_step_note": None},
+        "counts": [[status.value, counts[status], _TONES[status]] for status in counts],
+    }
+
+
+def line_of(found: Mismatches) -> dict[str, Any]:
+    """Return one line of the head's `answer` of a check or a comparison."""
+    one = found.first or found.found[0]
+    link = {"view": "mismatch", "step": one.step, "rank": one.rank}
+    return {"text": both(lambda: headline(one, found.status)), "link": link}
+
+
+def _sentences(one: Mismatch) -> list[Words]:
+    return each_said(lambda: [in_words(sentence) for sentence in one.said])
+
+
+def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
+    numbers = {stage: number for number, stage in enumerate(one.stages)}
+    shown = _shown_stages(one, numbers)
+    renumbered = {number: at for at, number in enumerate(shown)}
+    token_map = one.token_map
+    return {
+        **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
+        **{"tone": _TONES[one.status], "cause": one.cause and one.cause.value},
+        "headline": both(lambda: headline(one, one.status)),
+        "sentences": [*_sentences(one), *each_said(lambda: _of_first(one))],
+        "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
+        "births": [renumbered[numbers[stage]] for stage in one.births],
+        "stages": [_stage(one.stages[number]) for number in shown],
+        "stages_left_out": len(one.stages) - len(shown),
+        **known(
+            map=None if token_map is None else _map(token_map, renumbered),
+            texts=gaps_of(run, (one.step, one.rank), one.log_probs, decode),
+        ),
+        "weights": {
+            "compared": one.weights_compared,
+            "different": [weight.to_json() for weight in one.weights[:_MOST_LISTED]],
+            "left_out": max(0, len(one.weights) - _MOST_LISTED),
+            "unknown": [*one.weights_unknown[:_MOST_LISTED]],
+            "unknown_count": len(one.weights_unknown),
+        },
+        "metrics": [[name, number_to_json(value)] for name, value in one.metrics.items()],
+        **{"rows": one.rows, "tokens": one.tokens},
+        "not_compared": [[name, said(why)] for name, why in one.not_compared[:_MOST_LISTED]],
+        "not_compared_count": len(one.not_compared),
+        "notes": each_said(lambda: map(in_words, one.notes)),
+    }
+
+
+def _shown_stages(one: Mismatch, numbers: dict[Stage, int]) -> list[int]:
+    """Return the numbers of the values that are shown: of too many, what cells return."""
+    if len(one.stages) <= _MOST_STAGES:
+        return [*range(len(one.stages))]
+    wanted = {numbers[stage] for stage in one.births}
+    wanted |= {numbers[one.first]} if one.first is not None else set()
+    wanted |= {*one.token_map.columns} if one.token_map is not None else set()
+    for number, stage in enumerate(one.stages):
+        if len(wanted) < _MOST_STAGES and stage.io == "output":
+            wanted.add(number)
+    return sorted(wanted)
+
+
+def _stage(stage: Stage) -> dict[str, Any]:
+    shown = stage.to_json()
+    shown["name"] = stage.name
+    shown["worst"] = [_token(token.to_json()) for token in stage.worst]
+    return shown
+
+
+def _token(token: dict[str, Any]) -> list[Any]:
+    return [token[name] for name in ("sample", "position", "id", "role", "apart", "text")]
+
+
+def _of_first(one: Mismatch) -> Iterator[str]:
+    if one.first is not None:
+        values = {"apart": one.first.apart, "most": one.first.most}
+        values |= {"entered": one.first.entered, "allowed": one.first.allowed}
+        yield say("mismatch.apart", **values)
+        for token in one.first.worst[:1]:
+            yield token_in_words(token)
+
+
+def _map(found: TokenMap, renumbered: dict[int, int]) -> dict[str, Any]:
+    return {
+        "columns": [renumbered[number] for number in found.columns],
+        "tokens": [_token(token.to_json()) for token in found.tokens],
+        "others": [[sample, count] for sample, count, _ in found.others],
+    }
+
+
+def _codes(found: TokenMap) -> np.ndarray:
+    """Return the codes of the tokens' rows, and behind them those of what is left out."""
+    rows: Sequence[np.ndarray] = [found.apart, *(row[None] for _, _, row in found.others)]
+    return np.vectorize(_code, otypes=[np.int16])(np.concatenate(rows))
+
+
+def _code(value: float) -> int:
+    if np.isnan(value):
+        return NO_VALUE
+    return NOT_FINITE if np.isinf(value) else logarithmic(float(value))
