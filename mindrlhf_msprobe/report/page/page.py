@@ -29,7 +29,7 @@ from mindrlhf_msprobe.report.page.details import Details
 from mindrlhf_msprobe.report.page.elements import Elements
 from mindrlhf_msprobe.report.page.heat import Measure, Place
 from mindrlhf_msprobe.report.page.overview import Overview, Seconds
-from mindrlhf_msprobe.report.page.rollout_gap import answer_of, line_of, write_mismatches
+from mindrlhf_msprobe.report.page.rollout_gap import answer_of, line_of, states_of, write_mismatches
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -173,6 +173,9 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     if comparison is not None and comparison.verdict.first_divergence is not None:
         blocks.json("path", _path(comparison, keys))
     cells = overview.cells_of(seen, comparison, shown.findings)
+    if shown.kind == "mismatch":
+        states = states_of(shown.mismatches[0])
+        cells = {at: (states.get(at, "plain"), *cell[1:]) for at, cell in cells.items()}
     return {
         **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -277,23 +280,23 @@ def _top(shown: Shown) -> dict[str, Any]:
     mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
     lines = [line_of(found) for found in mismatches]
     if comparison is not None:
-        found = {
-            "answer": answer.of_comparison(comparison),
+        said = answer.of_comparison(comparison)
+        said["lines"] += lines
+        return {
+            "answer": said,
             "preflight": answer.preflight_of(comparison),
             "coverage": answer.coverage_of(comparison),
+            "not_checked": answer.not_checked_of(shown.checks),
             "notes": each_said(lambda: comparison.notes),
         }
-        found["not_checked"] = answer.not_checked_of(shown.checks)
-        found["answer"]["lines"] += lines
-        return found
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
-    said = answer.of_check(shown.checks[0]) if shown.checks else None
-    if said is not None:
-        said["lines"] += lines
-    elif mismatches:
-        said = answer_of(mismatches[0])
+    check = shown.checks[0] if shown.checks else None
+    of_run = answer_of(mismatches[0]) if mismatches else None
+    if check is not None:
+        of_run = answer.of_check(check)
+        of_run["lines"] += lines
     return {
-        "answer": said,
+        "answer": of_run,
         "preflight": nothing,
         "coverage": [],
         "not_checked": answer.not_checked_of(shown.checks),

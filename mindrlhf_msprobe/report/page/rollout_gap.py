@@ -18,6 +18,7 @@ from mindrlhf_msprobe.report.page.blocks import (
     as_little_endian,
     logarithmic,
 )
+from mindrlhf_msprobe.report.page.heat import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
 from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
@@ -31,6 +32,11 @@ _TONES = {
     Agreement.WITHIN_ROUNDING: "good",
     Agreement.PARTED: "bad",
     Agreement.UNDECIDED: "unknown",
+}
+_STATES = {
+    Agreement.IDENTICAL: "same",
+    Agreement.WITHIN_ROUNDING: "close",
+    Agreement.PARTED: "different",
 }
 
 
@@ -98,6 +104,14 @@ def line_of(found: Mismatches) -> dict[str, Any]:
     one = found.first or found.found[0]
     link = {"view": "mismatch", "step": one.step, "rank": one.rank}
     return {"text": both(lambda: headline(one, found.status)), "link": link}
+
+
+def states_of(found: Mismatches | Message) -> dict[Place, str]:
+    """Return how each place that was compared is marked; without those that were not decided."""
+    if isinstance(found, Message):
+        return {}
+    shown = ((one.step, one.rank, _STATES.get(one.status)) for one in found.found)
+    return {(step, rank): state for step, rank, state in shown if state is not None}
 
 
 def _sentences(one: Mismatch) -> list[Words]:

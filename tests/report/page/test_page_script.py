@@ -12,7 +12,9 @@ from mindrlhf_msprobe.report.messages.en.shown.page import TEXTS
 STATIC = files("mindrlhf_msprobe.report.page") / "static"
 SCRIPTS = {one.name: one.read_text("utf-8") for one in STATIC.iterdir() if one.name.endswith(".js")}
 #: Labels whose names the script makes of what it is given: a view, a status, a cause.
-MADE = re.compile("(view|title|side|run|state|status|flag|io|cause|field|step|rank)_")
+MADE = re.compile(
+    "(view|title|side|run|state|status|flag|io|cause|field|step|rank|role|agreement)_"
+)
 
 
 def test_every_label_that_is_shown_is_written_and_every_written_one_is_shown():

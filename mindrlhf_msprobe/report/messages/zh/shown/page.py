@@ -283,7 +283,7 @@ TEXTS: dict[str, str] = {
     "worst_of": "相差最大的行，取自",
     "no_worst": "没有不同的行。",
     "position": "位置",
-    "token": "token",
+    "token": "该 token",
     "sample": "样本",
     "kind_of_token": "所处部分",
     "apart": "相对距离",

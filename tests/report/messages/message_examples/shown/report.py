@@ -5,6 +5,9 @@ _LEFT_OUT = [{"count": 1}, {"count": 1200}]
 EXAMPLES = {
     "written": [{"file": "report.html", "bytes": 2_500_000, "seconds": 3.25}],
     "loading": [{"size": 1_186_726}],
+    "mismatch_no_phases": [
+        {"rollout": "actor_generate_sequences", "training": "actor_compute_log_prob"}
+    ],
     "one_or_two_runs": [{"runs": ["a", "b", "c"]}],
     "of_one_run": [{"runs": ["a", "b"]}],
     **dict.fromkeys(
