@@ -8,6 +8,7 @@ beside its place and renamed in.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import threading
 from collections import Counter
@@ -49,6 +50,8 @@ from mindrlhf_msprobe.storage.writing.timeline_file import append_times
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
+_LARGE_SKETCH = 1 << 14  # bytes; a smaller one is made as soon as it is read
+_MOST_SKETCHES = 1 << 13  # of other phases and steps that are known
 _LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
 
 
@@ -156,6 +159,8 @@ class RunWriter:
         self._lock = threading.RLock()
         self.phases: set[str] = set()  # of which entries were handed over
         self._phases: dict[tuple[str, int], _Phase] = {}
+        # Where the sketches of fingerprints were written, and their bytes.
+        self._large_sketches: dict[str, tuple[Path, int, int]] = {}
         self._ended = -1  # the last step of which the end was handed over
         self._steps_with_data: set[int] = set()
         # Of the writing thread: the directories made, and what was written where, each by its step.
@@ -231,6 +236,12 @@ class RunWriter:
             except OSError as error:
                 known.sketched.pop(fingerprint, None)
                 self._background.report(_SKETCH, error)
+                continue
+            if sketch.nbytes >= _LARGE_SKETCH:
+                if len(self._large_sketches) >= _MOST_SKETCHES:
+                    self._large_sketches.clear()
+                path = known.files.directory / layout.SKETCH_FILE
+                self._large_sketches[fingerprint] = path, offset, sketch.nbytes
         self._append_lines(phase, known.files, lines)
 
     def _append_lines(
@@ -266,7 +277,9 @@ class RunWriter:
             offset = self._phase(phase, step).sketched.get(fingerprint)
         if offset is not None:
             return offset
-        sketch = made()
+        sketch = self._copied_sketch(fingerprint)
+        if sketch is None:
+            sketch = made()
         with self._lock:
             known = self._phase(phase, step)
             offset = known.sketched.get(fingerprint)
@@ -275,6 +288,22 @@ class RunWriter:
                 known.end_of_sketches += sketch.nbytes
                 self._add(phase, known, (sketch, offset, fingerprint), sketch.nbytes)
         return offset
+
+    def _copied_sketch(self, fingerprint: str) -> np.ndarray | None:
+        """Read the sketch of an equal tensor of another phase or step; None where there is none.
+
+        A weight is the same in every phase between two updates, and its sketch takes a thirtieth
+        of its bytes.
+        """
+        path, offset, size = self._large_sketches.get(fingerprint, (None, 0, 0))
+        if path is None:
+            return None
+        try:
+            with open(path, "rb", buffering=0) as file:
+                content = os.pread(file.fileno(), size, offset)
+        except OSError:  # removed since
+            return None
+        return np.frombuffer(content, np.uint8) if len(content) == size else None
 
     def save_tensor(
         self, phase: str, step: int, record: str, array: np.ndarray, fingerprint: str | None

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks.check import check_run
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.arrays.sketches import HEAD, Place, bytes_of, sketch_of
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD, Place, bytes_of, read_sketch, sketch_of
 from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -78,6 +78,35 @@ def test_equal_tensors_of_a_phase_have_one_sketch(tmp_path):
     size = os.path.getsize(run / "actor_update/step0/rank0/sketches.bin")
     distinct = {record.leaf.fingerprint: record for record in records}.values()
     assert size == len(HEAD) + sum(r.sketch().rows * (8 + 2 * 4) for r in distinct)
+
+
+def test_a_large_sketch_is_taken_over_from_another_phase(tmp_path):
+    """A weight that did not change is sketched once; again only where that sketch is gone."""
+    config = {**EVERYTHING, "task": "sketch"}
+    run = RunWriter(tmp_path, rank=0, config=config, existing="refuse", task="sketch")
+    weight = np.random.default_rng(0).standard_normal((2000, 64)).astype(np.float32)
+    made = []
+
+    def make():
+        made.append(bytes_of(weight))
+        return made[-1]
+
+    def save(phase, step):
+        offset = run.sink(phase, step).save_sketch("weight", make)
+        run.wait()
+        path = tmp_path / f"{phase}/step{step}/rank0/sketches.bin"
+        sketch = read_sketch(path, Place("signed_sums_64", 64, offset), weight.shape)
+        assert np.array_equal(sketch.sums, sketch_of(weight).sums)
+        return path
+
+    save("actor_compute_log_prob", 0)
+    path = save("actor_update", 0)
+    assert len(made) == 1
+    run.end_step(0, {})
+    path.unlink()
+    save("actor_update", 1)
+    assert len(made) == 2
+    run.close()
 
 
 def test_what_names_rows_is_stored_whole(tmp_path):
