@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
 from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.tokens.inputs import token_ids
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, only_layout
 from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, read_tokens
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -80,27 +80,29 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
     Raises:
         NoTokens: nothing says which tokens went through it.
     """
-    outermost = [e for e in _entries(run, phase, step, rank) if e.parent is None]
-    side = Side(run, phase, step, rank, read_tokens(outermost))
-    calls = side.tokens.calls
+    found = Side(run, phase, step, rank, PhaseTokens((), ()))
+    outermost: list[Entry] = []
     number = -1
     seen: dict[str, int] = {}
-    for entry in _entries(run, phase, step, rank):
+    for entry in run.each_entry(phase, step, rank):
         if entry.direction != "forward":
             continue
-        while number + 1 < len(calls) and entry.seq >= calls[number + 1].first:
-            number, seen = number + 1, {}
+        if entry.parent is None:
+            outermost.append(entry)
+            if token_ids(entry) is not None:
+                number, seen = number + 1, {}
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
-        side.cells.setdefault(entry.cell, entry.class_name)
-        _take(side, entry, number, nth)
-    side.values = dict(sorted(side.values.items(), key=lambda item: item[1].time))
-    return side
+        found.cells.setdefault(entry.cell, entry.class_name)
+        _take(found, entry, number, nth)
+    found.tokens = read_tokens(outermost)
+    found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
+    return found
 
 
 def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:
     """Return the parameters of a phase by their names in the network, as first recorded."""
     found: dict[str, Record] = {}
-    for entry in _entries(run, phase, step, rank):
+    for entry in run.each_entry(phase, step, rank):
         _parameters(found, entry)
     return found
 
@@ -124,19 +126,3 @@ def _parameters(found: dict[str, Record], entry: Entry) -> None:
     for record in entry.records:
         if record.io == "parameters" and record.leaf.is_tensor:
             found.setdefault(network_name(entry.cell, record.path), record)
-
-
-def _entries(run: Run, phase: str, step: int, rank: int) -> Iterator[Entry]:
-    """Yield the entries of a phase as they began; one at a time, where the journal is whole."""
-    lines = run.journal_lines(phase, step, rank)
-    if lines is not None:
-        from mindrlhf_msprobe.storage.journal_line import JournalLine
-
-        try:
-            order = sorted(map(JournalLine.read, lines), key=lambda line: line.seq)
-        except (ValueError, RecursionError):
-            order = None
-        if order is not None and (found := run.entries_of(order, phase, step, rank)) is not None:
-            yield from found
-            return
-    yield from run.entries(phase, step, rank)

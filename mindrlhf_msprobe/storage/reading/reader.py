@@ -8,6 +8,7 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -93,6 +94,10 @@ def _of_a_run(path: Path) -> Message | None:
     except OSError:  # a file
         runs = []
     return message("error.holds_runs", path=path, runs=runs[:_MOST_NAMED]) if runs else None
+
+
+#: When the entry of a journal's line began; in the entry's name, before it, quotes are escaped.
+_SEQ = re.compile(rb'"seq": ?([0-9]{1,18})')
 
 
 class Run:
@@ -482,6 +487,26 @@ class Run:
                 entries = [*map(foreign.in_usual_order, entries)]
             found += entries
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+
+    def each_entry(self, phase: str, step: int, rank: int) -> Iterator[Entry]:
+        """Yield the entries of one place as they began in time, without holding all of them.
+
+        Where a line of the journal cannot be read, or there is no journal, they are those of
+        `entries`.
+        """
+        lines = self.journal_lines(phase, step, rank) or []
+        times = [int(found[1]) for line in lines if (found := _SEQ.search(line))]
+        if not lines or len(times) < len(lines):
+            yield from self.entries(phase, step, rank)
+            return
+        files = self.locator(phase, step, rank)
+        for number in sorted(range(len(lines)), key=times.__getitem__):
+            try:
+                entry = _entry(JournalLine.read(lines[number]), files, phase, step, rank)
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                self.entries(phase, step, rank)  # says which lines cannot be read
+                continue
+            yield entry
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
