@@ -15,6 +15,7 @@ from mindrlhf_msprobe.comparison.mismatch.sides import Name
 from mindrlhf_msprobe.mismatch import Stage, Token
 
 _GROWTH = 16.0  # times what entered: what one cell may make of it
+_OF_ALL = 4.0  # times what entered: what all rows of a sketched value may make of it
 _USUAL = 4.0  # times what cells of its kind usually make of it
 _ALIKE = 3  # others of a kind, from which on what is usual is known
 _WORST = 5
@@ -68,6 +69,8 @@ class Way:
             entered = (self._before if known is None else known)[at]
         limits = allowed + _GROWTH * entered
         born = ~(relative <= limits)
+        if value.distances.sampled and not self._is_apart(relative, entered, allowed):
+            born[:] = False
         found = np.full(len(apart), np.inf, np.float16)
         with np.errstate(over="ignore"):
             found[at] = relative
@@ -98,6 +101,11 @@ class Way:
         if value.name.io == "output" and cell in self._begun:
             self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
         np.maximum(self._before, apart, out=self._before)
+
+    @staticmethod
+    def _is_apart(relative: np.ndarray, entered: np.ndarray, allowed: float) -> bool:
+        """Return whether all rows together are apart: estimates of single ones may be far off."""
+        return not _root_mean_square(relative) <= _OF_ALL * (allowed + _root_mean_square(entered))
 
     def stages(self) -> dict[Name, Stage]:
         """Return all values; of births, only those that are not usual for cells of their kind."""
