@@ -87,6 +87,9 @@ class KeyDataHome:
 #: The key of what the loss of an update is given.
 LOSS_INPUTS = "loss_inputs"
 
+#: The key of the tokens that `phase.tokens` gives.
+PHASE_TOKENS = "phase_tokens"
+
 #: What a step begins with: nothing of it has run before them.
 PROMPTS = ("prompts", "prompt")
 _HOMES = {

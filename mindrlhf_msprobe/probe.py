@@ -24,7 +24,7 @@ from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import STOP, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
-from mindrlhf_msprobe.phases import GENERATE, ROLES, Phase
+from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -564,6 +564,38 @@ class PhaseContext:
             if error is None:  # strict mode never hides the training's own exception
                 raise
 
+    def tokens(self, ids: Any, lengths: Any = None, positions: Any = None) -> None:
+        """Say which tokens the next call of the network is given, where its inputs do not.
+
+        `mindrlhf-msprobe mismatch` names the rows of that call by them, and those of all that runs
+        until the next `tokens`. They are saved as key data, `phase_tokens`, also where
+        `key_data_dump` is off; only where the phase is recorded.
+
+        Args:
+            ids: token ids, integers [batch, length], or [tokens] of all samples one behind the
+                other.
+            lengths: how many tokens of each sample, from its first one on, are known with this
+                call; integers [batch]. None: all of `ids` are tokens.
+            positions: the place of each token in its sequence, from 0 on; the shape of `ids`. None:
+                a sequence begins with this call, or, of one token a sample, goes on.
+
+        Raises:
+            UsageError: the shapes do not fit.
+        """
+        shapes = [getattr(value, "shape", None) for value in (ids, lengths, positions)]
+        whole, counts, places = (None if shape is None else tuple(shape) for shape in shapes)
+        fits = whole is not None and len(whole) in (1, 2)
+        fits = fits and (positions is None or places == whole)
+        if not fits or (lengths is not None and (counts is None or len(counts) != 1)):
+            given = ", ".join(str(shape) for shape in shapes)
+            raise UsageError.saying("error.tokens_shapes", name=self.name, given=given)
+        if self._capture is None:
+            return
+        content = {"ids": ids, "lengths": lengths, "positions": positions}
+        content = {name: value for name, value in content.items() if value is not None}
+        for phase in self._phases:
+            self._recorder.save_key_data(PHASE_TOKENS, {"phase": phase.name, **content})
+
     def end(self, *, raised: bool = False) -> None:
         """Remove the hooks; does nothing where the phase has ended already.
 
@@ -610,6 +642,9 @@ class NoPhase:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def tokens(self, ids: Any, lengths: Any = None, positions: Any = None) -> None:
+        """Do nothing."""
 
     def __call__(self, function: _Function) -> _Function:
         """Return `function` as it is."""

@@ -6,9 +6,11 @@ from dataclasses import field
 from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.tokens.inputs import token_ids
+from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, only_layout
-from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, read_tokens
+from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
+from mindrlhf_msprobe.phases import PHASE_TOKENS
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
 
@@ -84,19 +86,33 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
     outermost: list[Entry] = []
     number = -1
     seen: dict[str, int] = {}
+    given = _given(run, phase, step, rank)
+    starts = Starts(given)
     for entry in run.each_entry(phase, step, rank):
         if entry.direction != "forward":
             continue
         if entry.parent is None:
             outermost.append(entry)
-            if token_ids(entry) is not None:
+            if starts.at(entry) is not None:
                 number, seen = number + 1, {}
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
         found.cells.setdefault(entry.cell, entry.class_name)
         _take(found, entry, number, nth)
-    found.tokens = read_tokens(outermost)
+    found.tokens = read_tokens(outermost, given)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
+
+
+def _given(run: Run, phase: str, step: int, rank: int) -> list[tuple[int, CallInputs]]:
+    """Return what the trainer said of a phase by `phase.tokens`.
+
+    Raises:
+        NoTokens: it cannot be read.
+    """
+    try:
+        return given_by_trainer(run.key_data(PHASE_TOKENS, step, rank), phase)
+    except (ArrayFileError, ValueError, TypeError, KeyError) as error:
+        raise NoTokens.saying("tokens.not_stored", record=PHASE_TOKENS, why=error) from None
 
 
 def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 #: Parts of an argument's name that say what it holds; of several, the first that fits.
@@ -62,6 +63,58 @@ def token_ids(entry: Entry) -> Record | None:
         if len(record.leaf.shape or ()) == 1 and _name(record).endswith(("ids", "tokens")):
             return record
     return None
+
+
+class Starts:
+    """Says which outermost entries begin a call, and with what; asked in the order of time.
+
+    Args:
+        given: what the trainer said by `phase.tokens`, each with its place in time; where it said
+            nothing, an entry that is given token ids begins a call.
+    """
+
+    def __init__(self, given: Sequence[tuple[int, CallInputs]] = ()) -> None:
+        self._given = sorted(given, key=lambda item: item[0])
+        self._asked = bool(given)
+        self._next = 0
+
+    def at(self, entry: Entry) -> CallInputs | Record | None:
+        """Return what a call is given that begins with this entry; None: it begins none."""
+        if not self._asked:
+            return token_ids(entry)
+        found = None
+        while self._next < len(self._given) and self._given[self._next][0] < entry.seq:
+            found = self._given[self._next][1]
+            self._next += 1
+        return found
+
+
+def given_by_trainer(saves: Iterable[KeyDatum], phase: str) -> list[tuple[int, CallInputs]]:
+    """Return what `phase.tokens` saved of a phase, with its places in time.
+
+    Args:
+        saves: of the key `phase_tokens`, in one step of one rank.
+
+    Raises:
+        ArrayFileError: one cannot be read.
+    """
+    found = []
+    for datum in saves:
+        value = datum.value
+        if not isinstance(value, dict) or value.get("phase") != phase or datum.seq is None:
+            continue
+        arrays = {
+            name: np.asarray(value[name]).astype(np.int64)
+            for name in ("ids", "lengths", "positions")
+            if value.get(name) is not None
+        }
+        ids = arrays.pop("ids")
+        flat = ids.ndim == 1
+        ids = ids.reshape(1, -1) if flat else ids
+        if "positions" in arrays:
+            arrays["positions"] = arrays["positions"].reshape(ids.shape)
+        found.append((datum.seq, CallInputs(ids, flat, **arrays)))
+    return found
 
 
 def read_inputs(entry: Entry, ids: Record) -> CallInputs:

@@ -9,9 +9,9 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
-from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, read_inputs, token_ids
+from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 UNKNOWN = -1
 
@@ -64,11 +64,14 @@ class PhaseTokens:
     notes: tuple[Message, ...] = field(default=())
 
 
-def read_tokens(entries: Sequence[Entry]) -> PhaseTokens:
+def read_tokens(
+    entries: Sequence[Entry], given: Sequence[tuple[int, CallInputs]] = ()
+) -> PhaseTokens:
     """Return the tokens that went through a phase.
 
     Args:
         entries: of one phase, step and rank.
+        given: what the trainer said by `phase.tokens`, with its places in time.
 
     Raises:
         NoTokens: no network was given token ids, or they were not stored.
@@ -77,18 +80,24 @@ def read_tokens(entries: Sequence[Entry]) -> PhaseTokens:
     outermost = [entry for entry in forward if entry.parent is None]
     if not outermost:
         raise NoTokens.saying("tokens.no_entries")
-    given = [(entry, ids) for entry in outermost if (ids := token_ids(entry)) is not None]
-    if not given:
+    starts = Starts(given)
+    calls = [(entry, what) for entry in outermost if (what := starts.at(entry)) is not None]
+    if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
     builder = _Builder()
-    ends = [entry.seq for entry, _ in given[1:]] + [forward[-1].seq + 1]
-    for (entry, ids), end in zip(given, ends):
-        try:
-            inputs = read_inputs(entry, ids)
-        except ArrayFileError as error:
-            raise NoTokens.saying("tokens.not_stored", record=ids.name, why=error) from None
-        builder.add(inputs, entry, end)
+    ends = [entry.seq for entry, _ in calls[1:]] + [forward[-1].seq + 1]
+    for (entry, what), end in zip(calls, ends):
+        builder.add(_read(entry, what), entry, end)
     return builder.tokens()
+
+
+def _read(entry: Entry, what: CallInputs | Record) -> CallInputs:
+    if isinstance(what, CallInputs):
+        return what
+    try:
+        return read_inputs(entry, what)
+    except ArrayFileError as error:
+        raise NoTokens.saying("tokens.not_stored", record=what.name, why=error) from None
 
 
 class _Slot:

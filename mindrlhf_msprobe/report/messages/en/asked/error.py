@@ -388,6 +388,10 @@ TEXTS = {
     "no_mindspore": (
         "{call} got {name}, which is not a cell here: MindSpore cannot be imported ({error})."
     ),
+    "tokens_shapes": (
+        "phase({name!r}).tokens(…): the shapes are {given}; expected ids "
+        "[batch, length] or [tokens], lengths [batch], positions in the shape of ids."
+    ),
     "no_function": "phase({name!r}) cannot decorate {function!r}; expected a function.",
     "late_function": (
         "phase({name!r}) cannot decorate {qualname}, whose body runs after it returned; use "

@@ -320,6 +320,10 @@ TEXTS = {
         "save_data({{'loss': loss}}) 或 save_data(loss=loss)。"
     ),
     "no_mindspore": "{call} 收到 {name}，它在此处不是 Cell：无法导入 MindSpore（{error}）。",
+    "tokens_shapes": (
+        "phase({name!r}).tokens(…)：形状为 {given}；ids 应为 [批次, 长度] 或 "
+        "[token 数]，lengths 应为 [批次]，positions 的形状应与 ids 相同。"
+    ),
     "no_function": "phase({name!r}) 不能装饰 {function!r}；应为函数。",
     "late_function": (
         "phase({name!r}) 不能装饰 {qualname}，其函数体在返回之后才运行；请在其内部使用 `with "
