@@ -91,6 +91,7 @@ class Course:
 
 def _group_of(name: str) -> str:
     lowered = name.lower().partition("[")[0]  # without the layer, which may be called anything
+    lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
     return next(
         (group for group, words in _GROUPS if any(word in lowered for word in words)), _OTHER
     )

@@ -374,6 +374,19 @@ def test_responses_of_all_saves_of_a_step_are_shown(tmp_path):
     assert [row["differs"] for row in rows] == [False, False, True]
 
 
+def test_what_the_loss_is_given_is_no_loss(tmp_path):
+    """Token ids among its inputs draw no curve beside the losses."""
+    given = {"prompt_completion_ids": np.arange(4), "advantages": np.ones(4, np.float32)}
+    page = page_of(tmp_path, {"loss": [1.0], "loss_inputs": [given]})
+    curves = {
+        one["id"]: [series["label"] for series in one["series"]]
+        for one in page.json("course")["groups"]
+    }
+    assert curves["loss"] == ["loss"]
+    assert "loss_inputs.advantages" in curves["advantages"]
+    assert "loss_inputs.prompt_completion_ids" in curves["other"]
+
+
 def test_large_integers_are_told_apart(tmp_path):
     """JavaScript and float64 have the same number for both."""
     sides = ({"ids": [np.array([2**60 + more, -5], np.int64)]} for more in (0, 1))
