@@ -67,12 +67,14 @@ class Item:
         compared: how many pairs there are, those that one run lacks or that cannot be read, too.
         different: how many of them are there and do not agree.
         missing: how many are not there or cannot be read, by why.
+        gravest: the gravest severity of what checks found there.
     """
 
     compared: int = 0
     different: int = 0
     distance: float | None = None
     findings: int = 0
+    gravest: Severity | None = None
     within: int = 0
     micro_steps: int = 1
     missing: Counter[str] = field(default_factory=Counter)
@@ -377,13 +379,22 @@ def _codes(seen: Measured, findings: int) -> list[int]:
     return logs + [min(number, _MOST_COUNTED) for number in (seen.non_finite, findings)]
 
 
-def count_findings(overview: Overview, findings: Iterable[CheckFinding]) -> None:
-    """Count the findings of each phase and key of each place."""
-    counted = _findings_by_place(findings)
+def count_findings(overview: Overview, findings: Sequence[CheckFinding]) -> None:
+    """Count the findings of each phase and key of each place, and keep the gravest severity."""
+    by_severity = {
+        severity: _findings_by_place([one for one in findings if one.severity is severity])
+        for severity in Severity
+    }
     for (step, rank), seen in overview.places.items():
-        of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
-        for (what, name), item in seen.items.items():
-            item.findings = sum(n for at, n in of_place.items() if name == at[what == "key"])
+        for severity, counted in by_severity.items():
+            of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
+            if not of_place:
+                continue
+            for (what, name), item in seen.items.items():
+                found = sum(n for at, n in of_place.items() if name == at[what == "key"])
+                item.findings += found
+                if found and item.gravest is None:  # the gravest come first
+                    item.gravest = severity
 
 
 def _findings_by_place(
@@ -467,7 +478,8 @@ def strip_of(
             names, number = (phases, 0) if what == "phase" else (keys, item.micro_steps)
             flags = [*item.flags, *item.missing]
             counts = [item.compared, item.different, number_to_json(item.distance), item.findings]
-            items.append([what, names.index(name), number, *times, *counts, flags])
+            gravest = None if item.gravest is None else item.gravest.value
+            items.append([what, names.index(name), number, *times, *counts, flags, gravest])
     return {"places": found}
 
 

@@ -207,6 +207,25 @@ def test_one_run_shows_its_own_numbers_and_findings(tmp_path):
     assert backward == {direction_of(entry.name) for entry in open_run(run).entries()}
 
 
+def test_the_step_as_it_ran_tells_a_warning_from_an_error(tmp_path):
+    """Each phase and key has the gravest severity of what was found there."""
+    run = HealthRun(tmp_path / "run")
+    run.data("responses", np.ones((2, 3), np.int32))
+    with run.phase("actor_update"):
+        run.call("head", output=a_nan_leaf())
+    run.data("loss", 1.0)
+    run.end_step()
+    opened = open_run(run.close())
+    write_page(Shown((opened,), None, (check_run(opened.path),)), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    names = {"phase": page.head["phases"], "key": page.head["keys"]}
+    items = page.json("strip")["places"]["0-0"]
+    found = {names[item[0]][item[1]]: (item[8] > 0, item[10]) for item in items}
+    assert found["responses"] == (True, "warning")
+    assert found["actor_update"] == (True, "error")
+    assert found["loss"] == (False, None)
+
+
 def test_stored_tensors_show_where_they_differ(tmp_path):
     """First values, histogram and the largest error of each part, by numpy."""
     fault = Fault("layers.0.mlp", "actor_compute_log_prob")

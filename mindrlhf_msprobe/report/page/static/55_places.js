@@ -184,27 +184,29 @@
       R.w(flag === "first" && !R.paired() ? "first_finding" : "flag_" + flag)));
   }
 
-  function howFar(compared, different, distance, findings) {
+  function howFar(compared, different, distance, findings, gravest) {
     const parts = [];
     if (R.paired() && compared) {
       parts.push(el("span", { class: "number" }, R.w("n_differ", { n: different, of: compared })));
       if (different && R.known(distance))
         parts.push(el("span", { class: "number" }, R.w("distance"), " ", R.num(distance, 3)));
     }
-    if (findings) parts.push(el("span", { class: "tone-warning" }, "▲ ",
+    if (findings) parts.push(el("span", { class: "tone-" + gravest }, R.SIGNS[gravest], " ",
       R.w("n_findings", { n: findings })));
     return parts;
   }
 
-  // What of a run is not well has no distance: findings take the middle of the scale.
-  const tint = (different, compared, distance, findings) =>
+  // What of a run is not well has no distance: it has the colour of the gravest finding.
+  const GRAVE = { error: "different", warning: "warning", note: "note" };
+  const tint = (different, compared, distance, gravest) =>
     R.paired() ? (!compared ? null : different ? R.colourOfDistance(distance ?? 1e-3)
-      : R.colourOfZero()) : findings ? R.colourOfPart(0.6) : R.colourOfZero();
+      : R.colourOfZero()) : gravest ? `var(--state-${GRAVE[gravest]})` : R.colourOfZero();
 
   function phaseCard(item, longest) {
-    const [, index, opening, a, b, compared, different, distance, findings, flags = []] = item;
+    const [, index, opening, a, b, compared, different, distance, findings, flags = [],
+      gravest] = item;
     const name = R.head.phases[index];
-    const colour = tint(different, compared, distance, findings);
+    const colour = tint(different, compared, distance, gravest);
     const times = [["a", a], ["b", b]].filter(([, time]) => R.known(time));
     return el("a", {
       class: "phase" + (flags.includes("first") ? " first" : "") +
@@ -215,7 +217,8 @@
     },
       el("span", { class: "tint", style: colour ? { background: colour } : {} }),
       el("span", { class: "name" }, R.data(name, 60), opening > 0 && ` #${opening}`),
-      el("span", { class: "facts" }, howFar(compared, different, distance, findings)),
+      el("span", { class: "facts" }, howFar(compared, different, distance, findings,
+        gravest)),
       el("span", { class: "flags" }, flagged(flags)),
       times.length > 0 && el("span", { class: "times" }, times.map(([side, time]) =>
         el("span", { class: "time" },
@@ -227,9 +230,10 @@
   }
 
   function keyPill(item) {
-    const [, index, saves, , , compared, different, distance, findings, flags = []] = item;
+    const [, index, saves, , , compared, different, distance, findings, flags = [],
+      gravest] = item;
     const name = R.head.keys[index];
-    const colour = tint(different, compared, distance, findings);
+    const colour = tint(different, compared, distance, gravest);
     const told = [name, R.w("n_saves", { n: saves })];
     if (R.paired()) told.push(R.w("n_differ", { n: different, of: compared }));
     if (findings) told.push(R.w("n_findings", { n: findings }));
@@ -243,7 +247,8 @@
         : {} }),
       R.data(name, 40),
       R.paired() && different > 0 && el("b", { class: "number", text: " ≠" }),
-      findings > 0 && el("b", { class: "tone-warning", text: " ▲" + findings }),
+      findings > 0 && el("b", { class: "tone-" + gravest,
+        text: " " + R.SIGNS[gravest] + findings }),
       flags.filter((flag) => flag !== "first").map((flag) => ` ${FLAGS[flag] || flag}`),
       flags.includes("first") && " ◆");
   }
