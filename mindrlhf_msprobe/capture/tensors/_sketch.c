@@ -267,7 +267,11 @@ static inline __attribute__((always_inline)) void float16_of(const uint8x32 *bit
         float16_of(&bits, out);                                                               \
     } while (0)
 
+#if defined(__clang__)
+#define SHUFFLE(mask, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
 #define SHUFFLE(mask, a, b, ...) __builtin_shuffle(a, b, (mask){__VA_ARGS__})
+#endif
 
 /* The sums of blocks of 64: halves are added to each other until one number is left, so that the
    order of the additions, and with it the result, is the same everywhere.
