@@ -10,12 +10,12 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclude import blame, first_parted, weights_alone
+from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_side
 from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
@@ -41,7 +41,7 @@ def find_mismatch(
         training: the run whose phase is held against it; None: the same run.
         steps: of these steps only; None: of all that have both phases.
         phases: of the rollout and of the training.
-        mapping: a YAML file, name patterns of the rollout's cells → their name in the training.
+        mapping: a YAML file; see `mapping.load_cells`.
         tokenizer: a tokenizer.json, to show tokens as text.
 
     Raises:
@@ -50,11 +50,11 @@ def find_mismatch(
     """
     runs = [_opened(rollout)]
     runs.append(runs[0] if training is None else _opened(training))
-    rules = load_mapping(mapping) if mapping is not None else ()
+    cells = load_cells(mapping) if mapping is not None else NO_MAPPING
     decode = load_decoder(tokenizer) if tokenizer is not None else None
     found = []
     for step, rank in _places(runs, phases, steps):
-        found.append(_one(runs, phases, step, rank, rules, decode))
+        found.append(_one(runs, phases, step, rank, cells, decode))
     paths = dict.fromkeys(str(run.path) for run in runs)
     return Mismatches(tuple(paths), tuple(found))
 
@@ -101,7 +101,7 @@ def _one(
     phases: tuple[str, str],
     step: int,
     rank: int,
-    rules: tuple[NameRule, ...],
+    mapping: CellMapping,
     decode: Decode | None,
 ) -> Mismatch:
     """Return what one step of one rank says."""
@@ -112,7 +112,7 @@ def _one(
         except NoTokens as error:
             why = message("mismatch.unaligned", phase=phase, why=error)
             return Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,))
-    walk = Walk(sides[0], sides[1], rules, decode)
+    walk = Walk(sides[0], sides[1], mapping, decode)
     sampled = Sampled(runs, step, rank)
     weights = _unlike_weights(walk, runs, phases)
     status, cause, first, said = _conclusion(walk, weights, sampled)
@@ -187,10 +187,12 @@ def _unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) ->
             break
         then = read_parameters(runs[1], phases[1], step, side.rank)
         old = read_parameters(runs[0], phases[0], step, side.rank)
-        for pair in compare_weights(side.parameters, then, walk.names).pairs:
+        for pair in compare_weights(side.parameters, then, walk.names, walk.fused_rules).pairs:
             if pair.equal and pair.rollout in since:
                 stale.setdefault(pair.rollout, step)
-        differed = {p.rollout for p in compare_weights(old, then, walk.names).unequal}
+        differed = {
+            p.rollout for p in compare_weights(old, then, walk.names, walk.fused_rules).unequal
+        }
         open_pairs &= differed
         since |= dict.fromkeys(open_pairs, step)
         if not open_pairs and len(stale) == len(unlike):

@@ -8,12 +8,14 @@ differ in one layer, because it was not synchronised, the order of the other lay
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,
@@ -24,14 +26,16 @@ from mindrlhf_msprobe.storage.records import Record
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 _MOST_ROWS = 1 << 22
 
-#: What a fused cell is called, and its parts, in networks of MindFormers and of Hugging Face.
-PRESETS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("w_qkv", ("wq", "wk", "wv")),
-    ("w_gate_hidden", ("w1", "w3")),
-    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
-    ("gate_up_proj", ("gate_proj", "up_proj")),
-    ("linear_qkv", ("linear_q", "linear_k", "linear_v")),
-    ("linear_fc1", ("gating", "hidden")),
+#: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
+PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
+    (
+        ("w_qkv", "qkv_proj", "linear_qkv", "query_key_value"),
+        (("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("linear_q", "linear_k", "linear_v")),
+    ),
+    (
+        ("w_gate_hidden", "gate_up_proj", "linear_fc1"),
+        (("w1", "w3"), ("gate_proj", "up_proj"), ("gating", "hidden")),
+    ),
 )
 
 
@@ -44,34 +48,71 @@ class Fused:
         parts: the cells of the training network.
         order: int64 [rows of the fused weight], which row of the parts, one behind the other, each
             of its rows is. Columns of its output are in the same order.
+        transposed: whether the fused weight is [inputs, outputs] and the parts are not.
     """
 
     cell: str
     parts: tuple[str, ...]
     order: np.ndarray
+    transposed: bool = False
 
 
-def find_fused(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> dict[str, Fused]:
+def find_fused(
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    rules: Sequence[FusedRule] = (),
+) -> dict[str, Fused]:
     """Return the fused cells of the rollout network.
 
     Args:
         rollout, training: parameters by name that the other network has not.
+        rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
     found: dict[str, Fused] = {}
+    matrices = ((cell_of(name), record.leaf.shape or ()) for name, record in training.items())
+    sizes = {cell: shape[0] for cell, shape in matrices if len(shape) == 2}
+    left = {n: record for n, record in rollout.items() if len(record.leaf.shape or ()) == 2}
+    for transposed in (False, True):
+        found |= _by_values(left, training, transposed)
+        left = {name: record for name, record in left.items() if cell_of(name) not in found}
+    for name, record in left.items():
+        cell = cell_of(name)
+        fused = (
+            _by_rule(cell, rules, sizes)
+            or _as_elsewhere(cell, found.values())
+            or _by_name(cell, sizes)
+        )
+        if fused is not None and _fits(fused, record, sizes):
+            found[cell] = fused
+    return found
+
+
+def _by_rule(cell: str, rules: Sequence[FusedRule], sizes: Mapping[str, int]) -> Fused | None:
+    for rule in rules:
+        parts = rule.parts_of(cell)
+        if parts is not None and all(part in sizes for part in parts):
+            order = rule.order([sizes[part] for part in parts])
+            return None if order is None else Fused(cell, parts, order)
+    return None
+
+
+def _by_values(
+    rollout: Mapping[str, Record], training: Mapping[str, Record], transposed: bool
+) -> dict[str, Fused]:
+    """Return the cells whose weights have exactly the rows of others.
+
+    Args:
+        transposed: whether the rollout's columns are taken for its rows.
+    """
+    found = {}
     matrices = {name: keys for name, r in training.items() if (keys := row_keys(r)) is not None}
     columns = {name: (record.leaf.shape or (0,))[-1] for name, record in training.items()}
     for name, record in rollout.items():
-        mine = row_keys(record)
-        wide = (record.leaf.shape or (0,))[-1]
+        wide = (record.leaf.shape or (0, 0))[0 if transposed else 1]
         fitting = {other: keys for other, keys in matrices.items() if columns[other] == wide}
+        mine = row_keys(record, transposed=transposed) if fitting else None
         if mine is not None and (fused := _by_rows(name, mine, fitting)) is not None:
-            found[fused.cell] = fused
-    for name, record in rollout.items():
-        cell = cell_of(name)
-        if cell not in found and len(record.leaf.shape or ()) == 2:
-            fused = _as_elsewhere(cell, found.values()) or _by_name(cell, record)
-            if fused is not None and _fits(fused, record, training):
-                found[cell] = fused
+            found[fused.cell] = replace(fused, transposed=transposed)
     return found
 
 
@@ -89,15 +130,19 @@ def parts_of(
     return tuple(record for record in found if record) if all(found) else None
 
 
-def row_keys(record: Record) -> np.ndarray | None:
-    """Return a fingerprint of each row of a matrix of weights, uint64; None if none can be had."""
+def row_keys(record: Record, *, transposed: bool = False) -> np.ndarray | None:
+    """Return a fingerprint of each row of a matrix of weights, uint64; None if none can be had.
+
+    Args:
+        transposed: of each column instead.
+    """
     shape = record.leaf.shape or ()
     if len(shape) != 2 or not 0 < shape[0] <= _MOST_ROWS or not shape[1]:
         return None
     try:
         if record.leaf.sketch is not None:
-            return record.sketch().fingerprints
-        values = np.ascontiguousarray(record.array())
+            return None if transposed else record.sketch().fingerprints
+        values = np.ascontiguousarray(record.array().T if transposed else record.array())
     except ArrayFileError:
         return None
     if record.leaf.dtype == BFLOAT16:
@@ -137,7 +182,7 @@ def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
             before = _NUMBER.findall(fused.cell)
             if all(_NUMBER.findall(part) == before for part in fused.parts):
                 parts = (_with_numbers(part, numbers) for part in fused.parts)
-                return Fused(cell, tuple(parts), fused.order)
+                return replace(fused, cell=cell, parts=tuple(parts))
     return None
 
 
@@ -146,23 +191,18 @@ def _with_numbers(cell: str, numbers: Iterable[str]) -> str:
     return _NUMBER.sub(lambda _: next(left), cell)
 
 
-def _by_name(cell: str, record: Record) -> Fused | None:
+def _by_name(cell: str, sizes: Mapping[str, int]) -> Fused | None:
     """Return what a preset says of a cell: its parts one behind the other."""
     around, _, own = cell.rpartition(".")
-    for name, parts in PRESETS:
-        if own == name:
+    for names, each in PRESETS:
+        for parts in each if own in names else ():
             cells = tuple(f"{around}.{part}" if around else part for part in parts)
-            return Fused(cell, cells, np.arange((record.leaf.shape or (0,))[0]))
+            if all(part in sizes for part in cells):
+                return Fused(cell, cells, np.arange(sum(sizes[part] for part in cells)))
     return None
 
 
-def _fits(fused: Fused, record: Record, training: Mapping[str, Record]) -> bool:
+def _fits(fused: Fused, record: Record, sizes: Mapping[str, int]) -> bool:
     """Return whether the parts are there, and have as many rows together."""
-    shapes = [
-        other.leaf.shape
-        for part in fused.parts
-        for name, other in training.items()
-        if cell_of(name) == part and len(other.leaf.shape or ()) == 2
-    ]
-    rows = sum(shape[0] for shape in shapes if shape)
-    return len(shapes) == len(fused.parts) and rows == (record.leaf.shape or (0,))[0]
+    rows = sum(sizes.get(part, 0) for part in fused.parts)
+    return all(part in sizes for part in fused.parts) and rows in (record.leaf.shape or ())

@@ -9,11 +9,12 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.mismatch.births import Way
+from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Tokens, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
 from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.names import match_names
 from mindrlhf_msprobe.comparison.tokens.matching import match, places
 from mindrlhf_msprobe.mismatch import Stage, Token
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -36,14 +37,17 @@ class Walk:
         self,
         rollout: Side,
         training: Side,
-        rules: tuple[NameRule, ...] = (),
+        mapping: CellMapping = NO_MAPPING,
         decode: Decode | None = None,
     ) -> None:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
         self._training_places = places(training.tokens)
-        self.names = match_names(rollout.cells, training.cells, rules)
-        self.weights: Weights = compare_weights(rollout.parameters, training.parameters, self.names)
+        self.fused_rules = mapping.fused
+        self.names = match_names(rollout.cells, training.cells, mapping.names)
+        self.weights: Weights = compare_weights(
+            rollout.parameters, training.parameters, self.names, mapping.fused
+        )
         self.not_compared: list[tuple[Name, Message]] = []
         self.precision = (Precision(rollout), Precision(training))
         self.tokens = Tokens(rollout.tokens.calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.distance import distances
 from mindrlhf_msprobe.comparison.mismatch.fused import Fused, cell_of, find_fused, parts_of
+from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record, network_name
@@ -62,20 +63,24 @@ class Weights:
 
 
 def compare_weights(
-    rollout: Mapping[str, Record], training: Mapping[str, Record], names: Names
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    names: Names,
+    rules: Sequence[FusedRule] = (),
 ) -> Weights:
     """Compare the parameters of both networks.
 
     Args:
         rollout, training: by name in their networks.
         names: what cells of the rollout are called in the training.
+        rules: what a user says of fused cells.
     """
     common_a = _common(rollout, names.common_a)
     common_b = _common(training, names.common_b)
     both = [name for name in common_a if name in common_b and _same_shape(common_a, common_b, name)]
     left_a = {name: common_a[name] for name in common_a if name not in both}
     left_b = {name: common_b[name] for name in common_b if name not in both}
-    fused = find_fused(left_a, left_b)
+    fused = find_fused(left_a, left_b, rules)
     pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
     used: set[str] = set()
     for name, record in left_a.items():
@@ -103,7 +108,8 @@ def _common(
 
 
 def _same_shape(a: Mapping[str, Record], b: Mapping[str, Record], name: str) -> bool:
-    return a[name].leaf.shape == b[name].leaf.shape
+    shapes = a[name].leaf.shape, b[name].leaf.shape
+    return shapes[0] == shapes[1] or shapes[0] == (shapes[1] or ())[::-1]
 
 
 def _plain(name: str, a: Record, b: Record) -> WeightPair:
@@ -113,6 +119,9 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
     if comparable and prints[0] == prints[1]:
         return WeightPair(name, (name,), True, 0.0, dtypes)
     measured = _measured(a, (b,), None)
+    if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
+        turned = _measured(a, (b,), None, transposed=True)
+        measured = turned if turned is not None and (turned[0] or measured is None) else measured
     if measured is None:
         alike = comparable and _algorithm(prints[0]) == _algorithm(prints[1])
         return WeightPair(name, (name,), False if alike else None, None, dtypes)
@@ -127,19 +136,31 @@ def _fused_pair(
     if parts is None:
         return WeightPair(name, names, None)
     dtypes = (str(record.leaf.dtype), str(parts[0].leaf.dtype))
-    equal, relative = _measured(record, parts, fused.order) or (None, None)
+    equal, relative = _measured(record, parts, fused.order, transposed=fused.transposed) or (
+        None,
+        None,
+    )
     return WeightPair(name, names, equal, relative, dtypes)
 
 
 def _measured(
-    a: Record, parts: tuple[Record, ...], order: np.ndarray | None
+    a: Record,
+    parts: tuple[Record, ...],
+    order: np.ndarray | None,
+    *,
+    transposed: bool = False,
 ) -> tuple[bool, float] | None:
     """Return whether a parameter is equal to others, row by row, and their relative distance.
+
+    Args:
+        transposed: whether columns of the parameter are rows of the others.
 
     Returns:
         None where neither elements nor sketches were stored, or they have other rows.
     """
     whole = all(record.location is not None for record in (a, *parts))
+    if transposed and not whole:
+        return None
     try:
         mine, theirs = _rows(a, whole), [_rows(part, whole) for part in parts]
     except ArrayFileError:
@@ -150,9 +171,10 @@ def _measured(
         if int(order.max(initial=0)) >= len(rows):
             return None
         rows, prints = rows[order], prints[order]
-    if mine[0].shape != rows.shape:
+    own = mine[0].T if transposed else mine[0]
+    if own.shape != rows.shape:
         return None
-    found = distances(mine[0], rows)
+    found = distances(own, rows)
     same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
     norm, apart = float(found.norms.sum()), float(found.squared.sum())
     relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)

@@ -59,10 +59,15 @@ def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
     rules = read_rules(path, message("error.name_pattern"), "backbone.layers.*: model.layers.*")
-    return tuple(_rule(path, source, target) for source, target in rules.items())
+    return tuple(name_rule(path, source, target) for source, target in rules.items())
 
 
-def _rule(path: str | Path, source: object, target: object) -> NameRule:
+def name_rule(path: str | Path, source: object, target: object) -> NameRule:
+    """Return the rule of one line of a mapping.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if not (isinstance(source, str) and isinstance(target, str) and source and target):
         raise ConfigError.saying("error.names_form", path=path, source=source, target=target)
     rule = NameRule(source, target)

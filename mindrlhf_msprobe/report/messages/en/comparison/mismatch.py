@@ -79,6 +79,10 @@ TEXTS = {
         "nats in the mean: look at what is done to logits behind the networks (temperature, "
         "penalties, masked tokens, the log-softmax of the sampler)"
     ),
+    "fused_form": (
+        "{path}: {source}: {target} is no mapping of cells. Expected a name, a list of at least "
+        "two names, or {{parts: [names], groups: number}}."
+    ),
     "no_layout": "its shapes do not say which axis has the tokens",
     "no_rows": "no row of it has a partner",
     "no_sums": "there are fingerprints of its rows, but no sums",

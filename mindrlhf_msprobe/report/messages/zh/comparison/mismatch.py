@@ -67,6 +67,10 @@ TEXTS = {
         "logits 一致，而采样 token 的 log-prob 平均相差 {mean:.2g} nats："
         "请检查网络之后对 logits 的处理（温度、惩罚项、屏蔽的 token、采样器的 log-softmax）"
     ),
+    "fused_form": (
+        "{path}：{source}: {target} 不是 Cell 的映射。应为一个名称、至少两个名称的列表，或 "
+        "{{parts: [名称], groups: 数}}。"
+    ),
     "no_layout": "由形状无法得知哪个轴是 token",
     "no_rows": "没有可配对的行",
     "no_sums": "只有各行的指纹，没有求和值",

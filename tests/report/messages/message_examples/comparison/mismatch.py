@@ -22,6 +22,7 @@ EXAMPLES = {
     "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
     "temperature": [{"rollout": 0.7, "training": 1.0, "mean": 0.1}],
     "sampling": [{"mean": 0.1}],
+    "fused_form": [{"path": "m.yaml", "source": "qkv", "target": "3"}],
     "no_layout": [{}],
     "no_rows": [{}],
     "no_sums": [{}],

@@ -1,0 +1,157 @@
+"""Fused weights are found by their rows, whatever the order, and by names where rows differ."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe.comparison.mismatch.fused import find_fused
+from mindrlhf_msprobe.comparison.mismatch.mapping import interleaved, load_cells
+from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
+from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+INPUTS = 10
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Return what makes records of arrays, by their names in the network."""
+
+    def records(**arrays):
+        found = {}
+        for name, array in arrays.items():
+            name = name.replace("__", ".")
+            file = tmp_path / f"{len([*tmp_path.iterdir()])}.npy"
+            save_npy(file, array)
+            leaf = Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
+            found[name] = Record(name, "parameters", "weight", leaf, str(file))
+        return found
+
+    return records
+
+
+def parts(draw, count, groups):
+    random = np.random.default_rng(draw.randrange(1 << 30))
+    sizes = [groups * draw.randrange(1, 4) for _ in range(count)]
+    return [random.standard_normal((size, INPUTS)).astype(np.float32) for size in sizes]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_say_which_parts_a_fused_weight_has_and_in_which_order(stored, seed):
+    """One behind the other, in groups, shuffled; as [outputs, inputs] or transposed."""
+    draw = random.Random(seed)
+    groups = draw.choice([1, 2, 4])
+    made = parts(draw, draw.choice([2, 3]), groups)
+    names = [f"layers__0__w{n}__weight" for n in range(len(made))]
+    whole = np.concatenate(made)
+    order = interleaved([len(part) for part in made], groups)
+    if draw.random() < 0.3:
+        order = np.array(draw.sample(range(len(whole)), len(whole)))
+    transposed = draw.random() < 0.5
+    fused = np.ascontiguousarray(whole[order].T if transposed else whole[order])
+    rollout = stored(layers__0__fused__weight=fused)
+    training = stored(**dict(zip(names, made)))
+    training |= stored(layers__0__other__weight=made[0] + 1)
+    (found,) = find_fused(rollout, training).values()
+    assert found.transposed == transposed
+    beside = {f"layers.0.w{n}": part for n, part in enumerate(made)}
+    told = np.concatenate([beside[part] for part in found.parts])[found.order]
+    assert np.array_equal(told, whole[order])
+    (pair,) = compare_weights(rollout, training, Names()).pairs
+    assert (pair.equal, pair.relative) == (True, 0)
+
+
+def test_a_layer_that_was_not_synchronised_has_the_order_of_the_others(stored):
+    """Its rows are nowhere; what holds for layer 0 holds for it, and it differs."""
+    draw = random.Random(1)
+    first, second = parts(draw, 2, 2), parts(draw, 2, 2)
+    second = [np.resize(part, like.shape) + 1 for part, like in zip(second, first)]
+    order = interleaved([len(part) for part in first], 2)
+    training = stored(
+        layers__0__a__weight=first[0],
+        layers__0__b__weight=first[1],
+        layers__1__a__weight=second[0],
+        layers__1__b__weight=second[1],
+    )
+    rollout = stored(
+        layers__0__ab__weight=np.concatenate(first)[order],
+        layers__1__ab__weight=np.concatenate(second)[order] + np.float32(0.001),
+    )
+    weights = compare_weights(rollout, training, Names())
+    assert [pair.equal for pair in weights.pairs] == [True, False]
+    (differs,) = weights.unequal
+    assert differs.training == ("layers.1.a.weight", "layers.1.b.weight")
+    assert differs.relative == pytest.approx(
+        0.001 / np.sqrt(np.mean(np.concatenate(second) ** 2)), 1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("qkv_proj", "wq", "wk", "wv"),
+        ("gate_up_proj", "w1", "w3"),
+        ("w_qkv", "q_proj", "k_proj", "v_proj"),
+    ],
+)
+def test_presets_know_usual_names_where_no_layer_agrees(stored, names):
+    """Then the parts stand one behind the other."""
+    own, *others = names
+    made = parts(random.Random(2), len(others), 1)
+    training = stored(**{f"attention__{n}__weight": part for n, part in zip(others, made)})
+    rollout = stored(**{f"attention__{own}__weight": np.concatenate(made) * np.float32(1.5)})
+    (pair,) = compare_weights(rollout, training, Names()).pairs
+    assert (pair.equal, pair.relative) == (False, pytest.approx(0.5, rel=1e-6))
+
+
+def test_a_mapping_says_how_rows_are_interleaved_where_nothing_else_does(stored, tmp_path):
+    """Groups of two parts whose weights differ in all layers."""
+    made = parts(random.Random(3), 2, 4)
+    order = interleaved([len(part) for part in made], 4)
+    training = stored(net__left__weight=made[0], net__right__weight=made[1])
+    rollout = stored(net__both__weight=np.concatenate(made)[order] * np.float32(1.25))
+    file = tmp_path / "cells.yaml"
+    file.write_text("net.both: {parts: [net.left, net.right], groups: 4}\nold.*: new.*\n")
+    mapping = load_cells(file)
+    (pair,) = compare_weights(rollout, training, Names(), mapping.fused).pairs
+    assert (pair.equal, pair.relative) == (False, pytest.approx(0.25, rel=1e-6))
+    assert mapping.names[0].rename("old.x") == "new.x"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "[a]",
+        "3",
+        "{parts: [a, b], groups: 0}",
+        "{parts: [a, b], heads: 2}",
+        "{groups: 2}",
+        "[a, 3]",
+    ],
+)
+def test_a_mapping_of_another_form_is_refused(tmp_path, target):
+    """The message names the file and the line."""
+    file = tmp_path / "cells.yaml"
+    file.write_text(f"qkv: {target}\n")
+    with pytest.raises(ConfigError, match="qkv"):
+        load_cells(file)
+
+
+def test_a_weight_that_is_transposed_is_the_same(stored):
+    """[inputs, outputs] against [outputs, inputs], square or not; and one that is not, differs."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    rollout = stored(
+        a__weight=np.ascontiguousarray(array.T), b__weight=np.ascontiguousarray(square.T)
+    )
+    training = stored(a__weight=array, b__weight=square)
+    assert [p.equal for p in compare_weights(rollout, training, Names()).pairs] == [True, True]
+    rollout |= stored(a__weight=np.ascontiguousarray(array.T) + 1)
+    weights = compare_weights(rollout, training, Names())
+    assert {p.rollout: p.equal for p in weights.pairs} == {"a.weight": False, "b.weight": True}
