@@ -198,6 +198,7 @@
   }
 
   let outputsOnly = false;
+  /** Draw the bars of all values, at least of those up to where they part. */
   function drawGrowth(data, most) {
     const shown = data.stages.filter((stage, i) => !outputsOnly || stage.io === "output" ||
       data.births.includes(i) || i === data.first);
@@ -206,6 +207,7 @@
       drawGrowth(data, BARS);
     } } });
     input.checked = outputsOnly;
+    most = Math.max(most, shown.indexOf(data.stages[data.first]) + 20);
     const rest = shown.length - most;
     R.clear(parts.growth,
       el("div", { class: "tools" }, el("label", { class: "choice line" }, input, R.w("outputs_only")),
@@ -222,6 +224,9 @@
           { class: "more" })),
       data.stages_left_out > 0 && el("p", { class: "faint",
         text: R.w("stages_left_out", { n: data.stages_left_out }) }));
+    const list = parts.growth.querySelector(".growth");
+    const first = list.querySelector(".first");
+    if (first) list.scrollTop = first.offsetTop - list.offsetTop - list.clientHeight / 3;
   }
 
   // -- tables ----------------------------------------------------------------------------------
