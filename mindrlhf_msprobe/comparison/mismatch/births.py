@@ -17,6 +17,9 @@ from mindrlhf_msprobe.mismatch import Stage, Token
 _GROWTH = 16.0  # times what entered: what one cell may make of it
 _OF_ALL = 4.0  # times what entered: what all rows of a sketched value may make of it
 _USUAL = 4.0  # times what cells of its kind usually make of it
+_LASTING = 4.0  # times what rounding explains around a cell: as far apart as that is passed on
+_DILUTED = 8.0  # by so much what is added to it may shorten an error that is passed on
+_MANY_SUMS = 8  # of a sketch; of fewer, that of a row may be near 0 by chance: all rows count
 _ALIKE = 3  # others of a kind, from which on what is usual is known
 _WORST = 5
 _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
@@ -42,6 +45,7 @@ class Way:
         self._stages: dict[Name, Stage] = {}
         self._shown = shown
         self._before = np.zeros(tokens)
+        self._few = False  # whether distances are estimated from few sums of a sketch
         self._inputs: dict[tuple[str, int], np.ndarray] = {}
         self._begun: dict[tuple[str, int], np.ndarray] = {}
         self._born: dict[Name, np.ndarray] = {}
@@ -67,6 +71,9 @@ class Way:
             self._inputs[cell] = apart if known is None else np.maximum(known, apart)
         else:
             entered = (self._before if known is None else known)[at]
+        self._few |= 0 < value.distances.sampled < _MANY_SUMS
+        if self._few:
+            entered = np.maximum(entered, _root_mean_square(entered))
         limits = allowed + _GROWTH * entered
         born = ~(relative <= limits)
         if value.distances.sampled and not self._is_apart(relative, entered, allowed):
@@ -141,8 +148,12 @@ class Way:
         returned = [other for other in around if other.io == "output"]
         rows, limits = self._born[name], self._limits[name]
         for other in (*uses, *returned):
-            most = np.maximum(limits, _GROWTH * self._stages[other].allowed)
-            still = ~(self._apart[other][rows] <= most)
+            apart = self._apart[other][rows].astype(np.float32)
+            least = np.minimum(
+                _LASTING * self._stages[other].allowed,
+                self._apart[name][rows].astype(np.float32) / _DILUTED,
+            )
+            still = ~(apart <= np.maximum(limits, least))
             rows, limits = rows[still], limits[still]
         return bool(len(rows))
 

@@ -25,22 +25,24 @@ def first_parted(walk: Walk) -> tuple[Name, Stage] | None:
 
 
 def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
-    """Return the first value that is further apart than the roundings of all cells before it."""
-    cells = 0
-    for name, stage in walk.stages.items():
-        cells += stage.io == "output"
-        most = _GRADUAL * stage.allowed * math.sqrt(max(1, cells))
-        if stage.io == "output" and stage.apart > most and stage.lasting:
-            return name, stage
-    return None
+    """Return the first value that is further apart than the roundings of all cells before it.
+
+    Only where the last value is, too: what is apart before may have come together again.
+    """
+    outputs = [(name, stage) for name, stage in walk.stages.items() if stage.io == "output"]
+    beyond = [
+        (name, stage)
+        for cells, (name, stage) in enumerate(outputs, start=1)
+        if stage.apart > _GRADUAL * stage.allowed * math.sqrt(cells) and stage.lasting
+    ]
+    return beyond[0] if beyond and beyond[-1] == outputs[-1] else None
 
 
 def blame(
     walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
 ) -> tuple[Cause, list[Message]]:
     """Return what is to blame for the value at which both part, and why."""
-    guilty = [w for w in weights if _is_in(w, name.cell)]
-    if name.io == "output" and guilty:
+    if guilty := [weight for weight in weights if _may_make(walk, weight, name)]:
         return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
     if (drift := position_drift(walk)) is not None:
         return Cause.INPUT, [drift]
@@ -55,8 +57,12 @@ def blame(
     if unseen := [str(other) for other, _ in walk.not_compared if _is_given(other, around)]:
         said.append(message("mismatch.unseen", cell=around, values=unseen))
     if name.io == "input":
+        if unread := [str(n) for n, _ in walk.not_compared if _is_returned_in(n, around)]:
+            said.append(message("mismatch.unread", values=unread))
         return Cause.INPUT, [message("mismatch.handed_on", cell=name.cell, around=around), *said]
-    return Cause.COMPUTATION, [message("mismatch.computation", cell=name.cell), *said]
+    given = any(_is_given(other, name.cell) for other in walk.stages)
+    code = "mismatch.computation" if given else "mismatch.returned"
+    return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
 
 
 def weights_alone(weights: Sequence[Weight]) -> Message:
@@ -85,6 +91,20 @@ def position_drift(walk: Walk) -> Message | None:
                 where = {"sample": sequence, "position": position, "call": number}
                 return message("mismatch.positions", given=given, right=right, **where)
     return None
+
+
+def _may_make(walk: Walk, weight: Weight, name: Name) -> bool:
+    """Return whether a parameter may be why a value is apart.
+
+    It is inside the cell that returns it; or what is handed to a cell may be made of what the
+    parameter's cell returned beside it, which was not compared.
+    """
+    if name.io == "output":
+        return _is_in(weight, name.cell)
+    cells = {cell_of(of) for of in (weight.rollout, *weight.training)}
+    around = _around(walk, name)
+    unseen = not any(n.cell in cells and n.io == "output" for n in walk.stages)
+    return unseen and any(cell.rpartition(".")[0] in (around, "") for cell in cells)
 
 
 def _is_in(weight: Weight, cell: str) -> bool:
@@ -127,6 +147,28 @@ def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
 
 def _is_given(name: Name, cell: str) -> bool:
     return name.io == "input" and name.cell == cell
+
+
+def _is_returned_in(name: Name, around: str) -> bool:
+    return name.io == "output" and (name.cell.rpartition(".")[0] or "root") == around
+
+
+def other_tokens(walk: Walk) -> Message | None:
+    """Say which sequence of the rollout goes on otherwise in the training; None if none does."""
+    partners, common = walk.matched.sequences, walk.matched.common
+    mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
+    unlike = []
+    for sample, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
+        if partner >= 0 and at < min(len(mine[sample]), len(theirs[partner])):
+            unlike.append((sample, at, int(mine[sample][at]), int(theirs[partner][at])))
+    if not unlike:
+        return None
+    sample, position, rollout, training = unlike[0]
+    return message(
+        "mismatch.other_tokens",
+        **{"sample": sample, "position": position, "rollout": rollout, "training": training},
+        **{"count": len(unlike), "of": len(mine)},
+    )
 
 
 def _around(walk: Walk, name: Name) -> str:

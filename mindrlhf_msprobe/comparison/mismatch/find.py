@@ -9,7 +9,12 @@ from pathlib import Path
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.conclude import blame, first_parted, weights_alone
+from mindrlhf_msprobe.comparison.mismatch.conclude import (
+    blame,
+    first_parted,
+    other_tokens,
+    weights_alone,
+)
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_side
@@ -132,10 +137,16 @@ def _one(
         rows=walk.matched.rows,
         tokens=int((walk.tokens.sequence >= 0).sum()),
         not_compared=tuple((str(name), why) for name, why in walk.not_compared),
-        notes=(*walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes),
+        notes=_notes(walk, sampled, said),
         token_map=token_map(walk),
         log_probs=sampled.log_probs,
     )
+
+
+def _notes(walk: Walk, sampled: Sampled, said: Messages) -> Messages:
+    other = other_tokens(walk)
+    own = () if other is None or other in said else (other,)
+    return (*own, *walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes)
 
 
 #: What a step says: the status, and where they part the cause, the first value, and why.
@@ -154,18 +165,24 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)
     if sampled.is_apart(walk):
-        return Agreement.PARTED, Cause.SAMPLING, None, (sampled.why(walk),)
+        why, other = sampled.why(walk), other_tokens(walk)
+        if other is not None and why.code != "mismatch.temperature":
+            return Agreement.PARTED, Cause.INPUT, None, (other,)
+        return Agreement.PARTED, Cause.SAMPLING, None, (why,)
     same = not any(stage.unequal for stage in walk.stages.values())
     return (Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING), None, None, ()
 
 
 def _no_rows(walk: Walk) -> Message:
-    """Say with what the sequences of both begin, as none begin alike."""
+    """Say with what the sequences of both begin, as none begin alike; or that there are none."""
+    for side in (walk.rollout, walk.training):
+        if not side.tokens.sequences:
+            return message("mismatch.no_sequences", phase=side.phase)
     shown = [
         [sequence[:8].tolist() for sequence in side.tokens.sequences[:1]]
         for side in (walk.rollout, walk.training)
     ]
-    a, b = (str(one[0]) if one else "nothing" for one in shown)
+    a, b = (str(one[0]) for one in shown)
     return message("mismatch.no_common_tokens", rollout=a, training=b)
 
 

@@ -235,6 +235,10 @@ def _valid(inputs: CallInputs) -> np.ndarray | None:
     fits_left = bool(((positions == np.cumsum(left, axis=1) - 1) | ~left).all())
     if fits_left and fits_right:
         return None
+    if not (fits_left or fits_right):  # counted from another number than 0
+        first = np.take_along_axis(positions, left.argmax(axis=1)[:, None], axis=1)
+        fits_left = bool(((positions - first == np.cumsum(left, axis=1) - 1) | ~left).all())
+        fits_left &= not ((positions - positions[:, :1] == columns) | ~right).all()
     return left if fits_left else right
 
 

@@ -59,6 +59,11 @@ TEXTS = {
     "gradual": (
         "no single cell makes more than rounding explains, but at {cell} all of them together do"
     ),
+    "returned": "{cell} returns something else; nothing of what it was given could be compared",
+    "no_sequences": (
+        "{phase}: of no token it is known which ones stand before it. Record its first call, "
+        "which is given the prompts (token_range_start: 0)"
+    ),
     "computation": "what {cell} was given agrees, and what it returns does not",
     "handed_on": (
         "every cell before {cell} agrees, and what it is given does not: it is made by the code "
@@ -69,6 +74,15 @@ TEXTS = {
     "unseen": lambda cell, values: (
         f"not compared of what {cell} was given: {some(values[:4], len(values) - 4)}. A mask, or "
         f"what else it is, may differ"
+    ),
+    "unread": lambda values: (
+        f"not compared of what its cells returned: {some(values[:4], len(values) - 4)}. It may be "
+        f"there"
+    ),
+    "other_tokens": (
+        "{count} of {of} sequences of the rollout go on otherwise in the training: that of sample "
+        "{sample} has token {rollout} at position {position}, the nearest one of the training "
+        "{training}; from there on no rows of them can be compared"
     ),
     "temperature": (
         "the logits agree; the rollout's log-probabilities are those of temperature {rollout:g}, "

@@ -50,6 +50,11 @@ TEXTS = {
         "推理侧以 {rollout} 计算 {cell}，训练侧以 {training} 计算；差异与较低精度的舍入相当"
     ),
     "gradual": "没有单个 Cell 超出舍入误差，但到 {cell} 为止的累积已超出",
+    "returned": "{cell} 的输出不同；其输入均无法比对",
+    "no_sequences": (
+        "{phase}：无法得知任何 token 之前的 token。"
+        "请采集输入 prompt 的首次调用（token_range_start: 0）"
+    ),
     "computation": "{cell} 的输入一致，输出不一致",
     "handed_on": (
         "{cell} 之前的各 Cell 均一致，而它的输入不一致：该输入由 {around} 中各 Cell 之间的代码产生"
@@ -58,6 +63,14 @@ TEXTS = {
     "shifted": _shifted,
     "unseen": lambda cell, values: (
         f"{cell} 的输入中未比对的有：{some(values[:4], len(values) - 4)}。其中可能有不同的掩码等"
+    ),
+    "unread": lambda values: (
+        f"其内部 cell 的输出中未比对的有：{some(values[:4], len(values) - 4)}。差异可能出在那里"
+    ),
+    "other_tokens": (
+        "推理侧 {of} 条序列中有 {count} 条的后续 token 与训练侧不同："
+        "样本 {sample} 的位置 {position} 为 token {rollout}，"
+        "训练侧最接近的序列为 {training}；此后的行无法比对"
     ),
     "temperature": (
         "logits 一致；推理侧的 log-prob 对应温度 {rollout:g}，训练侧对应 {training:g}"

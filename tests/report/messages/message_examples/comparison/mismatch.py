@@ -20,6 +20,12 @@ EXAMPLES = {
     ],
     "shifted": [{"by": by} for by in (1, -2)],
     "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
+    "returned": [{"cell": "freqs_mgr"}],
+    "no_sequences": [{"phase": "actor_generate_sequences"}],
+    "unread": [{"values": ["a"] * count} for count in (1, 6)],
+    "other_tokens": [
+        {"sample": 1, "position": 4, "rollout": 5, "training": 6, "count": 2, "of": 8}
+    ],
     "temperature": [{"rollout": 0.7, "training": 1.0, "mean": 0.1}],
     "sampling": [{"mean": 0.1}],
     "fused_form": [{"path": "m.yaml", "source": "qkv", "target": "3"}],
