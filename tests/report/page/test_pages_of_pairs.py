@@ -150,6 +150,14 @@ def test_a_row_leads_to_its_record(opened):
     assert opened.values("[data-open-record]", "data-open-record") == [name]
 
 
+def test_rows_of_key_data_are_called_what_they_are(ranks):
+    """Also `values`, which every list of JavaScript has."""
+    ranks.go("view=records&q=values&io=data")
+    assert ranks.texts("#records tr[data-record] [data-column=phase]") == ["values"]
+    ranks.click("#records tr[data-record] a")
+    assert ranks.values("[data-open-record]", "data-open-record") == ["values"]
+
+
 def test_every_link_of_the_page_leads_somewhere(opened):
     """Each opens a view in which there is something."""
     links = set()

@@ -25,9 +25,9 @@
     for (const { phase, entries } of block.phases)
       for (const entry of entries)
         for (const record of entry.r)
-          add(record, { phase: R.head.phases[phase] || phase, entry: entry.n });
+          add(record, { phase, entry: entry.n });
     for (const { key, micro_step: micro, r } of block.keys)
-      for (const record of r) add(record, { key: R.head.keys[key] || key, micro_step: micro });
+      for (const record of r) add(record, { key, micro_step: micro });
     return rows;
   }
 

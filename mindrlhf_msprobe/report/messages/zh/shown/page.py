@@ -125,7 +125,7 @@ TEXTS: dict[str, str] = {
     "state_different": "不一致",
     "state_missing": "一侧缺失",
     "state_error": "错误",
-    "state_warning": "警告",
+    "state_warning": "告警",
     "state_note": "提示",
     "state_healthy": "健康",
     "state_plain": "已采集",
