@@ -163,7 +163,7 @@ class Source:
             return Rows(*rows_of(record.array(), layout, call))
         shape = record.leaf.shape or ()
         made = record.sketch() if record.leaf.sketch is not None else sketch_of(record.array())
-        if not made.block:
+        if not (made.block and made.sums.size):
             raise Unfit(message("mismatch.no_sums"))
         values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
         prints, _ = rows_of(made.fingerprints.reshape(*shape[:-1], 1), layout, call)

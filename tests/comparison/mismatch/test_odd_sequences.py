@@ -348,3 +348,17 @@ def test_a_mapping_renames_cells_of_the_rollout(healthy, tmp_path, capsys):
     assert main(["mismatch", str(tmp_path / "none")]) == 2
     assert main(["mismatch", "a", "b", "c"]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_calls_of_no_tokens_are_not_compared(tmp_path):
+    """A journal may say that a call was given none; the others are compared."""
+    run = recorded(tmp_path / "run", 3, task="sketch", response_length=2, batch_size=4)
+    (path,) = run.glob("actor_generate_sequences/**/records.jsonl")
+    text = path.read_text(encoding="utf-8")
+    assert "[4, 1, 32]" in text
+    path.write_text(text.replace("[4, 1", "[4, 0"), encoding="utf-8")
+    for ids in path.parent.rglob("*RolloutNetwork*1*input.0.npy"):
+        np.save(ids, np.zeros((4, 0), np.int32))
+    one = find_mismatch(run).found[0]
+    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.rows == 4 * 4
