@@ -21,9 +21,11 @@ from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_sid
 from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
+from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
+from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 #: The phases that are compared where none are named: rollout, training.
@@ -144,9 +146,14 @@ def _one(
 
 
 def _notes(walk: Walk, sampled: Sampled, said: Messages) -> Messages:
+    """Return what was noticed about the tokens of both sides, but for what was said already."""
     other = other_tokens(walk)
-    own = () if other is None or other in said else (other,)
-    return (*own, *walk.rollout.tokens.notes, *walk.training.tokens.notes, *sampled.notes)
+    found = [] if other is None else [other]
+    for side in (walk.rollout, walk.training):
+        saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
+        unlike = unlike_saved(saves, side.tokens.sequences)
+        found += [*side.tokens.notes, *([] if unlike is None else [unlike])]
+    return tuple(note for note in dict.fromkeys((*found, *sampled.notes)) if note not in said)
 
 
 #: What a step says: the status, and where they part the cause, the first value, and why.

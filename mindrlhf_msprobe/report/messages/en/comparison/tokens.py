@@ -21,6 +21,11 @@ TEXTS = {
         "{entry}: its lengths and positions do not say on which side its samples are padded: its "
         "rows are left out. Give it a mask, or other positions for the padding"
     ),
+    "unlike_saved": (
+        "{missing} of {rows} rows of prompts and responses that were saved as token ids, among "
+        "them of {key}, stand in no sequence that the network was given: what was taken for token ids "
+        "may be something else (phase.tokens says which they are)"
+    ),
     "gap": (
         "{entry} was given a token at position {given} of a sequence of which {have} tokens were "
         "seen: its rows are left out. Record the phase from its first call on (token_range_start: "

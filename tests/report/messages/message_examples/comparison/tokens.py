@@ -8,5 +8,6 @@ EXAMPLES = {
     "too_many": [{"count": 2, "most": 1}],
     "unknown_samples": [{"entry": ENTRY, "count": 5}],
     "padding": [{"entry": ENTRY}],
+    "unlike_saved": [{"key": "responses", "missing": 3, "rows": 4}],
     "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
 }
