@@ -582,17 +582,13 @@ class PhaseContext:
         Raises:
             UsageError: the shapes do not fit.
         """
-        shapes = [getattr(value, "shape", None) for value in (ids, lengths, positions)]
-        whole, counts, places = (None if shape is None else tuple(shape) for shape in shapes)
-        fits = whole is not None and len(whole) in (1, 2)
-        fits = fits and (positions is None or places == whole)
-        if not fits or (lengths is not None and (counts is None or len(counts) != 1)):
-            given = ", ".join(str(shape) for shape in shapes)
-            raise UsageError.saying("error.tokens_shapes", name=self.name, given=given)
+        given = {"ids": ids, "lengths": lengths, "positions": positions}
+        if not _are_tokens(*map(_shape, given.values())):
+            shapes = ", ".join(str(_shape(value)) for value in given.values())
+            raise UsageError.saying("error.tokens_shapes", name=self.name, given=shapes)
         if self._capture is None:
             return
-        content = {"ids": ids, "lengths": lengths, "positions": positions}
-        content = {name: value for name, value in content.items() if value is not None}
+        content = {name: value for name, value in given.items() if value is not None}
         for phase in self._phases:
             self._recorder.save_key_data(PHASE_TOKENS, {"phase": phase.name, **content})
 
@@ -632,6 +628,22 @@ class PhaseContext:
                 return function(*args, **kwargs)
 
         return in_phase  # type: ignore[return-value]
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    shape = getattr(value, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def _are_tokens(
+    ids: tuple[int, ...] | None,
+    lengths: tuple[int, ...] | None,
+    positions: tuple[int, ...] | None,
+) -> bool:
+    """Return whether the shapes of token ids, lengths and positions fit each other."""
+    if ids is None or len(ids) not in (1, 2):
+        return False
+    return positions in (None, ids) and (lengths is None or len(lengths) == 1)
 
 
 class NoPhase:

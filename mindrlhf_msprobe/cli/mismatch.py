@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
 from mindrlhf_msprobe.cli.options import collect_rarely
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.errors import UsageError
 
 
 def add_parser(commands: Commands) -> None:
@@ -29,33 +33,19 @@ def _mismatch(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
-    from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
     from mindrlhf_msprobe.mismatch import Agreement
     from mindrlhf_msprobe.report.console.mismatch import render
     from mindrlhf_msprobe.report.tables.mismatch import write_mismatch
 
-    runs = arguments.runs
-    if len(runs) > 2:
-        raise UsageError.saying("mismatch.one_or_two_runs", runs=", ".join(runs))
-    if "" in runs:
-        raise UsageError.saying("cli.empty_path_of_a_run")
-    steps = [_step(text) for given in arguments.step for text in given.split(",")]
-    phases = PHASES
-    if arguments.phases is not None:
-        rollout, _, training = (part.strip() for part in arguments.phases.partition(","))
-        if not (rollout and training) or "," in training:
-            expected = message("cli.two_names")
-            given = repr(arguments.phases)
-            raise UsageError.saying("cli.option", option="--phases", value=given, expected=expected)
-        phases = rollout, training
+    runs = _runs(arguments)
     if arguments.html is not None:
         check_page(arguments.html, runs)
     found = find_mismatch(
         runs[0],
         runs[1] if len(runs) == 2 else None,
-        steps=steps or None,
-        phases=phases,
+        steps=_steps(arguments),
+        phases=_phases(arguments),
         mapping=arguments.mapping,
         tokenizer=arguments.tokenizer,
     )
@@ -73,10 +63,53 @@ def _mismatch(arguments: argparse.Namespace) -> int:
     return answer("\n".join([render(found), *written]), code)
 
 
-def _step(text: str) -> int:
+def _runs(arguments: argparse.Namespace) -> list[str]:
+    """Return the paths of one run or of two.
+
+    Raises:
+        UsageError: there are more, or one is empty.
+    """
     from mindrlhf_msprobe.errors import UsageError
 
-    if not re.fullmatch("[0-9]{1,9}", text.strip()):
-        expected = message("mismatch.a_step")
-        raise UsageError.saying("cli.option", option="--step", value=repr(text), expected=expected)
-    return int(text)
+    runs: list[str] = arguments.runs
+    if len(runs) > 2:
+        raise UsageError.saying("mismatch.one_or_two_runs", runs=", ".join(runs))
+    if "" in runs:
+        raise UsageError.saying("cli.empty_path_of_a_run")
+    return runs
+
+
+def _phases(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Return the phases of rollout and training.
+
+    Raises:
+        UsageError: they are not two names.
+    """
+    from mindrlhf_msprobe.comparison.mismatch.find import PHASES
+
+    if arguments.phases is None:
+        return PHASES
+    rollout, _, training = (part.strip() for part in arguments.phases.partition(","))
+    if not (rollout and training) or "," in training:
+        raise _unexpected("--phases", arguments.phases, "cli.two_names")
+    return rollout, training
+
+
+def _steps(arguments: argparse.Namespace) -> list[int] | None:
+    """Return the numbers of steps that were asked for; None: all.
+
+    Raises:
+        UsageError: one is no number.
+    """
+    texts = [text.strip() for given in arguments.step for text in given.split(",")]
+    for text in texts:
+        if not re.fullmatch("[0-9]{1,9}", text):
+            raise _unexpected("--step", text, "mismatch.a_step")
+    return [*map(int, texts)] or None
+
+
+def _unexpected(option: str, value: str, expected: str) -> UsageError:
+    from mindrlhf_msprobe.errors import UsageError
+
+    wanted = message(expected)
+    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

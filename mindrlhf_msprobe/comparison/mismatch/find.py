@@ -17,10 +17,10 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
 )
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
-from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters, read_side
+from mindrlhf_msprobe.comparison.mismatch.sides import read_side
+from mindrlhf_msprobe.comparison.mismatch.since import unlike_weights
 from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
 from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -121,7 +121,7 @@ def _one(
             return Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,))
     walk = Walk(sides[0], sides[1], mapping, decode)
     sampled = Sampled(runs, step, rank)
-    weights = _unlike_weights(walk, runs, phases)
+    weights = unlike_weights(walk, runs, phases)
     status, cause, first, said = _conclusion(walk, weights, sampled)
     return Mismatch(
         step,
@@ -191,38 +191,3 @@ def _no_rows(walk: Walk) -> Message:
     ]
     a, b = (str(one[0]) for one in shown)
     return message("mismatch.no_common_tokens", rollout=a, training=b)
-
-
-def _unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:
-    """Return the parameters that differ: since when, and whose they still are."""
-    unlike = walk.weights.unequal
-    if not unlike:
-        return []
-    side = walk.rollout
-    since = {pair.rollout: side.step for pair in unlike}
-    stale: dict[str, int] = {}
-    open_pairs = {pair.rollout for pair in unlike}
-    earlier = sorted(
-        {s for run, phase in zip(runs, phases) for s in run.steps if s < side.step}, reverse=True
-    )
-    for step in earlier:
-        places = [phase in run.phases_at(step, side.rank) for run, phase in zip(runs, phases)]
-        if not all(places):
-            break
-        then = read_parameters(runs[1], phases[1], step, side.rank)
-        old = read_parameters(runs[0], phases[0], step, side.rank)
-        for pair in compare_weights(side.parameters, then, walk.names, walk.fused_rules).pairs:
-            if pair.equal and pair.rollout in since:
-                stale.setdefault(pair.rollout, step)
-        differed = {
-            p.rollout for p in compare_weights(old, then, walk.names, walk.fused_rules).unequal
-        }
-        open_pairs &= differed
-        since |= dict.fromkeys(open_pairs, step)
-        if not open_pairs and len(stale) == len(unlike):
-            break
-    return [_weight(pair, since[pair.rollout], stale.get(pair.rollout)) for pair in unlike]
-
-
-def _weight(pair: WeightPair, since: int, stale: int | None) -> Weight:
-    return Weight(pair.rollout, pair.training, pair.relative, pair.dtypes, since, stale)

@@ -69,22 +69,29 @@ def find_fused(
         rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
     found: dict[str, Fused] = {}
-    matrices = ((cell_of(name), record.leaf.shape or ()) for name, record in training.items())
-    sizes = {cell: shape[0] for cell, shape in matrices if len(shape) == 2}
-    left = {n: record for n, record in rollout.items() if len(record.leaf.shape or ()) == 2}
+    left = {name: record for name, record in rollout.items() if _rows_of(record)}
     for transposed in (False, True):
         found |= _by_values(left, training, transposed)
         left = {name: record for name, record in left.items() if cell_of(name) not in found}
+    sizes = {cell_of(name): rows for name, record in training.items() if (rows := _rows_of(record))}
     for name, record in left.items():
-        cell = cell_of(name)
-        fused = (
-            _by_rule(cell, rules, sizes)
-            or _as_elsewhere(cell, found.values())
-            or _by_name(cell, sizes)
-        )
+        fused = _by_names(cell_of(name), rules, found.values(), sizes)
         if fused is not None and _fits(fused, record, sizes):
-            found[cell] = fused
+            found[fused.cell] = fused
     return found
+
+
+def _rows_of(record: Record) -> int:
+    """Return the number of rows of a matrix; 0 of what is none."""
+    shape = record.leaf.shape or ()
+    return shape[0] if len(shape) == 2 else 0
+
+
+def _by_names(
+    cell: str, rules: Sequence[FusedRule], known: Iterable[Fused], sizes: Mapping[str, int]
+) -> Fused | None:
+    """Return what a user, other layers or usual names say of a cell, in this order."""
+    return _by_rule(cell, rules, sizes) or _as_elsewhere(cell, known) or _by_preset(cell, sizes)
 
 
 def _by_rule(cell: str, rules: Sequence[FusedRule], sizes: Mapping[str, int]) -> Fused | None:
@@ -191,7 +198,7 @@ def _with_numbers(cell: str, numbers: Iterable[str]) -> str:
     return _NUMBER.sub(lambda _: next(left), cell)
 
 
-def _by_name(cell: str, sizes: Mapping[str, int]) -> Fused | None:
+def _by_preset(cell: str, sizes: Mapping[str, int]) -> Fused | None:
     """Return what a preset says of a cell: its parts one behind the other."""
     around, _, own = cell.rpartition(".")
     for names, each in PRESETS:

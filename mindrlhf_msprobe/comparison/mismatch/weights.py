@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -77,23 +77,22 @@ def compare_weights(
     """
     common_a = _common(rollout, names.common_a)
     common_b = _common(training, names.common_b)
-    both = [name for name in common_a if name in common_b and _same_shape(common_a, common_b, name)]
-    left_a = {name: common_a[name] for name in common_a if name not in both}
-    left_b = {name: common_b[name] for name in common_b if name not in both}
+    both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
+    left_a, left_b = _without(common_a, both), _without(common_b, both)
     fused = find_fused(left_a, left_b, rules)
     pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
-    used: set[str] = set()
-    for name, record in left_a.items():
-        if (of := fused.get(cell_of(name))) is not None:
-            own = name.rpartition(".")[2]
-            parts = tuple(f"{part}.{own}" for part in of.parts)
-            used |= {name, *parts}
-            pairs.append(_fused_pair(name, record, of, left_b))
-    alone = (
-        tuple(name for name in left_a if name not in used),
-        tuple(name for name in left_b if name not in used),
-    )
-    return Weights(tuple(pairs), fused, alone)
+    joined = [
+        _fused_pair(name, record, fused[cell_of(name)], left_b)
+        for name, record in left_a.items()
+        if cell_of(name) in fused
+    ]
+    used = {name for pair in joined for name in (pair.rollout, *pair.training)}
+    alone = (tuple(_without(left_a, used)), tuple(_without(left_b, used)))
+    return Weights((*pairs, *joined), fused, alone)
+
+
+def _without(records: Mapping[str, Record], names: Collection[str]) -> dict[str, Record]:
+    return {name: record for name, record in records.items() if name not in names}
 
 
 def _common(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -146,11 +147,7 @@ def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) ->
     """Return an input in the form `CallInputs` has it; None if its shape says something else."""
     batch, width = shape
     if kind == "positions":
-        if value.size == batch * width:
-            return value.reshape(shape)
-        if value.size == width:  # the same for all samples
-            return np.broadcast_to(value.reshape(1, -1), shape)
-        return None
+        return _positions(value, shape)
     if kind == "mask":
         fits = value.ndim == 2 and len(value) == batch and value.shape[1] >= width and not flat
         return value != 0 if fits else None
@@ -158,11 +155,26 @@ def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) ->
         return value[:, 0].copy() if value.ndim == 2 and value.shape[1] else None
     value = value.reshape(-1)
     if kind == "ends":
-        value = value[1:] if value.size > 1 and value[0] == 0 else value
-        rising = value.size > 0 and value[0] > 0 and bool(np.all(np.diff(value) > 0))
-        packed = batch == 1 and rising and value[-1] <= width
-        return value if packed else None
+        return _ends(value, width) if batch == 1 else None
     return value if value.size == batch or (batch == 1 and value.size >= 1) else None
+
+
+def _positions(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return positions in the shape of the ids; those of one row are those of all samples."""
+    if value.size == math.prod(shape):
+        return value.reshape(shape)
+    return np.broadcast_to(value.reshape(1, -1), shape) if value.size == shape[1] else None
+
+
+def _ends(value: np.ndarray, width: int) -> np.ndarray | None:
+    """Return where the samples of a packed row end, from lengths that are added up; None of others.
+
+    Some begin with 0, the start of the first sample.
+    """
+    ends = value[1:] if value.size > 1 and value[0] == 0 else value
+    if not ends.size or ends[0] <= 0 or ends[-1] > width:
+        return None
+    return ends if bool(np.all(np.diff(ends) > 0)) else None
 
 
 def _kind(record: Record) -> str | None:

@@ -7,7 +7,7 @@ fits several, the shapes of the same value in other calls decide; where they do 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 import numpy as np
@@ -31,30 +31,33 @@ Shape = tuple[int, ...]
 
 def layouts_of(shape: Shape, batch: int, width: int) -> set[Layout]:
     """Return the layouts that a shape fits; those that are one and the same are named once."""
-    found: set[Layout] = set()
-    if not shape:
-        return found
-    tokens = batch * width
-    if shape[:2] == (batch, width):
-        found.add(Layout.BATCH_FIRST)
-    if shape[0] == tokens and len(shape) in (2, 3) and not _is_same(found, batch, width):
-        found.add(Layout.TOKENS)
-    if shape[:2] == (width, batch) and 1 not in (batch, width):
-        found.add(Layout.SEQUENCE_FIRST)
-    # A last axis as long as the sequence may be that of keys, whose columns are no features.
-    if len(shape) == 4 and (shape[0], shape[2]) == (batch, width) and shape[3] != width:
-        found.add(Layout.HEADS)
-    if len(shape) == 2 and shape[0] == batch and width > 1:
-        found.add(Layout.SAMPLES)
-    leading = shape.index(width) if width in shape else len(shape)
-    if batch > 1 and width > 1 and len(shape) - leading == 2 and set(shape[:leading]) <= {1}:
-        found.add(Layout.POSITIONS)
+    found = {layout for layout, fits in _FITS.items() if shape and fits(shape, batch, width)}
+    if Layout.BATCH_FIRST in found and 1 in (batch, width):
+        found.discard(Layout.TOKENS)
     return found
 
 
-def _is_same(found: set[Layout], batch: int, width: int) -> bool:
-    """Return whether [tokens, …] says what [batch, sequence, …] says already."""
-    return bool(found) and 1 in (batch, width)
+def _is_heads(shape: Shape, batch: int, width: int) -> bool:
+    # A last axis as long as the sequence may be that of keys, whose columns are no features.
+    return len(shape) == 4 and (shape[0], shape[2]) == (batch, width) and shape[3] != width
+
+
+def _is_positions(shape: Shape, batch: int, width: int) -> bool:
+    leading = shape.index(width) if width in shape else len(shape)
+    alone = len(shape) - leading == 2 and set(shape[:leading]) <= {1}
+    return alone and batch > 1 and width > 1
+
+
+_FITS: dict[Layout, Callable[[Shape, int, int], bool]] = {
+    Layout.BATCH_FIRST: lambda shape, batch, width: shape[:2] == (batch, width),
+    Layout.TOKENS: lambda shape, batch, width: shape[0] == batch * width and len(shape) in (2, 3),
+    Layout.SEQUENCE_FIRST: lambda shape, batch, width: (
+        shape[:2] == (width, batch) and 1 not in (batch, width)
+    ),
+    Layout.HEADS: _is_heads,
+    Layout.SAMPLES: lambda shape, batch, width: len(shape) == 2 and shape[0] == batch and width > 1,
+    Layout.POSITIONS: _is_positions,
+}
 
 
 def only_layout(seen: Iterable[tuple[Shape, int, int]]) -> dict[tuple[Shape, int, int], Layout]:

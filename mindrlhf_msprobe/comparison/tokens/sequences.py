@@ -164,31 +164,37 @@ class _Builder:
         """
         slot = self._slots.get(key)
         if slot is None:
-            if start and (one_each or entry.call > 0):
-                self._unknown(entry, start, 0)
-                return None
-            return self._begin(key, [], tokens, shift=start or 0), 0
+            missed = start and (one_each or entry.call > 0)
+            return self._gap(entry, start, 0) if missed else self._anew(key, tokens, start)
         if start is None and not one_each:
-            return self._begin(key, [], tokens, shift=0), 0
+            return self._anew(key, tokens, start)
         have = len(slot.tokens)
         at = have if start is None else start - slot.shift
         if at > have and one_each:  # a wrong position: `given` shows it
             slot.shift += at - have
             at = have
-        if at == have:
-            slot.tokens += tokens
-            return slot.sequence, at
-        if 0 < at < have:
-            if slot.tokens[at : at + len(tokens)] == tokens:
-                return slot.sequence, at
-            return self._begin(key, slot.tokens[:at], tokens, slot.shift), at
-        if at <= 0 or entry.call == 0:
-            return self._begin(key, [], tokens, shift=start or 0), 0
-        self._unknown(entry, start or 0, have)
-        return None
+        if at > have and entry.call > 0:
+            return self._gap(entry, start, have)
+        if not 0 < at <= have:
+            return self._anew(key, tokens, start)
+        return self._go_on(key, slot, at, tokens), at
 
-    def _unknown(self, entry: Entry, start: int, have: int) -> None:
-        self._note(message("tokens.gap", entry=entry.name, given=start, have=have))
+    def _anew(self, key: int, tokens: list[int], start: int | None) -> tuple[int, int]:
+        """Return the sequence that begins with tokens; padding before them may count."""
+        return self._begin(key, [], tokens, shift=start or 0), 0
+
+    def _go_on(self, key: int, slot: _Slot, at: int, tokens: list[int]) -> int:
+        """Return the sequence that goes on with tokens at a place; another one if it has others."""
+        if at == len(slot.tokens):
+            slot.tokens += tokens
+        elif slot.tokens[at : at + len(tokens)] != tokens:
+            return self._begin(key, slot.tokens[:at], tokens, slot.shift)
+        return slot.sequence
+
+    def _gap(self, entry: Entry, start: int | None, have: int) -> tuple[int, int] | None:
+        """Take note of tokens whose place in a sequence is not known; there is none."""
+        self._note(message("tokens.gap", entry=entry.name, given=start or 0, have=have))
+        return None
 
     def _begin(self, key: int, before: list[int], tokens: list[int], shift: int) -> int:
         self._sequences.append([*before, *tokens])

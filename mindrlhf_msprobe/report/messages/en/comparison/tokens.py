@@ -23,8 +23,8 @@ TEXTS = {
     ),
     "unlike_saved": (
         "{missing} of {rows} rows of prompts and responses that were saved as token ids, among "
-        "them of {key}, stand in no sequence that the network was given: what was taken for token ids "
-        "may be something else (phase.tokens says which they are)"
+        "them of {key}, stand in no sequence that the network was given: what was taken for token "
+        "ids may be something else (phase.tokens says which they are)"
     ),
     "gap": (
         "{entry} was given a token at position {given} of a sequence of which {have} tokens were "
