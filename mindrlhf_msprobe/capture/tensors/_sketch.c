@@ -11,6 +11,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define AVX2 __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx512f")))
 #define BEST(function) (__builtin_cpu_supports("avx2") ? function##_avx2 : function)
 #else
 #define BEST(function) function
@@ -192,6 +193,31 @@ AVX2 static inline void scramble_avx2(accumulators_avx2 *acc)
 
 #define ONE_BY_ONE _Pragma("GCC unroll 1") /* unrolled, GCC 12 would spill every register */
 
+#if defined(AVX2)
+typedef struct {
+    __m512i all;
+} accumulators_avx512;
+
+AVX512 static inline void
+accumulate_avx512(accumulators_avx512 *acc, const uint8_t *p, const uint8_t *secret)
+{
+    const __m512i data = _mm512_loadu_si512(p);
+    const __m512i keyed = _mm512_xor_si512(data, _mm512_loadu_si512(secret));
+    const __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
+    const __m512i beside = _mm512_shuffle_epi32(data, (_MM_PERM_ENUM)0x4E);
+    acc->all = _mm512_add_epi64(acc->all, _mm512_add_epi64(product, beside));
+}
+
+AVX512 static inline void scramble_avx512(accumulators_avx512 *acc)
+{
+    const __m512i prime = _mm512_set1_epi32((int)PRIME32_1);
+    __m512i x = _mm512_xor_si512(acc->all, _mm512_srli_epi64(acc->all, 47));
+    x = _mm512_xor_si512(x, _mm512_loadu_si512(SECRET + 128));
+    const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), prime);
+    acc->all = _mm512_add_epi64(_mm512_mul_epu32(x, prime), _mm512_slli_epi64(high, 32));
+}
+#endif
+
 /* The hash of more than 240 bytes. */
 #define LONG_HASH(target, suffix)                                                             \
     target static uint64_t long_hash##suffix(const uint8_t *p, uint64_t size)                 \
@@ -220,12 +246,17 @@ AVX2 static inline void scramble_avx2(accumulators_avx2 *acc)
 LONG_HASH(, )
 #if defined(AVX2)
 LONG_HASH(AVX2, _avx2)
+LONG_HASH(AVX512, _avx512)
 #endif
 
 /* Finds fingerprints [rows] of rows of `size` bytes. */
 void msprobe_row_fingerprints(const uint8_t *x, int64_t rows, int64_t size, uint64_t *out)
 {
-    uint64_t (*const hash)(const uint8_t *, uint64_t) = size <= 240 ? short_hash : BEST(long_hash);
+    uint64_t (*hash)(const uint8_t *, uint64_t) = size <= 240 ? short_hash : BEST(long_hash);
+#if defined(AVX512)
+    if (size > 240 && __builtin_cpu_supports("avx512f"))
+        hash = long_hash_avx512;
+#endif
     for (int64_t row = 0; row < rows; row++, x += size)
         out[row] = hash(x, (uint64_t)size);
 }
