@@ -145,7 +145,7 @@ class Way:
         nearest = max((other.cell for other in around), key=len, default="root")
         inside = [n for n in self._made if n in later and _is_around(nearest, n.cell)]
         uses = [n for n in inside if n.cell != name.cell][-1:]
-        returned = [other for other in around if other.io == "output"]
+        returned = [other for other in around if other.io == "output" and other in later]
         rows, limits = self._born[name], self._limits[name]
         for other in (*uses, *returned):
             apart = self._apart[other][rows].astype(np.float32)
