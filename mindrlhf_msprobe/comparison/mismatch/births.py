@@ -87,10 +87,27 @@ class Way:
             self.of_layers[value.name][at] = relative
         if made and value.name.io == "input":
             self._made.append(value.name)
+        self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
+        if born.any():
+            self._born[value.name] = at[born]
+            self._limits[value.name] = limits[born]
+        if value.name.io == "output" and cell in self._begun:
+            self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
+        np.maximum(self._before, apart, out=self._before)
+
+    def _stage(
+        self,
+        value: Aligned,
+        allowed: float,
+        relative: np.ndarray,
+        entered: np.ndarray,
+        born: np.ndarray,
+    ) -> Stage:
+        """Return the summary of a value's rows."""
         order = np.argsort(-relative, kind="stable")[:_WORST]
-        worst = zip(at[order].tolist(), relative[order].tolist())
+        worst = zip(value.token[order].tolist(), relative[order].tolist())
         name = value.name
-        self._stages[name] = Stage(
+        return Stage(
             *(name.cell, name.io, name.path, name.nth),
             _root_mean_square(entered),
             _root_mean_square(relative),
@@ -102,12 +119,6 @@ class Way:
             value.dtypes,
             tuple(self._shown(row, far) for row, far in worst if far),
         )
-        if born.any():
-            self._born[value.name] = at[born]
-            self._limits[value.name] = limits[born]
-        if value.name.io == "output" and cell in self._begun:
-            self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
-        np.maximum(self._before, apart, out=self._before)
 
     @staticmethod
     def _is_apart(relative: np.ndarray, entered: np.ndarray, allowed: float) -> bool:

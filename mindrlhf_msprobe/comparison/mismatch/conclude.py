@@ -50,19 +50,31 @@ def blame(
         return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
     if not stage.born:
         return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
+    if name.io == "input":
+        around = _around(walk, name)
+        made = message("mismatch.handed_on", cell=name.cell, around=around)
+        return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
+    given = any(_is_given(other, name.cell) for other in walk.stages)
+    code = "mismatch.computation" if given else "mismatch.returned"
+    said = _looked_at(walk, name, stage, name.cell)
+    return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
+
+
+def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Message]:
+    """Return which rows part, whether they are those of other positions, and what was not seen.
+
+    Args:
+        around: the cell whose code or inner cells made the value.
+    """
     said = [_of_rows(walk, name, stage)]
-    around = _around(walk, name) if name.io == "input" else name.cell
     if (by := walk.shift(name)) is not None:
         said.append(message("mismatch.shifted", by=by))
     if unseen := [str(other) for other, _ in walk.not_compared if _is_given(other, around)]:
         said.append(message("mismatch.unseen", cell=around, values=unseen))
-    if name.io == "input":
-        if unread := [str(n) for n, _ in walk.not_compared if _is_returned_in(n, around)]:
-            said.append(message("mismatch.unread", values=unread))
-        return Cause.INPUT, [message("mismatch.handed_on", cell=name.cell, around=around), *said]
-    given = any(_is_given(other, name.cell) for other in walk.stages)
-    code = "mismatch.computation" if given else "mismatch.returned"
-    return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
+    unread = [str(other) for other, _ in walk.not_compared if _is_returned_in(other, around)]
+    if name.io == "input" and unread:
+        said.append(message("mismatch.unread", values=unread))
+    return said
 
 
 def weights_alone(weights: Sequence[Weight]) -> Message:

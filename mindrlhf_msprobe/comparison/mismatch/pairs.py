@@ -19,8 +19,12 @@ from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side, Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenCall
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
+from mindrlhf_msprobe.storage.arrays.npy import (
+    BFLOAT16,
+    ArrayFileError,
+    float32_to_bfloat16_bits,
+)
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, Sketch, sketch_of
 from mindrlhf_msprobe.storage.records import Record
 
 _OPEN = 4  # calls of one value that are kept open
@@ -162,7 +166,7 @@ class Source:
         if not sketched:
             return Rows(*rows_of(record.array(), layout, call))
         shape = record.leaf.shape or ()
-        made = record.sketch() if record.leaf.sketch is not None else sketch_of(record.array())
+        made = record.sketch() if record.leaf.sketch is not None else _sketch_of(record)
         if not (made.block and made.sums.size):
             raise Unfit(message("mismatch.no_sums"))
         values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
@@ -182,6 +186,14 @@ class Source:
         if values.shape[1] != len(order):
             raise Unfit(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
+
+
+def _sketch_of(record: Record) -> Sketch:
+    """Return the sketch of a record whose elements were stored, as recording makes it."""
+    values = record.array()
+    if record.leaf.dtype == BFLOAT16:
+        return sketch_of(float32_to_bfloat16_bits(values), bfloat16=True)
+    return sketch_of(np.ascontiguousarray(values))
 
 
 def value_columns(value: Value) -> int:

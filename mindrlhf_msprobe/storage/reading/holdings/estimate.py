@@ -200,6 +200,24 @@ def free_bytes(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
+def _distinct_leaves(records: Sequence[Record]) -> list[Leaf]:
+    return [*_distinct([record.leaf for record in records])]
+
+
+def _lines_gain(
+    records: Sequence[Record], whole: Sequence[Record], sketched: Sequence[Record]
+) -> int:
+    """Return what lines gain, or lose, by the names of files and the places of sketches.
+
+    Args:
+        records: tensors, as they were recorded.
+        whole, sketched: those that would be stored whole, or as sketches.
+    """
+    named = [record for record in records if record.leaf.data_name is not None]
+    placed = sum(record.leaf.sketch is not None for record in records)
+    return _names_of(whole) - _names_of(named) + _PLACED * (len(sketched) - placed)
+
+
 class _Recording:
     """What a recording as `wanted` of the training that a run recorded would take.
 
@@ -239,30 +257,24 @@ class _Recording:
         kept = len(taken) / max(1, sum(len(entry.records) for entry in entries))
         records = [record for record in taken if record.leaf.is_tensor]
         (directory,) = self._run.directories(step, rank, phase=phase)
-        whole = [record for record in records if self._keeps(WHOLE, record)]
-        sketched = [record for record in records if self._keeps(SKETCH, record)]
+        whole, sketched = (self._kept(what, records) for what in (WHOLE, SKETCH))
         signed = [r for entry in chosen for r in entry.records if self._takes_signs(entry, r)]
-        # What lines gain, or lose, by the names of files and the places of sketches.
-        names = self._signs_listed(signed) + _names_of(whole)
-        names -= _names_of([record for record in records if record.leaf.data_name is not None])
-        names += _PLACED * len(sketched)
-        names -= _PLACED * sum(record.leaf.sketch is not None for record in records)
-        distinct = [*_distinct([record.leaf for record in records])]
-        sizes = [*self._stored_sizes(_distinct([record.leaf for record in whole]))]
+        names = self._signs_listed(signed) + _lines_gain(records, whole, sketched)
+        distinct = _distinct_leaves(records)
+        sizes = [*self._stored_sizes(_distinct_leaves(whole))]
         size = _directories(directory, directory.parent)
         size += self._listing_files(directory, kept, names)
         size += self._stored_files(
             directory, [*whole, *signed], [*sizes, *map(_size_of_signs, signed)]
         )
-        size += self._sketch_file([*_distinct([record.leaf for record in sketched])])
+        size += self._sketch_file(_distinct_leaves(sketched))
         return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
 
-    def _keeps(self, what: str, record: Record) -> bool:
-        """Return whether a tensor would be stored whole, or as a sketch."""
-        task = self._wanted.task
-        if task == "sketch":
-            return kept_of(record.leaf.dtype, record.leaf.shape) == what
-        return task == "tensor" and what == WHOLE
+    def _kept(self, what: str, records: Sequence[Record]) -> list[Record]:
+        """Return the tensors that would be stored whole, or as sketches."""
+        if self._wanted.task == "sketch":
+            return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) == what]
+        return [*records] if self._wanted.task == "tensor" and what == WHOLE else []
 
     def _sketch_file(self, leaves: Sequence[Leaf]) -> int:
         """Return what the sketches of tensors take, which share a file."""
