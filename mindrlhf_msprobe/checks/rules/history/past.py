@@ -42,9 +42,11 @@ class Past:
 
     def compared(self, norms: np.ndarray, deviations: float, factor: float) -> list[Jumped | None]:
         """Return how each of the norms that `take` returned stands to its past if it jumps."""
+        if not norms.size:
+            return []
         logs = np.log10(self._before)
-        middle = np.nanmedian(logs, axis=1, keepdims=True)
-        spread = _DEVIATION * np.nanmedian(np.abs(logs - middle), axis=1) + _FLOOR
+        middle = _medians(logs)[:, None]
+        spread = _DEVIATION * _medians(np.abs(logs - middle)) + _FLOOR
         away = np.abs(np.log10(norms) - middle[:, 0])
         jumps = (away > deviations * spread) & (away > math.log10(factor))
         before = 10 ** middle[:, 0]
@@ -52,6 +54,13 @@ class Past:
             _jumped(float(norm), float(median)) if jumps_ else None
             for norm, median, jumps_ in zip(norms, before, jumps.tolist())
         ]
+
+
+def _medians(rows: np.ndarray) -> np.ndarray:
+    """Return the median of what each row has but NaN, one at least."""
+    ordered, count = np.sort(rows, axis=1), np.count_nonzero(~np.isnan(rows), axis=1)
+    each = np.arange(len(rows))
+    return (ordered[each, (count - 1) // 2] + ordered[each, count // 2]) / 2
 
 
 #: How a norm that jumps stands to its past.
