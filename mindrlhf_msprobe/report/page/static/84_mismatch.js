@@ -173,6 +173,9 @@
   };
   const percent = (value) => `${(100 * partOf(value)).toFixed(1)}%`;
 
+  // A name is cut in its middle: its end tells it from its neighbours.
+  const lettersOfNames = () => Math.max(24, Math.floor((0.53 * parts.growth.clientWidth) / 6.7));
+
   function bar(data, stage, value, strong) {
     const birth = data.births.includes(data.stages.indexOf(stage));
     const isFirst = data.stages[data.first] === stage;
@@ -184,7 +187,7 @@
       })) },
     el("span", { class: "growth-name" },
       birth && el("b", { class: "flag-first", text: "◆ ", title: R.w("born_here") }),
-      R.link(whereOf(data, stage), R.data(stage.name, 90))),
+      R.link(whereOf(data, stage), R.data(stage.name, lettersOfNames()))),
     el("span", { class: "growth-bar" },
       el("i", { class: "growth-fill", style: { width: percent(value) },
         colour: { background: () => R.colourOfDistance(value) } }),
@@ -286,7 +289,8 @@
   function curves(side) {
     const found = curvesOf(side);
     if (!found.length) return null;
-    return el("section", { class: "panel" }, el("h2", { text: R.w("metrics_over_steps") }),
+    return el("section", { class: "panel", id: "mismatch-curves" },
+      el("h2", { text: R.w("metrics_over_steps") }),
       el("div", { class: "cards on-screen" }, found.map(({ name, lines, steps }) => {
         const area = el("div", { class: "chart", "data-chart": name, "data-wait": R.w("reading") });
         const points = lines.flatMap(({ rank, x, y }) => x.map((step, i) => y[i] !== null && {
@@ -403,7 +407,8 @@
   function paper(box) {
     if (map && map.frame.isConnected) parts.map.append(map.onPaper());
     const found = curvesOf(sideNow());
-    if (parts && found.length) R.add(box, [el("div", { class: "on-paper" },
+    const held = box.querySelector("#mismatch-curves");
+    if (held) R.add(held, [el("div", { class: "on-paper" },
       el("div", { class: "paper-cards" }, found.map(({ name, lines }) => el("section",
         { class: "card" }, el("h3", null, R.data(name, 90)),
         R.paperChart({ lines, below: [], crosses: [], marks: [] })))))]);
