@@ -51,11 +51,11 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     run = open_run(path)
+    if all((config := run.config(rank)) and config.task not in _WITH_TOKENS for rank in run.ranks):
+        return message("report.mismatch_no_tokens")
     steps = sorted({s for s, r in run.places if {*PHASES} <= {*run.phases_at(s, r)}})
     if not steps:
         return message("report.mismatch_no_phases", rollout=PHASES[0], training=PHASES[1])
-    if all((config := run.config(rank)) and config.task not in _WITH_TOKENS for rank in run.ranks):
-        return message("report.mismatch_no_tokens")
     last = len(steps) - 1
     some = {steps[round(n * last / (_STEPS - 1))] for n in range(_STEPS)}
     try:

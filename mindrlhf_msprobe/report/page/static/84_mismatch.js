@@ -23,8 +23,10 @@
 
   // -- the conclusion --------------------------------------------------------------------------
 
+  // Of two runs the page holds the rollout's.
   const whereOf = (data, stage) => ({
-    view: "where", step: R.state.step, rank: R.state.rank, phase: data.training, cell: stage.cell,
+    view: "where", step: R.state.step, rank: R.state.rank, cell: stage.cell,
+    phase: R.list(sideNow().runs).length > 1 ? data.rollout : data.training,
   });
 
   function conclusion(data) {
@@ -179,7 +181,9 @@
   function bar(data, stage, value, strong) {
     const birth = data.births.includes(data.stages.indexOf(stage));
     const isFirst = data.stages[data.first] === stage;
-    return el("div", { class: "growth-row" + (isFirst ? " first" : "") + (strong ? " picked" : ""),
+    const passing = stage.born > 0 && !stage.lasting;
+    return el("div", { class: "growth-row" + (isFirst ? " first" : "") + (strong ? " picked" : "") +
+      (passing ? " passing" : ""),
       title: R.isolated(R.w("bar_told", {
         apart: R.num(stage.apart, 4), most: R.num(stage.most, 4), entered: R.num(stage.entered, 4),
         allowed: R.num(stage.allowed, 4), unequal: stage.unequal, rows: stage.rows,
@@ -187,6 +191,7 @@
       })) },
     el("span", { class: "growth-name" },
       birth && el("b", { class: "flag-first", text: "◆ ", title: R.w("born_here") }),
+      passing && el("span", { class: "faint", text: "○ ", title: R.w("does_not_last") }),
       R.link(whereOf(data, stage), R.data(stage.name, lettersOfNames()))),
     el("span", { class: "growth-bar" },
       el("i", { class: "growth-fill", style: { width: percent(value) },
@@ -196,6 +201,7 @@
   }
 
   let outputsOnly = false;
+  /** Draw the bars of all values, at least of those up to where they part. */
   function drawGrowth(data, most) {
     const shown = data.stages.filter((stage, i) => !outputsOnly || stage.io === "output" ||
       data.births.includes(i) || i === data.first);
@@ -204,11 +210,14 @@
       drawGrowth(data, BARS);
     } } });
     input.checked = outputsOnly;
+    most = Math.max(most, shown.indexOf(data.stages[data.first]) + 20);
     const rest = shown.length - most;
     R.clear(parts.growth,
       el("div", { class: "tools" }, el("label", { class: "choice line" }, input, R.w("outputs_only")),
         el("span", { class: "legend" },
           el("span", { class: "sample" }, el("b", { class: "flag-first", text: "◆" }), R.w("born_here")),
+          shown.some((stage) => stage.born > 0 && !stage.lasting) &&
+            el("span", { class: "sample" }, "○ ", R.w("does_not_last")),
           el("span", { class: "sample" }, el("i", { class: "growth-limit sample-limit" }),
             R.w("rounding_explains")))),
       !shown.length && R.missing(R.w("nothing_compared")),
@@ -218,6 +227,9 @@
           { class: "more" })),
       data.stages_left_out > 0 && el("p", { class: "faint",
         text: R.w("stages_left_out", { n: data.stages_left_out }) }));
+    const list = parts.growth.querySelector(".growth");
+    const first = list.querySelector(".first");
+    if (first) list.scrollTop = first.offsetTop - list.offsetTop - list.clientHeight / 3;
   }
 
   // -- tables ----------------------------------------------------------------------------------
@@ -248,13 +260,13 @@
       el("p", { text: different.length ? R.w("weights_differ", {
         n: different.length + left, of: compared,
       }) : compared - many > 0 ? R.w("weights_agree", { n: compared - many }) : R.w("no_weights") }),
-      different.length > 0 && table([R.w("side_rollout"), R.w("side_training"), R.w("apart"),
+      different.length > 0 && el("div", { class: "growth scrolling" }, table([R.w("side_rollout"), R.w("side_training"), R.w("apart"),
         R.w("since_step"), R.w("values_of_step")], different.map((one) => el("tr", null,
         el("td", null, R.data(one.rollout, 90)),
         el("td", null, one.training.slice(0, 6).map((name, i) => [i > 0 && ", ", R.data(name, 90)])),
         el("td", { class: "number", text: R.num(one.relative, 4) }),
         el("td", { class: "number", text: R.num(one.since) }),
-        el("td", { class: "number", text: R.num(one.stale) })))),
+        el("td", { class: "number", text: R.num(one.stale) }))))),
       left > 0 && el("p", { class: "faint", text: R.w("more", { n: left }) }),
       many > 0 && R.fold(R.w("weights_unknown", { n: many }), () => el("ul", null,
         unknown.map((name) => el("li", null, R.data(name, 200)))))];
@@ -369,16 +381,19 @@
       token: el("div", { id: "token" }), growth: el("div") };
     const panel = (key, ...children) => el("section", { class: "panel" },
       el("h2", { text: R.w(key) }), children);
+    const differ = data.weights.different.length > 0;
     R.clear(box, sides(side), conclusion(data),
       side.runs.length > 1 && el("p", { class: "faint" }, R.w("side_training"), ": ",
         R.long(side.runs[1], 120)),
       el("div", { class: "where" },
         panel("token_map", parts.legend, parts.map, parts.token),
         panel("how_it_grows", parts.growth)),
-      el("div", { class: "cards" }, panel("worst_tokens", worst(data)),
-        panel("weights", weights(data)), panel("metrics", metrics(data))),
-      curves(side),
-      panel("gap_texts", texts(data, TEXTS)),
+      differ && panel("weights", weights(data)),
+      el("div", { class: "cards" },
+        el("div", { class: "view" }, panel("worst_tokens", worst(data)),
+          !differ && panel("weights", weights(data))),
+        panel("metrics", metrics(data))),
+      panel("gap_texts", texts(data, TEXTS)), curves(side),
       data.not_compared.length > 0 && R.fold(R.w("mismatch_not_compared", {
         n: data.not_compared_count,
       }), () => el("ul", null, data.not_compared.map(([value, why]) => el("li", null,

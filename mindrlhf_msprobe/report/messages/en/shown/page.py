@@ -281,6 +281,7 @@ TEXTS: dict[str, str] = {
     "how_it_grows": "How it grows",
     "outputs_only": "only what cells return",
     "born_here": "error is born here",
+    "does_not_last": "gone again: what uses it agrees",
     "rounding_explains": "what rounding explains",
     "bar_told": (
         "apart {apart} (root mean square of the rows), at most {most}, entered {entered}, "

@@ -272,6 +272,7 @@ TEXTS: dict[str, str] = {
     "how_it_grows": "误差的增长",
     "outputs_only": "只看 Cell 的输出",
     "born_here": "误差产生于此",
+    "does_not_last": "不再存在：使用它的值一致",
     "rounding_explains": "舍入可解释的量",
     "bar_told": (
         "相差 {apart}（各行的均方根），最大 {most}，输入相差 {entered}，舍入可解释 {allowed}；{"
