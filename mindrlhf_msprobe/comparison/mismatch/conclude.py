@@ -170,8 +170,11 @@ def other_tokens(walk: Walk) -> Message | None:
     partners, common = walk.matched.sequences, walk.matched.common
     mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
     unlike = []
+    pad = walk.rollout.tokens.pad
     for sample, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
-        if partner >= 0 and at < min(len(mine[sample]), len(theirs[partner])):
+        if partner < 0 or bool((mine[sample][at:] == pad).all()):
+            continue
+        if at < min(len(mine[sample]), len(theirs[partner])):
             unlike.append((sample, at, int(mine[sample][at]), int(theirs[partner][at])))
     if not unlike:
         return None

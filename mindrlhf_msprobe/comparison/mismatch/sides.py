@@ -13,6 +13,7 @@ from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+from mindrlhf_msprobe.trends.derived import Settings
 
 _IOS = ("input", "output")
 
@@ -98,7 +99,8 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
         found.cells.setdefault(entry.cell, entry.class_name)
         _take(found, entry, number, nth)
-    found.tokens = read_tokens(outermost, given)
+    pad = Settings.read(run.configurations()).pad
+    found.tokens = read_tokens(outermost, given, pad)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
 

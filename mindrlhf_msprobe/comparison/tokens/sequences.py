@@ -57,21 +57,26 @@ class PhaseTokens:
         calls: in time.
         sequences: the tokens of each, int64.
         notes: what could not be read as sequences of tokens.
+        pad: the token id of padding; a sequence may end with it.
     """
 
     calls: tuple[TokenCall, ...]
     sequences: tuple[np.ndarray, ...]
     notes: tuple[Message, ...] = field(default=())
+    pad: int | None = None
 
 
 def read_tokens(
-    entries: Sequence[Entry], given: Sequence[tuple[int, CallInputs]] = ()
+    entries: Sequence[Entry],
+    given: Sequence[tuple[int, CallInputs]] = (),
+    pad: int | None = None,
 ) -> PhaseTokens:
     """Return the tokens that went through a phase.
 
     Args:
         entries: of one phase, step and rank.
         given: what the trainer said by `phase.tokens`, with its places in time.
+        pad: the token id of padding; a call that is given ids alone may begin with it.
 
     Raises:
         NoTokens: no network was given token ids, or they were not stored.
@@ -84,7 +89,7 @@ def read_tokens(
     calls = [(entry, what) for entry in outermost if (what := starts.at(entry)) is not None]
     if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
-    builder = _Builder()
+    builder = _Builder(pad)
     ends = [entry.seq for entry, _ in calls[1:]] + [forward[-1].seq + 1]
     for (entry, what), end in zip(calls, ends):
         builder.add(_read(entry, what), entry, end)
@@ -112,9 +117,14 @@ class _Slot:
 
 
 class _Builder:
-    """Puts calls together to sequences."""
+    """Puts calls together to sequences.
 
-    def __init__(self) -> None:
+    Args:
+        pad: the token id of padding, or None.
+    """
+
+    def __init__(self, pad: int | None) -> None:
+        self._pad = pad
         self._sequences: list[list[int]] = []
         self._slots: dict[int, _Slot] = {}
         self._calls: list[TokenCall] = []
@@ -123,7 +133,7 @@ class _Builder:
 
     def tokens(self) -> PhaseTokens:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        return PhaseTokens(tuple(self._calls), made, tuple(self._notes))
+        return PhaseTokens(tuple(self._calls), made, tuple(self._notes), self._pad)
 
     def add(self, inputs: CallInputs, entry: Entry, end: int) -> None:
         """Add one call."""
@@ -131,7 +141,7 @@ class _Builder:
         ids = inputs.ids.reshape(-1)
         sequence = np.full(ids.size, UNKNOWN, np.int64)
         position = np.full(ids.size, UNKNOWN, np.int64)
-        samples = _samples(inputs)
+        samples = _samples(inputs, self._pad)
         if samples is None:
             self._note(message("tokens.padding", entry=entry.name))
             samples = []
@@ -219,22 +229,31 @@ def _are_known(before: int | None, starts: Sequence[int | None], call: int) -> b
     return before == len(starts) or all(start == 0 for start in starts)
 
 
-def _valid(inputs: CallInputs) -> np.ndarray | None:
+def _valid(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
     """Return which of the token ids are tokens, bool [batch, width]; the others are padding.
 
     Lengths are those of samples that begin in the first column, unless the positions of all samples
-    rise from 0 in the last ones. None where the positions fit both, and it matters.
+    rise from 0 in the last ones. None where the positions fit both, and it matters. Where nothing
+    but ids is given, a network that pads on the left masks what its configuration calls padding.
     """
     batch, width = inputs.ids.shape
     if inputs.mask is not None and inputs.mask.shape[1] == width and width > 1:
         return inputs.mask
     lengths = inputs.lengths
+    if pad is not None and width > 1 and lengths is None and inputs.positions is None:
+        return np.logical_or.accumulate(inputs.ids != pad, axis=1)
     if width == 1 or lengths is None or len(lengths) != batch or (lengths > width).any():
         return np.ones((batch, width), bool)
+    return _valid_by_lengths(lengths, inputs.positions, width)
+
+
+def _valid_by_lengths(
+    lengths: np.ndarray, positions: np.ndarray | None, width: int
+) -> np.ndarray | None:
+    """Return which of the token ids are tokens, by their number and positions; None if both fit."""
     columns = np.arange(width)
     right = columns < lengths[:, None]
     left = columns >= width - lengths[:, None]
-    positions = inputs.positions
     if positions is None or np.array_equal(left, right):
         return right
     fits_right = bool(((positions == columns) | ~right).all())
@@ -272,12 +291,12 @@ def _key(inputs: CallInputs, number: int) -> int:
     return number if blocks is None or number >= len(blocks) else int(blocks[number])
 
 
-def _samples(inputs: CallInputs) -> list[np.ndarray] | None:
+def _samples(inputs: CallInputs, pad: int | None) -> list[np.ndarray] | None:
     """Return the rows of the tokens of each sample of a call, int64; None where nobody knows."""
     batch, width = inputs.ids.shape
     if _is_packed(inputs):
         return _packed(inputs)
-    valid = _valid(inputs)
+    valid = _valid(inputs, pad)
     if valid is None:
         return None
     return [np.flatnonzero(valid[number]) + number * width for number in range(batch)]

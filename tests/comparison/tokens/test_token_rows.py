@@ -335,3 +335,17 @@ def test_ids_that_were_not_stored_say_how_to_record_them(tmp_path):
     record = Record("x.input.0", "input", "0", leaf, None, "tokens")
     with pytest.raises(NoTokens, match="task: sketch"):
         read_tokens([Entry("Cell.root.Net.forward.0", "p", 0, 0, 0, 1, records=(record,))])
+
+
+def test_leading_padding_of_ids_alone_is_what_the_configuration_calls_padding(tmp_path):
+    """As networks do that make their mask of the ids; without a word about it nothing is left."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    mine, other = Phase(tmp_path / "a"), Phase(tmp_path / "b")
+    tokens = [5, 3, 4]
+    mine.call([[PAD, PAD, *tokens]], [[*np.zeros((2, HIDDEN)), *values(tokens)]])
+    other.call([tokens], [values(tokens)])
+    plain = [read_tokens(phase.entries) for phase in (mine, other)]
+    assert match(*plain).rows == 0
+    told = [read_tokens(phase.entries, pad=PAD) for phase in (mine, other)]
+    assert match(*told).rows == 3
+    assert told[0].calls[0].sequence.tolist() == [-1, -1, 0, 0, 0]
