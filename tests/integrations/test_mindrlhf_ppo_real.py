@@ -8,6 +8,8 @@ import pytest
 from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
+from mindrlhf_msprobe.mismatch import Agreement
 
 MINDRLHF = os.environ.get("MINDRLHF_PATH", "")
 pytestmark = pytest.mark.skipif(
@@ -103,3 +105,17 @@ def test_without_a_critic(tmp_path: Path) -> None:
         pytest.skip("this MindRLHF has no shared backbone")
     assert run.phases == [phase for phase in PHASES if "critic" not in phase]
     assert len(list(run.key_data("values"))) == 2
+
+
+def test_training_against_inference_gets_an_answer(tmp_path: Path) -> None:
+    """Prompts are padded on the left in one phase, not in the other; the network sees ids alone."""
+    from drivers.mindrlhf_ppo_on_cpu import write_files
+
+    section = {**SECTION, "task": "tensor", "dump_path": str(tmp_path / "run")}
+    start(write_files(tmp_path / "probed", section), PYNATIVE, launched=True)
+    (found,) = find_mismatch(tmp_path / "run").found
+    assert found.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+    assert found.rows >= 40
+    assert {"model.lm_head", "model.model.layers.0.attention.wo"} <= {
+        stage.cell for stage in found.stages
+    }
