@@ -79,7 +79,7 @@ class Recording:
                 name = sink.save(record, value, leaf.fingerprint)
             elif kept == SKETCH:
                 offset = sink.save_sketch(leaf.fingerprint or "", lambda: bytes_of_sketch(host))
-                sketch = Place(ALGORITHM, block_for(host.dtype, value.shape), offset)
+                sketch = Place(ALGORITHM, block_for(host.dtype), offset)
             return leaf.stored(name, fingerprint=True, sketch=sketch).to_json()
 
         for cell, values in outputs.items():

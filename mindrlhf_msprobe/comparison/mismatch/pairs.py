@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mindrlhf_msprobe.comparison.mismatch.distance import (
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side, Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
-from mindrlhf_msprobe.comparison.tokens.matching import Matched
+from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenCall
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -107,12 +108,12 @@ class Source:
         self._layouts = [value.layouts(side.tokens) for value in values]
         self._open: OrderedDict[tuple[int, bool], Rows] = OrderedDict()
 
-    @property
+    @cached_property
     def calls(self) -> list[int]:
         """The calls of which the rows of all parts are known."""
         return sorted(set.intersection(*(set(known) for known in self._layouts)))
 
-    @property
+    @cached_property
     def has_elements(self) -> bool:
         """Whether elements were stored in all calls."""
         return all(r.location is not None for value in self.values for r in value.records.values())
@@ -151,15 +152,24 @@ class Source:
                 self._open.popitem(last=False)
         return self._open[key]
 
-    def places(self, number: int) -> np.ndarray:
-        """Return where each row of a call's token ids stands, int64; -1 for what is not there."""
+    def found(
+        self, number: int, at: np.ndarray, wanted: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows of another side, and where the rows of a call that belong to them stand.
+
+        Args:
+            at: int64 [rows], of the other side.
+            wanted: int64 [rows], rows of the call's token ids; those that are not there are left
+                out.
+        """
+        there = self.rows(number, sketched=not self.has_elements).at
         size = self.side.tokens.calls[number].sequence.size
-        at = self.rows(number).at if self.has_elements else self.rows(number, sketched=True).at
-        if len(at) == size:
-            return at
+        if len(there) == size:
+            return at, wanted
         places = np.full(size, -1, np.int64)
-        places[at] = np.arange(len(at))
-        return places
+        places[there] = np.arange(len(there))
+        kept = places[wanted] >= 0
+        return at[kept], places[wanted[kept]]
 
     def _part(self, record: Record, layout: Layout, number: int, sketched: bool) -> Rows:
         call = self.side.tokens.calls[number]
@@ -219,14 +229,14 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     try:
         for number in rollout.calls:
             mine = rollout.rows(number, sketched=sketched)
-            for other, at, wanted in _partners(matched, number, mine.at, theirs):
-                places = training.places(other)
-                kept = places[wanted] >= 0
-                rows = at[kept], places[wanted[kept]]
+            for other, at, wanted in _partners(matched.partners[number], mine.at):
+                if other not in theirs:
+                    continue
+                rows = training.found(other, at, wanted)
                 partner = training.rows(other, sketched=sketched)
                 columns = _check(mine.values, partner.values, columns)
                 found.append(_measured(mine, partner, rows, training.typical(other)))
-                tokens.append(starts[number] + mine.at[at[kept]])
+                tokens.append(starts[number] + mine.at[rows[0]])
                 dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
         raise Unfit(error.said) from None
@@ -240,23 +250,23 @@ def _measured(
     mine: Rows, theirs: Rows, rows: tuple[np.ndarray, np.ndarray], typical: float
 ) -> Distances:
     """Measure rows of two calls; of sketches, relative to the norm that statistics know."""
-    x, y = mine.values[rows[0]], theirs.values[rows[1]]
+    x, y = _taken(mine.values, rows[0]), theirs.values[rows[1]]
     if mine.prints is None or theirs.prints is None:
         return distances(x, y)
     prints = mine.prints[rows[0]], theirs.prints[rows[1]]
     return sketch_distances(x, y, *prints, typical)
 
 
-def _partners(
-    matched: Matched, number: int, rows: np.ndarray, theirs: Collection[int]
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield for each call of the training: its number, rows of mine, and its rows for them."""
-    partner = matched.partners[number]
-    calls = partner.call[rows]
-    for other in np.unique(calls[calls >= 0]).tolist():
-        if other in theirs:
-            at = np.flatnonzero(calls == other)
-            yield other, at, partner.row[rows[at]]
+def _taken(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return rows in rising order; all of them without a copy."""
+    return values if len(rows) == len(values) else values[rows]
+
+
+def _partners(partner: Partner, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    """Return for each call of the training: its number, rows of mine, and its rows for them."""
+    if len(rows) == len(partner.row):
+        return partner.by_call
+    return Partner(partner.call[rows], partner.row[rows]).by_call
 
 
 def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:

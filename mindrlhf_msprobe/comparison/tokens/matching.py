@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,15 @@ class Partner:
 
     call: np.ndarray
     row: np.ndarray
+
+    @cached_property
+    def by_call(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """For each call of the other side: its number, rows of this call, and its rows for them."""
+        return [
+            (other, at, self.row[at])
+            for other in np.unique(self.call[self.call >= 0]).tolist()
+            if len(at := np.flatnonzero(self.call == other))
+        ]
 
 
 @dataclass(frozen=True)
