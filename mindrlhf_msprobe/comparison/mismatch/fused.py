@@ -155,7 +155,7 @@ def row_keys(record: Record, *, transposed: bool = False) -> np.ndarray | None:
     if record.leaf.dtype == BFLOAT16:
         values = float32_to_bfloat16_bits(values)
     rows = values.view(np.uint8).reshape(len(values), -1)
-    return np.array([xxhash.xxh3_64_intdigest(row) for row in rows], np.uint64)
+    return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
 
 
 def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) -> Fused | None:

@@ -186,7 +186,7 @@ def bytes_of(array: np.ndarray, *, bfloat16: bool = False) -> np.ndarray:
     buffer = np.zeros(size_of(array.shape, block), np.uint8)
     sketch = parts_of(buffer, array.shape, block)
     rows = array.reshape(sketch.rows, sketch.columns)
-    sketch.fingerprints[:] = [xxhash.xxh3_64_intdigest(row) for row in rows.view(np.uint8)]
+    sketch.fingerprints[:] = [xxhash.xxh3_64_intdigest(row.data) for row in rows.view(np.uint8)]
     at_once = max(1, _AT_ONCE // sketch.columns)
     for start in range(0, sketch.rows if block else 0, at_once):
         here = rows[start : start + at_once]
