@@ -36,7 +36,7 @@ CASES = {
 def test_any_sequences_are_aligned(tmp_path, prompts, responses, rows):
     """Every row of a token finds its partner, and they agree."""
     one = find_mismatch(sequences(tmp_path / "run", prompts, responses)).found[0]
-    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows >= rows
     assert one.rows == one.tokens
     assert not one.births
@@ -46,7 +46,7 @@ def test_a_cache_that_is_filled_again_agrees(tmp_path):
     """After preemption all tokens so far are computed once more: rows of the same tokens."""
     prompts, responses = [[1, 2, 3], [4, 5]], [[4, 5, 6, 7, 8], [9, 9, 9, 8, 8]]
     one = find_mismatch(sequences(tmp_path / "run", prompts, responses, refill_at=3)).found[0]
-    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == one.tokens > 5 + 2 * 4
 
 
@@ -232,7 +232,7 @@ def test_a_window_of_the_first_tokens_is_aligned(tmp_path):
     """Prompts and the first token that was generated."""
     run = recorded(tmp_path / "run", response_length=4, section={"token_range_end": 1})
     one = find_mismatch(run).found[0]
-    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == one.tokens == 8 * 5
 
 
@@ -269,7 +269,7 @@ def test_what_cannot_be_read_is_not_compared(healthy, tmp_path):
     for path in damaged:
         path.write_bytes(path.read_bytes()[:-9])
     one = find_mismatch(run).found[0]
-    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert "model.layers.0.attention.wo output.0" in dict(one.not_compared)
     for path in run.rglob("*actor_compute_log_prob*/**/*.npy"):
         path.unlink()
@@ -360,5 +360,5 @@ def test_calls_of_no_tokens_are_not_compared(tmp_path):
     for ids in path.parent.rglob("*RolloutNetwork*1*input.0.npy"):
         np.save(ids, np.zeros((4, 0), np.int32))
     one = find_mismatch(run).found[0]
-    assert one.status is Agreement.WITHIN_ROUNDING
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == 4 * 4
