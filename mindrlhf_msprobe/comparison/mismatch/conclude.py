@@ -148,7 +148,7 @@ def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
 def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
     """Say of which tokens the rows are that part."""
     rows = walk.born_at(name)
-    roles = {walk.token(row).role == "prompt" for row in rows.tolist()}
+    roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where
     samples = len(set(walk.tokens.sequence[rows].tolist()))

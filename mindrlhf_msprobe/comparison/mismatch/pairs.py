@@ -19,7 +19,6 @@ from mindrlhf_msprobe.comparison.mismatch.distance import (
 from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side, Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
-from mindrlhf_msprobe.comparison.tokens.sequences import TokenCall
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,
@@ -37,7 +36,7 @@ class Aligned:
 
     Attributes:
         name: in the training network.
-        token: int64 [rows], which token of the rollout each row is; see `Tokens`.
+        token: int64 [rows], which token of the rollout each row is; see `PhaseTokens.rows`.
         distances: of the rows.
         dtypes: of the rollout's and of the training's.
         columns: values of a row.
@@ -56,24 +55,6 @@ class Unfit(Exception):
     def __init__(self, why: Message) -> None:
         super().__init__(why)
         self.why = why
-
-
-class Tokens:
-    """The rows of the rollout that have a partner, numbered through its calls.
-
-    Attributes:
-        count: how many rows the rollout has.
-        call, sequence, position: int64 [count], of each row.
-    """
-
-    def __init__(self, calls: Sequence[TokenCall]) -> None:
-        sizes = [call.sequence.size for call in calls]
-        self.starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.count = int(self.starts[-1])
-        self.call = np.repeat(np.arange(len(calls)), sizes)
-        empty = np.zeros(0, np.int64)
-        self.sequence = np.concatenate([empty, *(call.sequence for call in calls)])
-        self.position = np.concatenate([empty, *(call.position for call in calls)])
 
 
 @dataclass(frozen=True)
@@ -221,7 +202,7 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     if not (rollout.calls and theirs):
         raise Unfit(message("mismatch.no_layout"))
     sketched = not (rollout.has_elements and training.has_elements)
-    starts = Tokens(rollout.side.tokens.calls).starts
+    starts = rollout.side.tokens.rows.starts
     found: list[Distances] = []
     tokens: list[np.ndarray] = []
     dtypes: set[tuple[str, str]] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.mismatch.births import Way
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
-from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Tokens, Unfit, align
+from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
 from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import match_names
-from mindrlhf_msprobe.comparison.tokens.matching import match, places
+from mindrlhf_msprobe.comparison.tokens.matching import match
 from mindrlhf_msprobe.mismatch import Stage, Token
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
@@ -42,7 +42,6 @@ class Walk:
     ) -> None:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
-        self._training_places = places(training.tokens)
         self.fused_rules = mapping.fused
         self.names = match_names(rollout.cells, training.cells, mapping.names)
         self.weights: Weights = compare_weights(
@@ -50,9 +49,8 @@ class Walk:
         )
         self.not_compared: list[tuple[Name, Message]] = []
         self.precision = (Precision(rollout), Precision(training))
-        self.tokens = Tokens(rollout.tokens.calls)
+        self.tokens = rollout.tokens.rows
         self._decode = decode
-        self._begun = _first_calls(self.tokens, len(rollout.tokens.sequences))
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[str | None] = set()
         self._way = Way(self.tokens.count, self.token)
@@ -65,22 +63,22 @@ class Walk:
         tokens = self.tokens
         sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
         ids = self.rollout.tokens.sequences[sequence]
-        prompt = self._begun[sequence]
-        role = "prompt" if position < prompt else "first" if position == prompt else "response"
         text = ""
         if self._decode is not None:
             text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
         call = int(tokens.call[row])
-        return Token(sequence, position, int(ids[position]), call, role, apart, text)
+        return Token(sequence, position, int(ids[position]), call, self.role(row), apart, text)
+
+    def role(self, row: int) -> str:
+        """Return what the token of a row is: prompt, first (behind the prompt) or response."""
+        position = int(self.tokens.position[row])
+        prompt = self.rollout.tokens.begun[int(self.tokens.sequence[row])]
+        return "prompt" if position < prompt else "first" if position == prompt else "response"
 
     @property
     def of_layers(self) -> Mapping[Name, np.ndarray]:
         """How far each token's row is apart in what layers return; see `Way.of_layers`."""
         return self._way.of_layers
-
-    def prompt_length(self, sequence: int) -> int:
-        """Return how many tokens of a sequence the rollout was given at once, at its beginning."""
-        return int(self._begun[sequence])
 
     def next_token(self, sequence: int, position: int) -> int:
         """Return the training's token behind one of the rollout; -1 where there is none."""
@@ -126,7 +124,7 @@ class Walk:
         partner = int(self.matched.sequences[sequence])
         if partner < 0 or not 0 <= position < len(self.training.tokens.sequences[partner]):
             return None
-        call, row = self._training_places[0][partner], self._training_places[1][partner]
+        call, row = (of[partner] for of in self.training.tokens.places)
         return (int(call[position]), int(row[position])) if call[position] >= 0 else None
 
     def born_at(self, name: Name) -> np.ndarray:
@@ -180,14 +178,3 @@ class Walk:
         self._seen |= prints
         limit = allowed(name.cell, aligned.distances, aligned.columns, *self.precision)
         self._way.add(aligned, limit, made=made)
-
-
-def _first_calls(tokens: Tokens, sequences: int) -> Sequence[int]:
-    """Return how many tokens of each sequence the call that began it was given."""
-    begun = np.zeros(sequences, np.int64)
-    known = np.flatnonzero(tokens.sequence >= 0)
-    for row in known[tokens.position[known] == 0][::-1].tolist():
-        sequence = int(tokens.sequence[row])
-        of_it = (tokens.sequence == sequence) & (tokens.call == tokens.call[row])
-        begun[sequence] = int(tokens.position[of_it].max()) + 1
-    return begun.tolist()

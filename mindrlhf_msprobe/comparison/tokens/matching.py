@@ -61,7 +61,7 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     with one of its own as far as there are as many. All rows of what they share are partners.
     """
     sequences, common = _longest_common(mine.sequences, other.sequences)
-    calls, rows = places(other)
+    calls, rows = other.places
     partners = tuple(_partner(call, sequences, common, calls, rows) for call in mine.calls)
     return Matched(partners, sequences, common)
 
@@ -84,20 +84,6 @@ def _partner(
         found_call[shared] = calls[partner][at]
         found_row[shared] = rows[partner][at]
     return Partner(found_call, found_row)
-
-
-def places(tokens: PhaseTokens) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return for each sequence the call and the row of each of its tokens, the first of several."""
-    calls = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in tokens.sequences]
-    rows = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in tokens.sequences]
-    for number in reversed(range(len(tokens.calls))):
-        call = tokens.calls[number]
-        known = np.flatnonzero(call.sequence >= 0)
-        for sequence in np.unique(call.sequence[known]).tolist():
-            of_it = known[call.sequence[known] == sequence]
-            calls[sequence][call.position[of_it]] = number
-            rows[sequence][call.position[of_it]] = of_it
-    return calls, rows
 
 
 def _longest_common(

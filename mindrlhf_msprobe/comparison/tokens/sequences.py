@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,6 @@ class TokenCall:
     """One call of a network, from its token ids on to the next call that is given some.
 
     Attributes:
-        first, last: sequence numbers in time: its entries began at `first` or later, before `last`.
         batch, width: of the token ids, [batch, width]; rows are counted through both.
         sequence: int64 [batch * width], the sequence each row belongs to; -1 for padding, and where
             the tokens before it are not known.
@@ -33,8 +33,6 @@ class TokenCall:
         given: int64 [batch * width], the positions that the network was given, or None.
     """
 
-    first: int
-    last: int
     batch: int
     width: int
     sequence: np.ndarray
@@ -58,12 +56,61 @@ class PhaseTokens:
         sequences: the tokens of each, int64.
         notes: what could not be read as sequences of tokens.
         pad: the token id of padding; a sequence may end with it.
+        begun: how many tokens of each sequence the call that began it was given; 0 of one that goes
+            on otherwise behind the tokens of another.
     """
 
     calls: tuple[TokenCall, ...]
     sequences: tuple[np.ndarray, ...]
     notes: tuple[Message, ...] = field(default=())
     pad: int | None = None
+    begun: tuple[int, ...] = ()
+
+    @cached_property
+    def places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """For each sequence the call and the row of each of its tokens, the first of several."""
+        calls = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in self.sequences]
+        rows = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in self.sequences]
+        for number in reversed(range(len(self.calls))):
+            call = self.calls[number]
+            known = np.flatnonzero(call.sequence >= 0)
+            for sequence in np.unique(call.sequence[known]).tolist():
+                of_it = known[call.sequence[known] == sequence]
+                calls[sequence][call.position[of_it]] = number
+                rows[sequence][call.position[of_it]] = of_it
+        return calls, rows
+
+    @cached_property
+    def rows(self) -> TokenRows:
+        """The rows of all calls, one call behind the other."""
+        sizes = [call.sequence.size for call in self.calls]
+        empty = np.zeros(0, np.int64)
+        return TokenRows(
+            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            np.repeat(np.arange(len(self.calls)), sizes),
+            np.concatenate([empty, *(call.sequence for call in self.calls)]),
+            np.concatenate([empty, *(call.position for call in self.calls)]),
+        )
+
+
+@dataclass(frozen=True)
+class TokenRows:
+    """The rows of a phase, numbered through its calls.
+
+    Attributes:
+        starts: int64 [calls + 1], the number of the first row of each call, and behind the last.
+        call, sequence, position: int64 [rows], of each row.
+    """
+
+    starts: np.ndarray
+    call: np.ndarray
+    sequence: np.ndarray
+    position: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return int(self.starts[-1])
 
 
 def read_tokens(
@@ -90,9 +137,8 @@ def read_tokens(
     if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
     builder = _Builder(pad)
-    ends = [entry.seq for entry, _ in calls[1:]] + [forward[-1].seq + 1]
-    for (entry, what), end in zip(calls, ends):
-        builder.add(_read(entry, what), entry, end)
+    for entry, what in calls:
+        builder.add(_read(entry, what), entry)
     return builder.tokens()
 
 
@@ -126,6 +172,7 @@ class _Builder:
     def __init__(self, pad: int | None) -> None:
         self._pad = pad
         self._sequences: list[list[int]] = []
+        self._begun: list[int] = []
         self._slots: dict[int, _Slot] = {}
         self._calls: list[TokenCall] = []
         self._notes: dict[Message, None] = {}
@@ -133,9 +180,11 @@ class _Builder:
 
     def tokens(self) -> PhaseTokens:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        return PhaseTokens(tuple(self._calls), made, tuple(self._notes), self._pad)
+        return PhaseTokens(
+            tuple(self._calls), made, tuple(self._notes), self._pad, tuple(self._begun)
+        )
 
-    def add(self, inputs: CallInputs, entry: Entry, end: int) -> None:
+    def add(self, inputs: CallInputs, entry: Entry) -> None:
         """Add one call."""
         batch, width = inputs.ids.shape
         ids = inputs.ids.reshape(-1)
@@ -160,7 +209,7 @@ class _Builder:
                     sequence[rows] = at[0]
                     position[rows] = at[1] + np.arange(len(rows))
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
-        call = TokenCall(entry.seq, end, batch, width, sequence, position, given)
+        call = TokenCall(batch, width, sequence, position, given)
         self._calls.append(call)
 
     def _enter(
@@ -208,6 +257,7 @@ class _Builder:
 
     def _begin(self, key: int, before: list[int], tokens: list[int], shift: int) -> int:
         self._sequences.append([*before, *tokens])
+        self._begun.append(0 if before else len(tokens))
         self._slots[key] = _Slot(len(self._sequences) - 1, self._sequences[-1], shift)
         return len(self._sequences) - 1
 
