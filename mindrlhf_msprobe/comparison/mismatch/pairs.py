@@ -133,6 +133,10 @@ class Source:
                 self._open.popitem(last=False)
         return self._open[key]
 
+    def close(self) -> None:
+        """Let go what is open; it is opened again when it is asked for."""
+        self._open.clear()
+
     def found(
         self, number: int, at: np.ndarray, wanted: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -172,6 +172,9 @@ class Walk:
         except Unfit as error:
             self.not_compared.append((name, error.why))
             return
+        finally:
+            mine.close()
+            theirs.close()
         self._sources[name] = mine, theirs
         prints = {record.leaf.fingerprint for record in theirs.values[0].records.values()}
         made = None not in prints and not prints & self._seen

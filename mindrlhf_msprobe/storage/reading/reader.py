@@ -499,14 +499,16 @@ class Run:
         if not lines or len(times) < len(lines):
             yield from self.entries(phase, step, rank)
             return
-        files = self.locator(phase, step, rank)
+        files, damaged = self.locator(phase, step, rank), False
         for number in sorted(range(len(lines)), key=times.__getitem__):
             try:
                 entry = _entry(JournalLine.read(lines[number]), files, phase, step, rank)
             except (ValueError, TypeError, AttributeError, RecursionError):
-                self.entries(phase, step, rank)  # says which lines cannot be read
+                damaged = True
                 continue
             yield entry
+        if damaged:
+            self.entries(phase, step, rank)  # says which lines cannot be read
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import random
 import shutil
@@ -17,7 +18,10 @@ from helpers.rollouts import recorded, sequences
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
+from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
+from mindrlhf_msprobe.comparison.mismatch.pairs import Rows
+from mindrlhf_msprobe.comparison.mismatch.sides import read_side
+from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.demo import task
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.mismatch import Agreement
@@ -85,6 +89,14 @@ def parted(tmp_path_factory):
 def healthy(tmp_path_factory):
     """Return a run of one step in which both agree."""
     return recorded(tmp_path_factory.mktemp("healthy") / "run", 3, response_length=2, batch_size=4)
+
+
+def test_values_that_were_measured_are_let_go(healthy):
+    """Memory holds the rows of one value, not of all; parts of a fused one are copies."""
+    run = open_run(healthy)
+    walk = Walk(*(read_side(run, phase, 0, 0) for phase in PHASES))
+    assert len(walk.stages) > 20
+    assert not [one for one in gc.get_objects() if isinstance(one, Rows)]
 
 
 def test_the_command_says_it_in_both_languages(parted, capsys):
