@@ -16,13 +16,18 @@ from mindrlhf_msprobe.cli.exit_codes import (
     complain,
     of_comparison,
 )
-from mindrlhf_msprobe.cli.options import add_tolerance, collect_rarely, tolerances_of
+from mindrlhf_msprobe.cli.options import (
+    add_tolerance,
+    collect_rarely,
+    tolerances_of,
+    two_of,
+    unexpected,
+)
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.findings import Comparison
 
 #: What ends a comparison with exit code 1; each includes those before it.
@@ -147,10 +152,10 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     from mindrlhf_msprobe.errors import UsageError
 
     runs = _runs(arguments)
-    phases = _two("--phases", arguments.phases, "cli.two_names")
-    ranks = _two("--ranks", arguments.ranks, "cli.two_ranks")
+    phases = two_of("--phases", arguments.phases, "cli.two_names")
+    ranks = two_of("--ranks", arguments.ranks, "cli.two_ranks")
     if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
-        raise _unexpected("--ranks", arguments.ranks, "cli.two_ranks")
+        raise unexpected("--ranks", arguments.ranks, "cli.two_ranks")
     if arguments.address is not None and arguments.engine != "ray":
         raise UsageError.saying("cli.address")
     return {
@@ -162,21 +167,3 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "keys": () if arguments.keys is None else arguments.keys,
         **{name: getattr(arguments, name) for name in _AS_GIVEN},
     }
-
-
-def _two(option: str, value: str | None, expected: str) -> tuple[str, str] | None:
-    """Split the two values of an option."""
-    if value is None:
-        return None
-    parts = [part.strip() for part in value.split(",")]
-    if len(parts) != 2 or not all(parts):
-        raise _unexpected(option, value, expected)
-    return parts[0], parts[1]
-
-
-def _unexpected(option: str, value: str, expected: str) -> UsageError:
-    """Return the error of an option; `expected` is the code of what was expected."""
-    from mindrlhf_msprobe.errors import UsageError
-
-    wanted = message(expected)
-    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

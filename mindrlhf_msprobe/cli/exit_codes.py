@@ -12,6 +12,7 @@ from mindrlhf_msprobe.report.console.width import fitted
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.health import CheckResults
+    from mindrlhf_msprobe.mismatch import Mismatches
 
 SAME = 0
 DIVERGED = 1
@@ -33,6 +34,15 @@ def of_checks(checks: CheckResults) -> int:
 
     codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
     return codes[checks.status]
+
+
+def of_mismatches(found: Mismatches) -> int:
+    """Return the exit code that says whether rollout and training agree."""
+    from mindrlhf_msprobe.mismatch import Agreement
+
+    if found.status is Agreement.UNDECIDED:
+        return UNDECIDED
+    return SAME if found else DIVERGED
 
 
 def complain(command: str, message: object, *, lines: bool = False) -> None:

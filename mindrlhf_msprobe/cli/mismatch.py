@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
-from mindrlhf_msprobe.cli.options import collect_rarely
+from mindrlhf_msprobe.cli.exit_codes import answer, of_mismatches
+from mindrlhf_msprobe.cli.options import collect_rarely, two_of, unexpected
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.errors import UsageError
 
 
 def add_parser(commands: Commands) -> None:
@@ -34,7 +29,6 @@ def _mismatch(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-    from mindrlhf_msprobe.mismatch import Agreement
     from mindrlhf_msprobe.report.console.mismatch import render
     from mindrlhf_msprobe.report.tables.mismatch import write_mismatch
 
@@ -49,7 +43,7 @@ def _mismatch(arguments: argparse.Namespace) -> int:
         mapping=arguments.mapping,
         tokenizer=arguments.tokenizer,
     )
-    code = UNDECIDED if found.status is Agreement.UNDECIDED else SAME if found else DIVERGED
+    code = of_mismatches(found)
     written = []
     if arguments.output_path is not None:
         files = write_mismatch(found, arguments.output_path, arguments.lang)
@@ -87,12 +81,7 @@ def _phases(arguments: argparse.Namespace) -> tuple[str, str]:
     """
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES
 
-    if arguments.phases is None:
-        return PHASES
-    rollout, _, training = (part.strip() for part in arguments.phases.partition(","))
-    if not (rollout and training) or "," in training:
-        raise _unexpected("--phases", arguments.phases, "cli.two_names")
-    return rollout, training
+    return two_of("--phases", arguments.phases, "cli.two_names") or PHASES
 
 
 def _steps(arguments: argparse.Namespace) -> list[int] | None:
@@ -104,12 +93,5 @@ def _steps(arguments: argparse.Namespace) -> list[int] | None:
     texts = [text.strip() for given in arguments.step for text in given.split(",")]
     for text in texts:
         if not re.fullmatch("[0-9]{1,9}", text):
-            raise _unexpected("--step", text, "mismatch.a_step")
+            raise unexpected("--step", text, "mismatch.a_step")
     return [*map(int, texts)] or None
-
-
-def _unexpected(option: str, value: str, expected: str) -> UsageError:
-    from mindrlhf_msprobe.errors import UsageError
-
-    wanted = message(expected)
-    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

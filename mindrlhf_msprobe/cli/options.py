@@ -1,4 +1,4 @@
-"""What several commands that read whole runs do alike: options and the collector's threshold."""
+"""What several commands that read whole runs do alike: options, and the collector's threshold."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import gc
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.parsing import Command
+from mindrlhf_msprobe.common.message import message
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+    from mindrlhf_msprobe.errors import UsageError
 
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
@@ -42,3 +44,28 @@ def tolerances_of(arguments: argparse.Namespace) -> Tolerances:
     file = arguments.tolerance
     rules = load_rules(file) if file is not None else ()
     return Tolerances(Tolerance(arguments.rtol, arguments.atol), rules)
+
+
+def two_of(option: str, value: str | None, expected: str) -> tuple[str, str] | None:
+    """Split the two values of an option; None where it is not given.
+
+    Args:
+        expected: the code of what was expected.
+
+    Raises:
+        UsageError: they are not two.
+    """
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise unexpected(option, value, expected)
+    return parts[0], parts[1]
+
+
+def unexpected(option: str, value: str, expected: str) -> UsageError:
+    """Return the error of an option; `expected` is the code of what was expected."""
+    from mindrlhf_msprobe.errors import UsageError
+
+    wanted = message(expected)
+    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)
