@@ -20,6 +20,11 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 SCHEMA = 1
 
 
+def is_around(outer: str, cell: str) -> bool:
+    """Return whether one cell is inside another, by their names; root is the network."""
+    return outer != cell and (outer == "root" or cell.startswith(f"{outer}."))
+
+
 class Agreement(Keyword):
     """What a rollout network and a training network are to each other in one step."""
 
@@ -90,8 +95,7 @@ class Stage:
 
     def is_around(self, cell: str) -> bool:
         """Return whether it is what a cell returns inside which another one is."""
-        inside = self.cell == "root" or cell.startswith(f"{self.cell}.")
-        return self.io == "output" and self.cell != cell and inside
+        return self.io == "output" and is_around(self.cell, cell)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""

@@ -77,6 +77,11 @@ def network_name(cell: str, parameter: str) -> str:
     return parameter if cell == "root" else f"{cell}.{parameter}"
 
 
+def cell_of_parameter(name: str) -> str:
+    """Return the cell of a parameter, by what it is called in its network."""
+    return name.rpartition(".")[0] or "root"
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One value of an entry, or one element of key data.

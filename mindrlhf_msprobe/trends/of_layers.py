@@ -18,7 +18,7 @@ from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.reading.series import Gathered
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_of_parameter
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 from mindrlhf_msprobe.trends.lines import Line, Value
 
@@ -66,7 +66,7 @@ class _ByLayer:
         self._found: dict[tuple[str, int, str], list[float]] = {}
 
     def add(self, phase: str, number: int, parameter: str, value: float) -> None:
-        for layer in ("", layer_of(parameter.rpartition(".")[0] or "root")):
+        for layer in ("", layer_of(cell_of_parameter(parameter))):
             self._found.setdefault((phase, number, layer), []).append(value)
 
     def give(self, name: str, step: int, rank: int, into: Gathered) -> None:

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned
-from mindrlhf_msprobe.comparison.mismatch.sides import Name
 from mindrlhf_msprobe.mismatch import Stage, Token
 
-_GROWTH = 16.0  # times what entered: what one cell may make of it
+#: Times what entered: what one cell may make of it.
+GROWTH = 16.0
 _OF_ALL = 4.0  # times what entered: what all rows of a sketched value may make of it
 _USUAL = 4.0  # times what cells of its kind usually make of it
 _LASTING = 4.0  # times what rounding explains around a cell: as far apart as that is passed on
@@ -23,7 +24,6 @@ _MANY_SUMS = 8  # of a sketch; of fewer, that of a row may be near 0 by chance: 
 _ALIKE = 3  # others of a kind, from which on what is usual is known
 _WORST = 5
 _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
-_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 
 
 class Way:
@@ -74,7 +74,7 @@ class Way:
         self._few |= 0 < value.distances.sampled < _MANY_SUMS
         if self._few:
             entered = np.maximum(entered, _root_mean_square(entered))
-        limits = allowed + _GROWTH * entered
+        limits = allowed + GROWTH * entered
         born = ~(relative <= limits)
         if value.distances.sampled and not self._is_apart(relative, entered, allowed):
             born[:] = False
@@ -152,9 +152,9 @@ class Way:
         """
         order = [*self._stages]
         later = {*order[order.index(name) + 1 :]}
-        around = [other for other in order if _is_around(other.cell, name.cell)]
+        around = [other for other in order if is_around(other.cell, name.cell)]
         nearest = max((other.cell for other in around), key=len, default="root")
-        inside = [n for n in self._made if n in later and _is_around(nearest, n.cell)]
+        inside = [n for n in self._made if n in later and is_around(nearest, n.cell)]
         uses = [n for n in inside if n.cell != name.cell][-1:]
         returned = [other for other in around if other.io == "output" and other in later]
         rows, limits = self._born[name], self._limits[name]
@@ -169,10 +169,6 @@ class Way:
         return bool(len(rows))
 
 
-def _is_around(outer: str, cell: str) -> bool:
-    return outer != cell and (outer == "root" or cell.startswith(f"{outer}."))
-
-
 def _usual(stages: Mapping[Name, Stage]) -> dict[tuple[str, ...], list[tuple[Name, float]]]:
     found = defaultdict(list)
     for name, stage in stages.items():
@@ -183,7 +179,7 @@ def _usual(stages: Mapping[Name, Stage]) -> dict[tuple[str, ...], list[tuple[Nam
 
 def _kind(name: Name) -> tuple[str, ...]:
     """Return what cells of all layers have in common."""
-    return _NUMBER.sub("*", name.cell), name.io, name.path
+    return of_any_layer(name.cell), name.io, name.path
 
 
 def _root_mean_square(values: np.ndarray) -> float:

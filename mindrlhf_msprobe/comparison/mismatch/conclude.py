@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.mismatch.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
-from mindrlhf_msprobe.comparison.mismatch.fused import cell_of
-from mindrlhf_msprobe.comparison.mismatch.sides import Name
+from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
+from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _GRADUAL = 4.0  # times what independent roundings of all cells explain
 _OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
@@ -113,7 +114,7 @@ def _may_make(walk: Walk, weight: Weight, name: Name) -> bool:
     """
     if name.io == "output":
         return _is_in(weight, name.cell)
-    cells = {cell_of(of) for of in (weight.rollout, *weight.training)}
+    cells = {cell_of_parameter(of) for of in (weight.rollout, *weight.training)}
     around = _around(walk, name)
     unseen = not any(n.cell in cells and n.io == "output" for n in walk.stages)
     return unseen and any(cell.rpartition(".")[0] in (around, "") for cell in cells)
@@ -121,8 +122,8 @@ def _may_make(walk: Walk, weight: Weight, name: Name) -> bool:
 
 def _is_in(weight: Weight, cell: str) -> bool:
     """Return whether a cell, or one inside it, has a parameter."""
-    cells = {cell_of(name) for name in (weight.rollout, *weight.training)}
-    return any(cell in ("root", of) or of.startswith(f"{cell}.") for of in cells)
+    cells = {cell_of_parameter(name) for name in (weight.rollout, *weight.training)}
+    return any(cell == of or is_around(cell, of) for of in cells)
 
 
 def _of_weight(weight: Weight, count: int) -> Message:
@@ -140,7 +141,7 @@ def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
     low = max(map(roundoff, sides))
     if roundoff(sides[0]) == roundoff(sides[1]) or not math.isfinite(stage.apart):
         return None
-    if stage.apart > _OF_ROUNDING * low + 16 * stage.entered:
+    if stage.apart > _OF_ROUNDING * low + GROWTH * stage.entered:
         return None
     return {"rollout": sides[0].lower(), "training": sides[1].lower()}
 

@@ -7,7 +7,6 @@ differ in one layer, because it was not synchronised, the order of the other lay
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,14 +15,14 @@ import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
+from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
-_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 _MOST_ROWS = 1 << 22
 
 #: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
@@ -72,10 +71,14 @@ def find_fused(
     left = {name: record for name, record in rollout.items() if _rows_of(record)}
     for transposed in (False, True):
         found |= _by_values(left, training, transposed)
-        left = {name: record for name, record in left.items() if cell_of(name) not in found}
-    sizes = {cell_of(name): rows for name, record in training.items() if (rows := _rows_of(record))}
+        left = {n: record for n, record in left.items() if cell_of_parameter(n) not in found}
+    sizes = {
+        cell_of_parameter(name): rows
+        for name, record in training.items()
+        if (rows := _rows_of(record))
+    }
     for name, record in left.items():
-        fused = _by_names(cell_of(name), rules, found.values(), sizes)
+        fused = _by_names(cell_of_parameter(name), rules, found.values(), sizes)
         if fused is not None and _fits(fused, record, sizes):
             found[fused.cell] = fused
     return found
@@ -121,11 +124,6 @@ def _by_values(
         if mine is not None and (fused := _by_rows(name, mine, fitting)) is not None:
             found[fused.cell] = replace(fused, transposed=transposed)
     return found
-
-
-def cell_of(parameter: str) -> str:
-    """Return the cell of a parameter, by its name in the network."""
-    return parameter.rpartition(".")[0] or "root"
 
 
 def parts_of(
@@ -178,16 +176,16 @@ def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) ->
         return None
     starts = dict(zip(names, np.cumsum([0, *sizes]).tolist()))
     order = np.array([starts[other] + number for other, number in taken], np.int64)
-    return Fused(cell_of(name), tuple(map(cell_of, names)), order)
+    return Fused(cell_of_parameter(name), tuple(map(cell_of_parameter, names)), order)
 
 
 def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
     """Return what holds for the cell of the same name in another layer."""
-    numbers = _NUMBER.findall(cell)
+    numbers = NUMBER.findall(cell)
     for fused in known:
-        if _NUMBER.sub("*", fused.cell) == _NUMBER.sub("*", cell):
-            before = _NUMBER.findall(fused.cell)
-            if all(_NUMBER.findall(part) == before for part in fused.parts):
+        if of_any_layer(fused.cell) == of_any_layer(cell):
+            before = NUMBER.findall(fused.cell)
+            if all(NUMBER.findall(part) == before for part in fused.parts):
                 parts = (_with_numbers(part, numbers) for part in fused.parts)
                 return replace(fused, cell=cell, parts=tuple(parts))
     return None
@@ -195,7 +193,7 @@ def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
 
 def _with_numbers(cell: str, numbers: Iterable[str]) -> str:
     left = iter(numbers)
-    return _NUMBER.sub(lambda _: next(left), cell)
+    return NUMBER.sub(lambda _: next(left), cell)
 
 
 def _by_preset(cell: str, sizes: Mapping[str, int]) -> Fused | None:

@@ -16,7 +16,8 @@ from mindrlhf_msprobe.comparison.mismatch.distance import (
     distances,
     sketch_distances,
 )
-from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side, Value
+from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (

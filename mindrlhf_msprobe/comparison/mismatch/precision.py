@@ -8,35 +8,33 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.distance import Distances, explained, roundoff
-from mindrlhf_msprobe.comparison.mismatch.fused import cell_of
+from mindrlhf_msprobe.comparison.mismatch.names import around
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _EXACT = "float32"
 
 
 class Precision:
-    """The lowest floating dtype of each cell, its parameters and all cells inside it, of one side.
-
-    A cell may compute in a lower dtype than it takes and returns: `note` says what its values show.
-    """
+    """The lowest floating dtype of each cell of one side: its parameters and inner cells too."""
 
     def __init__(self, side: Side) -> None:
         self._own: dict[str, str] = {}
         self._inside: dict[str, int] = defaultdict(int)
         for name, value in side.values.items():
             for record in value.records.values():
-                self.note(name.cell, str(record.leaf.dtype))
+                self._note(name.cell, str(record.leaf.dtype))
                 break
         for parameter, record in side.parameters.items():
-            self.note(cell_of(parameter), str(record.leaf.dtype))
+            self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
         for cell in side.cells:
-            for outer in _around(cell):
+            for outer in around(cell):
                 self._inside[outer] += 1
 
-    def note(self, cell: str, dtype: str) -> None:
+    def _note(self, cell: str, dtype: str) -> None:
         """Take note of a dtype that a cell computes with."""
         if roundoff(dtype):
-            for outer in (cell, *_around(cell)):
+            for outer in (cell, *around(cell)):
                 self._own[outer] = max(self._own.get(outer, dtype), dtype, key=roundoff)
 
     def lowest(self, cell: str) -> str:
@@ -68,11 +66,3 @@ def shown_dtype(values: np.ndarray) -> str | None:
     with np.errstate(over="ignore"):
         exact = np.array_equal(values.astype(np.float16).astype(np.float32), values)
     return "float16" if exact else None
-
-
-def _around(cell: str) -> list[str]:
-    """Return the names of the cells around one, by its name; the network itself is root."""
-    if cell == "root":
-        return []
-    parts = cell.split(".")
-    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)] + ["root"]

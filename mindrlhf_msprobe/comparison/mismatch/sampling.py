@@ -8,8 +8,8 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit
-from mindrlhf_msprobe.comparison.mismatch.sides import Name
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.mismatch import LogProbs
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError

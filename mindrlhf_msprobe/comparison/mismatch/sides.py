@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, only_layout
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
@@ -16,19 +16,6 @@ from mindrlhf_msprobe.storage.records import Entry, Record, network_name
 from mindrlhf_msprobe.trends.derived import Settings
 
 _IOS = ("input", "output")
-
-
-class Name(NamedTuple):
-    """Which value: of a cell, the n-th time it runs in one call of the network."""
-
-    cell: str
-    nth: int
-    io: str
-    path: str
-
-    def __str__(self) -> str:
-        again = f" (call {self.nth})" if self.nth else ""
-        return f"{self.cell}{again} {self.io}.{self.path}"
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.sides import Name
+from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.mismatch import TokenMap
 

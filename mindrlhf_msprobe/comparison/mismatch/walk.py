@@ -10,9 +10,10 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.mismatch.births import Way
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
+from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
-from mindrlhf_msprobe.comparison.mismatch.sides import Name, Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 from mindrlhf_msprobe.comparison.tokens.matching import match

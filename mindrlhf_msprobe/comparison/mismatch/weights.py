@@ -10,11 +10,11 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.distance import distances
-from mindrlhf_msprobe.comparison.mismatch.fused import Fused, cell_of, find_fused, parts_of
+from mindrlhf_msprobe.comparison.mismatch.fused import Fused, find_fused, parts_of
 from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.records import Record, network_name
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def compare_weights(
     fused = find_fused(left_a, left_b, rules)
     pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
     joined = [
-        _fused_pair(name, record, fused[cell_of(name)], left_b)
+        _fused_pair(name, record, fused[cell_of_parameter(name)], left_b)
         for name, record in left_a.items()
-        if cell_of(name) in fused
+        if cell_of_parameter(name) in fused
     ]
     used = {name for pair in joined for name in (pair.rollout, *pair.training)}
     alone = (tuple(_without(left_a, used)), tuple(_without(left_b, used)))
@@ -101,7 +101,7 @@ def _common(
     """Return parameters by the names that both networks have."""
     found = {}
     for name, record in records.items():
-        if (cell := common(cell_of(name))) is not None:
+        if (cell := common(cell_of_parameter(name))) is not None:
             found[network_name(cell, name.rpartition(".")[2])] = record
     return found
 
