@@ -54,6 +54,8 @@ class JournalLine:
         frames: its call stack, innermost first.
         stack: the number of that call stack in its journal; the first line with a number has the
             frames, too.
+        around: of an operator, the name of the cell in which it was called, recorded or not: ""
+            outside every cell, "root" for the network itself.
     """
 
     entry: str
@@ -66,6 +68,7 @@ class JournalLine:
     input_names: tuple[Any, ...] = ()
     frames: tuple[str, ...] = ()
     stack: int | None = None
+    around: str | None = None
 
     @classmethod
     def from_json(cls, content: Any) -> JournalLine:
@@ -76,7 +79,9 @@ class JournalLine:
         """
         _check(content)
         values = {name: value for name, value in content.items() if name not in _HEAD}
-        names = None if holds_gradients(content["entry"]) else values.pop("input_names", None)
+        names = around = None
+        if not holds_gradients(content["entry"]):
+            names, around = values.pop("input_names", None), values.pop("cell", None)
         return cls(
             content["entry"],
             content["seq"],
@@ -88,6 +93,7 @@ class JournalLine:
             tuple(names) if isinstance(names, list) else (),
             tuple(content.get("frames") or ()),
             content.get("stack"),
+            around if isinstance(around, str) and len(around) <= bounds.NAME else None,
         )
 
     @classmethod
@@ -110,6 +116,8 @@ class JournalLine:
         head |= {"parent": self.parent, "opening": self.opening}
         if self.token is not None:
             head["token"] = self.token
+        if self.around is not None:
+            head["cell"] = self.around
         if self.input_names:
             head["input_names"] = self.input_names
         if stack is not None:

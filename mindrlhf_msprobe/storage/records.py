@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.operators import parse_operator
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
 
@@ -55,19 +56,23 @@ def is_optimizer_state(cell: str) -> bool:
 def has_plain_call(entry: str) -> bool:
     """Return whether an entry's name is one of ours, so that two names are two calls."""
     match = _ENTRY.fullmatch(entry)
-    return (
-        match is not None and match["scope"] == "Cell" and str(int(match["call"])) == match["call"]
-    )
+    if match is None:
+        return parse_operator(entry) is not None
+    return match["scope"] == "Cell" and str(int(match["call"])) == match["call"]
 
 
 def cell_name(entry: str) -> str:
-    """Return the cell's part of an entry's name, e.g. `model.norm`."""
+    """Return the cell's part of an entry's name, e.g. `model.norm`; of an operator `Mint.add`."""
+    if operator := parse_operator(entry):
+        return operator.operator
     match = _ENTRY.fullmatch(entry)
     return match["cell"] if match else entry
 
 
 def direction_of(entry: str) -> str:
     """Return the direction in an entry's name; "" if it has none."""
+    if operator := parse_operator(entry):
+        return operator.direction
     match = _ENTRY.fullmatch(entry)
     return match["direction"] if match else ""
 
@@ -179,6 +184,8 @@ class Entry:
         opening: how many times its phase had been opened in this step before (0, 1, …).
         token: the generated token it belongs to, in the generate phase, else None.
         stack: the call stack, innermost first; one `File …, line …` text a frame.
+        around: of an operator, the name of the cell in which it was called, recorded or not: ""
+            outside every cell, "root" for the network itself; None where it is not known.
     """
 
     name: str
@@ -192,15 +199,16 @@ class Entry:
     token: int | None = None
     stack: tuple[str, ...] = ()
     records: tuple[Record, ...] = field(default=(), repr=False)
+    around: str | None = None
 
     @property
     def cell(self) -> str:
-        """The cell's name in its network, `root` for the network itself."""
+        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
         return self._parts["cell"]
 
     @property
     def class_name(self) -> str:
-        """The cell's class."""
+        """The cell's class; "" for an operator."""
         return self._parts["cls"]
 
     @property
@@ -216,10 +224,15 @@ class Entry:
     @property
     def call_name(self) -> str:
         """The entry's name without its call number: the same for all calls of one cell."""
+        if operator := parse_operator(self.name):
+            return f"{operator.operator}.{operator.direction}"
         return self.name.rpartition(".")[0]
 
     @cached_property
     def _parts(self) -> dict[str, str]:
+        if operator := parse_operator(self.name):
+            found = {"cell": operator.operator, "cls": "", "call": str(operator.call)}
+            return found | {"direction": operator.direction}
         match = _ENTRY.fullmatch(self.name)
         if match is None:
             return {"cell": self.name, "cls": "", "direction": "", "call": "0"}

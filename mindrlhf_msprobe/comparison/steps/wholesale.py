@@ -148,6 +148,7 @@ class _Lines:
                     end=side.end,
                     opening=side.opening,
                     token=side.token,
+                    around=side.around,
                 )
             )
 

@@ -789,6 +789,7 @@ def _entry(
         token=line.token,
         stack=line.frames[: bounds.FRAMES],
         records=records,
+        around=line.around,
     )
 
 
