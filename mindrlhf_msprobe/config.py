@@ -331,6 +331,11 @@ class ProbeConfig:
         return "tensor" if self.task == "tensor" else "statistics"
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether more of a tensor's rows is kept than their statistics: elements, or sketches."""
+        return self.task in ("tensor", "sketch")
+
+    @property
     def recorded_steps(self) -> int | None:
         """How many steps' layer data are recorded; None if the step window has no end."""
         return self.steps_from(self.step_start)

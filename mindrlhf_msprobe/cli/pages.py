@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.health import CheckResult
     from mindrlhf_msprobe.mismatch import Mismatches
 
-_WITH_TOKENS = ("tensor", "sketch")  # tasks that store token ids
 _STEPS = 4  # of which a report says where training and inference part
 
 
@@ -51,7 +50,7 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     run = open_run(path)
-    if all((config := run.config(rank)) and config.task not in _WITH_TOKENS for rank in run.ranks):
+    if all((config := run.config(rank)) and not config.keeps_rows for rank in run.ranks):
         return message("report.mismatch_no_tokens")
     steps = sorted({s for s, r in run.places if {*PHASES} <= {*run.phases_at(s, r)}})
     if not steps:

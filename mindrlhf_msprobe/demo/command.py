@@ -442,7 +442,7 @@ def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
         table = next((t for t in result.tables if first.phase and first.phase in t), None)
         if table is not None:
             lines.append(f"  {say('demo.open_table', file=str(plan.comparison / table))}")
-    if plan.rollout_fault is not None and plan.probe_config.task in ("tensor", "sketch"):
+    if plan.rollout_fault is not None and plan.probe_config.keeps_rows:
         mismatch = f"mindrlhf-msprobe mismatch {plan.run_b}"
         lines.append(f"  {say('demo.mismatch', command=mismatch)}")
     command = f"mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT"

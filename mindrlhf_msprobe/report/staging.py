@@ -97,6 +97,30 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def beside(*paths: Path) -> Iterator[list[Path]]:
+    """Yield a hidden path beside each of several files; what is written there takes their places.
+
+    On any exception all stays as it was.
+
+    Raises:
+        OutputError: one cannot be written.
+    """
+    parts = [path.with_name(f".{path.name}.part") for path in paths]
+    try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        yield parts
+        for part, path in zip(parts, paths):
+            os.replace(part, path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OutputError.saying("error.file_unwritten", path=str(paths[0]), why=why) from None
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+
 def _claimed(output: Path) -> tuple[Path, str]:
     """Return a new directory that only one process can make, and the time in its name.
 

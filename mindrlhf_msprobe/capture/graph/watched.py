@@ -300,7 +300,7 @@ class GraphProbes:
     @property
     def _elements(self) -> bool:
         """Whether graphs that reduce tensors to statistics are to hand them over whole."""
-        return reduces() and (self.config.task in ("tensor", "sketch") or self.config.md5)
+        return reduces() and (self.config.keeps_rows or self.config.md5)
 
     @property
     def _gradients_whole(self) -> bool:

@@ -110,7 +110,7 @@ class PhaseCapture:
         Args:
             elsewhere: as `parameters_held_twice` says.
         """
-        if number in self.graph.reduced and self._probes.config.task in ("tensor", "sketch"):
+        if number in self.graph.reduced and self._probes.config.keeps_rows:
             yield message("coverage.elements_reduced")
         if self._probes.config.task == "overflow_check":
             yield message("coverage.overflow_in_graph")

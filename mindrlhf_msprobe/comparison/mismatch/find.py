@@ -185,9 +185,7 @@ def _no_rows(walk: Walk) -> Message:
     for side in (walk.rollout, walk.training):
         if not side.tokens.sequences:
             return message("mismatch.no_sequences", phase=side.phase)
-    shown = [
-        [sequence[:8].tolist() for sequence in side.tokens.sequences[:1]]
-        for side in (walk.rollout, walk.training)
-    ]
-    a, b = (str(one[0]) for one in shown)
-    return message("mismatch.no_common_tokens", rollout=a, training=b)
+    rollout, training = (
+        str(side.tokens.sequences[0][:8].tolist()) for side in (walk.rollout, walk.training)
+    )
+    return message("mismatch.no_common_tokens", rollout=rollout, training=training)

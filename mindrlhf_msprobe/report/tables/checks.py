@@ -13,7 +13,7 @@ from mindrlhf_msprobe.report.console.console import settings_in_one_line
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
-from mindrlhf_msprobe.report.staging import OutputError
+from mindrlhf_msprobe.report.staging import beside
 from mindrlhf_msprobe.report.tables.language import in_language
 
 FILE = "checks.xlsx"
@@ -53,15 +53,8 @@ def write_checks(results: CheckResults, output: Path, lang: str | None = None) -
     path = output if output.suffix.lower() == ".xlsx" else output / FILE
     with speaking(lang):
         sheets = [in_language(sheet, lang) for sheet in check_sheets(results)]
-    aside = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_xlsx(aside, sheets)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        why = error.strerror or str(error)
-        raise OutputError.saying("checks.not_written", path=str(path), why=why) from None
+    with beside(path) as (part,):
+        write_xlsx(part, sheets)
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import in_words
@@ -13,7 +12,7 @@ from mindrlhf_msprobe.mismatch import Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
-from mindrlhf_msprobe.report.staging import OutputError
+from mindrlhf_msprobe.report.staging import beside
 from mindrlhf_msprobe.report.tables.language import in_language
 
 TABLE, RESULT = "mismatch.xlsx", "mismatch.json"
@@ -48,19 +47,10 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
     with speaking(lang):
         sheets = [in_language(sheet, lang) for sheet in _sheets(found)]
     table, result = directory / TABLE, directory / RESULT
-    aside = [path.with_name(f".{path.name}.part") for path in (table, result)]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_xlsx(aside[0], sheets)
+    with beside(table, result) as (table_part, result_part):
+        write_xlsx(table_part, sheets)
         text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
-        aside[1].write_text(printable_json(text), encoding="utf-8")
-        for part, path in zip(aside, (table, result)):
-            os.replace(part, path)
-    except OSError as error:
-        for part in aside:
-            part.unlink(missing_ok=True)
-        why = error.strerror or str(error)
-        raise OutputError.saying("checks.not_written", path=str(directory), why=why) from None
+        result_part.write_text(printable_json(text), encoding="utf-8")
     return [table, result]
 
 

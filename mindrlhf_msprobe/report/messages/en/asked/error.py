@@ -148,6 +148,7 @@ TEXTS = {
         "{value}{more} is not as a comparison wrote it: it was there before, or was changed "
         "since. It was left as it is. Move it away, or give another directory with -o."
     ),
+    "file_unwritten": "{path} cannot be written: {why}",
     "output_unwritten": (
         "the output directory {output} cannot be written: {reason}. Give another one with -o."
     ),

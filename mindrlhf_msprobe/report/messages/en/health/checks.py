@@ -68,7 +68,6 @@ TEXTS: Mapping[str, Any] = chosen(
         "a_number": "a number that is finite and not negative",
         "patterns": "a regular expression, or a list of at most {most} of them",
         "bad_pattern": "{where}{name}: the pattern {value!r} cannot be used: {error}",
-        "not_written": "{path} cannot be written: {why}",
         "checking": "Checking",
         "unit_steps": "steps",
         "run_healthy": "HEALTHY {path}: no error and no warning{notes}",

@@ -111,6 +111,7 @@ TEXTS = {
         "{value}{more} 不是比对写出的原样：原本就存在，或之后被修改过，因此保留不动。请移走它，"
         "或用 -o 另给一个目录。"
     ),
+    "file_unwritten": "无法写入 {path}：{why}",
     "output_unwritten": "输出目录 {output} 无法写入：{reason}。请用 -o 另给一个目录。",
     "manifest_unread": "{path} {why_unread}。",
     "merge_two": "应给出同一次采集的两个或更多目录，实际为 {len} 个",

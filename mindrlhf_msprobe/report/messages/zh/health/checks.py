@@ -62,7 +62,6 @@ TEXTS: Mapping[str, Any] = chosen(
         "a_number": "非负的有限数",
         "patterns": "一个正则表达式，或最多 {most} 个正则表达式的列表",
         "bad_pattern": "{where}{name}：模式 {value!r} 不可用：{error}",
-        "not_written": "无法写入 {path}：{why}",
         "checking": "检查中",
         "unit_steps": "step",
         "run_healthy": "健康 {path}：无错误、无告警{notes}",
