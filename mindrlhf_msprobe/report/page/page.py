@@ -21,14 +21,15 @@ from mindrlhf_msprobe.findings import Comparison, Finding, Spread
 from mindrlhf_msprobe.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
-from mindrlhf_msprobe.report.page import answer, overview, samples
+from mindrlhf_msprobe.report.page import answer, samples
 from mindrlhf_msprobe.report.page.blocks import Blocks
 from mindrlhf_msprobe.report.page.check_findings import CheckFindings
 from mindrlhf_msprobe.report.page.course import Course
-from mindrlhf_msprobe.report.page.details import Details
-from mindrlhf_msprobe.report.page.elements import Elements
-from mindrlhf_msprobe.report.page.heat import Measure, Place
-from mindrlhf_msprobe.report.page.overview import Overview, Seconds
+from mindrlhf_msprobe.report.page.places import overview
+from mindrlhf_msprobe.report.page.places.details import Details
+from mindrlhf_msprobe.report.page.places.elements import Elements
+from mindrlhf_msprobe.report.page.places.heat import Measure, Place
+from mindrlhf_msprobe.report.page.places.overview import Overview, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import answer_of, line_of, states_of, write_mismatches
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic

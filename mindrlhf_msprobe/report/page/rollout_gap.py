@@ -18,7 +18,7 @@ from mindrlhf_msprobe.report.page.blocks import (
     as_little_endian,
     logarithmic,
 )
-from mindrlhf_msprobe.report.page.heat import Place
+from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
 from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json

@@ -9,7 +9,7 @@ import numpy as np
 
 from mindrlhf_msprobe.mismatch import LogProbs
 from mindrlhf_msprobe.phases import PROMPTS
-from mindrlhf_msprobe.report.page.heat import Place
+from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.words import known
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError

@@ -12,8 +12,8 @@ from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, Severity
 from mindrlhf_msprobe.phases import PROMPTS, phase_order, usual_place
 from mindrlhf_msprobe.report.page.blocks import logarithmic
-from mindrlhf_msprobe.report.page.calls import Measured, calls_of, larger, measured
-from mindrlhf_msprobe.report.page.heat import Heat, Measure, Place
+from mindrlhf_msprobe.report.page.places.calls import Measured, calls_of, larger, measured
+from mindrlhf_msprobe.report.page.places.heat import Heat, Measure, Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.reader import Run
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
-from mindrlhf_msprobe.report.page.elements import Elements, exact_number
-from mindrlhf_msprobe.report.page.heat import Place
+from mindrlhf_msprobe.report.page.places.calls import Call, Value, calls_of
+from mindrlhf_msprobe.report.page.places.elements import Elements, exact_number
+from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.words import all_said, known
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf

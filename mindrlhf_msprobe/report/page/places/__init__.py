@@ -1,0 +1,1 @@
+"""What the page shows of each place: a step, rank and phase."""
