@@ -6,14 +6,16 @@
 A run is made that holds, of each of --values values of each layer, the training's tensor [samples,
 tokens, hidden], in another order of the samples, and the rollout's: a prefill and a decode call for
 each further token, 1e-7 apart. Told are the seconds of `mismatch` as a whole command, and those of
-`compare` of two runs whose training phases hold as many bytes, with one worker and with all, all
-files in the page cache; the ratio of their speeds; and the peak of private memory.
+`compare` of two runs whose training phases hold as many bytes, with one worker and with all, in
+turn, all files in the page cache; the speed of `mismatch` against that of each `compare` (medians
+of the rounds, seconds and processor time); and the peak of private memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -170,10 +172,19 @@ def main() -> None:
         }
         size = sum(f.stat().st_size for f in (root / "run").rglob("*") if f.is_file())
         print(f"{size / 1e9:.2f} GB, {os.cpu_count()} processors, task {options.task}")
-        for name, line in lines.items():
-            found = [(*timed(line), number) for number in range(options.rounds)]
-            seconds, cpu, peak, _ = min(found)
-            print(f"  {name:20} {seconds:6.1f} s, {cpu:6.1f} s of CPU, {peak / 1e6:.0f} MB private")
+        found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in lines}
+        for _ in range(options.rounds):
+            for name, line in lines.items():
+                found[name].append(timed(line))
+        for name, rounds in found.items():
+            seconds, cpu, peak = min(rounds)
+            print(f"  {name:20} {seconds:6.2f} s, {cpu:6.2f} s of CPU, {peak / 1e6:.0f} MB private")
+            speeds = [
+                statistics.median(r[at] / m[at] for m, r in zip(found["mismatch"], rounds))
+                for at in (0, 1)
+            ]
+            if name != "mismatch":
+                print("    mismatch is {:.2f} times as fast, by CPU {:.2f}".format(*speeds))
 
 
 def timed(line: list[str]) -> tuple[float, float, int]:

@@ -104,7 +104,7 @@ class Way:
         born: np.ndarray,
     ) -> Stage:
         """Return the summary of a value's rows."""
-        order = np.argsort(-relative, kind="stable")[:_WORST]
+        order = _furthest(relative)
         worst = zip(value.token[order].tolist(), relative[order].tolist())
         name = value.name
         return Stage(
@@ -167,6 +167,17 @@ class Way:
             still = ~(apart <= np.maximum(limits, least))
             rows, limits = rows[still], limits[still]
         return bool(len(rows))
+
+
+def _furthest(relative: np.ndarray) -> np.ndarray:
+    """Return which rows are furthest apart, the furthest first; of equal ones the first."""
+    if len(relative) > _WORST:
+        least = np.partition(relative, len(relative) - _WORST)[-_WORST]
+        beyond, alike = np.flatnonzero(relative > least), np.flatnonzero(relative == least)
+        rows = np.concatenate([beyond, alike[: _WORST - len(beyond)]])
+    else:
+        rows = np.arange(len(relative))
+    return rows[np.argsort(-relative[rows], kind="stable")]
 
 
 def _usual(stages: Mapping[Name, Stage]) -> dict[tuple[str, ...], list[tuple[Name, float]]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.frozen import dataclass
 
 #: Rows are taken together up to as many bytes.
@@ -54,27 +57,41 @@ class Distances:
         return np.where(np.isnan(found), np.inf, found)
 
 
-def distances(a: np.ndarray, b: np.ndarray) -> Distances:
+def distances(
+    a: np.ndarray, b: np.ndarray, rows: tuple[np.ndarray, np.ndarray] | None = None
+) -> Distances:
     """Measure rows against rows of the same number.
 
     Args:
         a, b: [rows, columns], floating; read block by block.
+        rows: int64 [any] each, which rows of a and of b; None: all.
     """
-    squared, norms, unequal = np.empty(len(a)), np.empty(len(a)), np.empty(len(a), bool)
-    for rows in blocks(len(a), a.shape[1] * 8):
-        x, y = _floating(a[rows]), _floating(b[rows])
+    at_a, at_b = rows if rows is not None else (np.arange(len(a)), np.arange(len(b)))
+    count = len(at_a)
+    found = Distances(np.empty(count), np.empty(count), np.empty(count, bool))
+    if _COMPILED is not None and _is_plain(a) and _is_plain(b):
+        _measure_compiled(a, b, at_a, at_b, found)
+        return found
+    for block in blocks(count, a.shape[1] * 8):
+        x, y = _floating(a[at_a[block]]), _floating(b[at_b[block]])
         with np.errstate(invalid="ignore", over="ignore"):
             apart = x - y
-            squared[rows] = np.einsum("ij,ij->i", apart, apart)
-            norms[rows] = np.einsum("ij,ij->i", y, y)
-        unequal[rows] = squared[rows] != 0
-        for row in np.flatnonzero(np.isnan(squared[rows])):
-            unequal[rows.start + row] = not np.array_equal(x[row], y[row], equal_nan=True)
-    return Distances(squared, norms, unequal)
+            found.squared[block] = squared = np.einsum("ij,ij->i", apart, apart)
+            found.norms[block] = np.einsum("ij,ij->i", y, y)
+        found.unequal[block] = squared != 0
+        # What is too small to be squared differs, too; NaN is equal to NaN.
+        for row in np.flatnonzero((squared == 0) | np.isnan(squared)):
+            found.unequal[block.start + row] = not np.array_equal(x[row], y[row], equal_nan=True)
+    return found
 
 
 def sketch_distances(
-    a: np.ndarray, b: np.ndarray, prints_a: np.ndarray, prints_b: np.ndarray, typical: float
+    a: np.ndarray,
+    b: np.ndarray,
+    prints_a: np.ndarray,
+    prints_b: np.ndarray,
+    typical: float,
+    rows: tuple[np.ndarray, np.ndarray],
 ) -> Distances:
     """Estimate the distances of rows from their sketches.
 
@@ -82,13 +99,44 @@ def sketch_distances(
         a, b: float32 [rows, sums].
         prints_a, prints_b: uint64 [rows, any], fingerprints of the rows.
         typical: the mean squared norm of b's rows; NaN: it is estimated from b.
+        rows: int64 [any] each, which rows of a and of b.
     """
-    found = distances(a, b)
-    unequal = (prints_a != prints_b).reshape(len(a), -1).any(axis=1)
+    found = distances(a, b, rows)
+    count = len(rows[0])
+    unequal = (prints_a[rows[0]] != prints_b[rows[1]]).reshape(count, -1).any(axis=1)
     if not np.isfinite(typical):
-        typical = float(found.norms.mean()) if len(a) else 0.0
-    norms = np.full(len(a), typical)
+        typical = float(found.norms.mean()) if count else 0.0
+    norms = np.full(count, typical)
     return Distances(found.squared, norms, unequal, sampled=a.shape[1])
+
+
+def _load() -> Any:
+    """Return the library's function, None where it was not built."""
+    function = getattr(library_beside(__file__, "_rows"), "msprobe_float32_rows", None)
+    if function is not None:
+        address, number = ctypes.c_void_p, ctypes.c_int64
+        function.argtypes = (*[address] * 4, *[number] * 4, *[address] * 3)
+        function.restype = number
+    return function
+
+
+_COMPILED = _load()
+
+
+def _is_plain(array: np.ndarray) -> bool:
+    flags = array.flags
+    return array.dtype == np.float32 and flags.c_contiguous and flags.aligned
+
+
+def _measure_compiled(
+    a: np.ndarray, b: np.ndarray, at_a: np.ndarray, at_b: np.ndarray, found: Distances
+) -> None:
+    at_a, at_b = (np.ascontiguousarray(at, np.int64) for at in (at_a, at_b))
+    inputs = [array.ctypes.data for array in (a, b, at_a, at_b)]
+    outputs = [array.ctypes.data for array in (found.squared, found.norms, found.unequal)]
+    measured = _COMPILED(*inputs, len(a), len(b), len(at_a), a.shape[1], *outputs)
+    if measured < len(at_a):
+        raise IndexError(int(at_a[measured]), int(at_b[measured]))
 
 
 def _floating(values: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,7 +16,8 @@ from mindrlhf_msprobe.comparison.mismatch.distance import (
     sketch_distances,
 )
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.values import Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (
@@ -93,24 +93,29 @@ class Source:
     @cached_property
     def calls(self) -> list[int]:
         """The calls of which the rows of all parts are known."""
-        return sorted(set.intersection(*(set(known) for known in self._layouts)))
+        known = [
+            {call for call in value.calls if self._layout(at, call) is not None}
+            for at, value in enumerate(self.values)
+        ]
+        return sorted(set.intersection(*known))
 
-    @cached_property
+    def _layout(self, part: int, number: int) -> Layout | None:
+        """Return how the axes of a part stand in a call; None where nothing decides it."""
+        call, shape = self.side.tokens.calls[number], self.values[part].form(number).shape
+        return self._layouts[part].get((shape, call.batch, call.width))
+
+    @property
     def has_elements(self) -> bool:
         """Whether elements were stored in all calls."""
-        return all(r.location is not None for value in self.values for r in value.records.values())
+        return all(value.has_elements for value in self.values)
 
     def dtype(self, number: int) -> str:
         """Return the dtype in a call."""
-        return str(self.values[0].records[number].leaf.dtype)
+        return str(self.values[0].form(number).dtype)
 
     def typical(self, number: int) -> float:
         """Return the mean squared norm of a token's row in a call; NaN where it is not known."""
-        found = 0.0
-        for value in self.values:
-            norm, shape = value.records[number].leaf.norm, value.records[number].leaf.shape
-            known = isinstance(norm, (int, float)) and shape
-            found += float(norm) ** 2 if known else math.nan
+        found = sum(value.norm(number) ** 2 for value in self.values)
         return found / max(1, self.side.tokens.calls[number].sequence.size)
 
     def rows(self, number: int, *, sketched: bool = False) -> Rows:
@@ -125,10 +130,7 @@ class Source:
         """
         key = number, sketched
         if key not in self._open:
-            parts = [
-                self._part(value.records[number], layouts[number], number, sketched)
-                for value, layouts in zip(self.values, self._layouts)
-            ]
+            parts = [self._part(at, number, sketched) for at in range(len(self.values))]
             self._open[key] = parts[0] if self._order is None else self._beside(parts, sketched)
             if len(self._open) > _OPEN:
                 self._open.popitem(last=False)
@@ -157,8 +159,10 @@ class Source:
         kept = places[wanted] >= 0
         return at[kept], places[wanted[kept]]
 
-    def _part(self, record: Record, layout: Layout, number: int, sketched: bool) -> Rows:
-        call = self.side.tokens.calls[number]
+    def _part(self, part: int, number: int, sketched: bool) -> Rows:
+        call, layout = self.side.tokens.calls[number], self._layout(part, number)
+        assert layout is not None
+        record = self.values[part].record(number)
         if not sketched:
             return Rows(*rows_of(record.array(), layout, call))
         shape = record.leaf.shape or ()
@@ -194,7 +198,7 @@ def _sketch_of(record: Record) -> Sketch:
 
 def value_columns(value: Value) -> int:
     """Return the length of a value's last axis."""
-    return max((r.leaf.shape or (0,))[-1] for r in value.records.values())
+    return max((form.shape or (0,))[-1] for form in value.forms())
 
 
 def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Aligned:
@@ -221,7 +225,7 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
                 rows = training.found(other, at, wanted)
                 partner = training.rows(other, sketched=sketched)
                 columns = _check(mine.values, partner.values, columns)
-                found.append(_measured(mine, partner, rows, training.typical(other)))
+                found.append(_measured(mine, training, other, partner, rows))
                 tokens.append(starts[number] + mine.at[rows[0]])
                 dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
@@ -233,19 +237,13 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
 
 
 def _measured(
-    mine: Rows, theirs: Rows, rows: tuple[np.ndarray, np.ndarray], typical: float
+    mine: Rows, training: Source, number: int, theirs: Rows, rows: tuple[np.ndarray, np.ndarray]
 ) -> Distances:
     """Measure rows of two calls; of sketches, relative to the norm that statistics know."""
-    x, y = _taken(mine.values, rows[0]), theirs.values[rows[1]]
     if mine.prints is None or theirs.prints is None:
-        return distances(x, y)
-    prints = mine.prints[rows[0]], theirs.prints[rows[1]]
-    return sketch_distances(x, y, *prints, typical)
-
-
-def _taken(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return rows in rising order; all of them without a copy."""
-    return values if len(rows) == len(values) else values[rows]
+        return distances(mine.values, theirs.values, rows)
+    prints = mine.prints, theirs.prints
+    return sketch_distances(mine.values, theirs.values, *prints, training.typical(number), rows)
 
 
 def _partners(partner: Partner, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:

@@ -22,9 +22,7 @@ class Precision:
         self._own: dict[str, str] = {}
         self._inside: dict[str, int] = defaultdict(int)
         for name, value in side.values.items():
-            for record in value.records.values():
-                self._note(name.cell, str(record.leaf.dtype))
-                break
+            self._note(name.cell, str(value.form(value.calls[0]).dtype))
         for parameter, record in side.parameters.items():
             self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
         for cell in side.cells:

@@ -6,8 +6,8 @@ from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.values import Form, Value
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
-from mindrlhf_msprobe.comparison.tokens.layouts import Layout, only_layout
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -16,32 +16,6 @@ from mindrlhf_msprobe.storage.records import Entry, Record, network_name
 from mindrlhf_msprobe.trends.derived import Settings
 
 _IOS = ("input", "output")
-
-
-@dataclass
-class Value:
-    """One value over the calls of a phase.
-
-    Attributes:
-        records: number of a call of the network → the record.
-        time: when it was known first, on its process's clock.
-        class_name: of its cell.
-    """
-
-    time: int
-    class_name: str
-    entry: str
-    records: dict[int, Record] = field(default_factory=dict)
-
-    def layouts(self, tokens: PhaseTokens) -> dict[int, Layout]:
-        """Return how its axes stand in each call; without the calls where nothing decides it."""
-        seen = {}
-        for number, record in self.records.items():
-            call = tokens.calls[number]
-            if record.leaf.shape is not None:
-                seen[number] = (record.leaf.shape, call.batch, call.width)
-        chosen = only_layout(seen.values())
-        return {number: chosen[shape] for number, shape in seen.items() if shape in chosen}
 
 
 @dataclass
@@ -74,6 +48,7 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
     outermost: list[Entry] = []
     number = -1
     seen: dict[str, int] = {}
+    forms: dict[Form, Form] = {}
     given = _given(run, phase, step, rank)
     starts = Starts(given)
     for entry in run.each_entry(phase, step, rank):
@@ -85,7 +60,7 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
                 number, seen = number + 1, {}
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
         found.cells.setdefault(entry.cell, entry.class_name)
-        _take(found, entry, number, nth)
+        _take(found, entry, number, nth, forms)
     pad = Settings.read(run.configurations()).pad
     found.tokens = read_tokens(outermost, given, pad)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
@@ -112,7 +87,7 @@ def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Rec
     return found
 
 
-def _take(side: Side, entry: Entry, number: int, nth: int) -> None:
+def _take(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, Form]) -> None:
     _parameters(side.parameters, entry)
     if number < 0:
         return
@@ -124,7 +99,7 @@ def _take(side: Side, entry: Entry, number: int, nth: int) -> None:
         value = side.values.get(name)
         if value is None:
             value = side.values[name] = Value(time, entry.class_name, entry.name)
-        value.records[number] = record
+        value.add(number, entry.call, record, forms)
 
 
 def _parameters(found: dict[str, Record], entry: Entry) -> None:

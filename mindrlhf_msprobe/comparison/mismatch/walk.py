@@ -53,7 +53,7 @@ class Walk:
         self.tokens = rollout.tokens.rows
         self._decode = decode
         self._sources: dict[Name, tuple[Source, Source]] = {}
-        self._seen: set[str | None] = set()
+        self._seen: set[int] = set()
         self._way = Way(self.tokens.count, self.token)
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
@@ -177,8 +177,8 @@ class Walk:
             mine.close()
             theirs.close()
         self._sources[name] = mine, theirs
-        prints = {record.leaf.fingerprint for record in theirs.values[0].records.values()}
-        made = None not in prints and not prints & self._seen
-        self._seen |= prints
+        prints = theirs.values[0].prints
+        made = prints is not None and not prints & self._seen
+        self._seen |= prints or set()
         limit = allowed(name.cell, aligned.distances, aligned.columns, *self.precision)
         self._way.add(aligned, limit, made=made)

@@ -61,28 +61,37 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     with one of its own as far as there are as many. All rows of what they share are partners.
     """
     sequences, common = _longest_common(mine.sequences, other.sequences)
-    calls, rows = other.places
-    partners = tuple(_partner(call, sequences, common, calls, rows) for call in mine.calls)
+    places = _Places(other)
+    partners = tuple(_partner(call, sequences, common, places) for call in mine.calls)
     return Matched(partners, sequences, common)
 
 
+class _Places:
+    """Where the tokens of all sequences are, one sequence behind the other.
+
+    Attributes:
+        starts: int64 [sequences], the number of the first token of each.
+        call, row: int64 [tokens].
+    """
+
+    def __init__(self, of: PhaseTokens) -> None:
+        sizes = [len(sequence) for sequence in of.sequences]
+        self.starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+        empty = np.zeros(0, np.int64)
+        self.call, self.row = (np.concatenate([empty, *found]) for found in of.places)
+
+
 def _partner(
-    call: TokenCall,
-    sequences: np.ndarray,
-    common: np.ndarray,
-    calls: Sequence[np.ndarray],
-    rows: Sequence[np.ndarray],
+    call: TokenCall, sequences: np.ndarray, common: np.ndarray, places: _Places
 ) -> Partner:
     found_call = np.full(call.sequence.size, UNKNOWN, np.int64)
     found_row = np.full(call.sequence.size, UNKNOWN, np.int64)
-    for number in np.unique(call.sequence[call.sequence >= 0]).tolist():
-        partner = int(sequences[number])
-        if partner < 0:
-            continue
-        shared = (call.sequence == number) & (call.position < common[number])
-        at = call.position[shared]
-        found_call[shared] = calls[partner][at]
-        found_row[shared] = rows[partner][at]
+    known = np.flatnonzero(call.sequence >= 0)
+    of = call.sequence[known]
+    shared = (sequences[of] >= 0) & (call.position[known] < common[of])
+    known, of = known[shared], of[shared]
+    at = places.starts[sequences[of]] + call.position[known]
+    found_call[known], found_row[known] = places.call[at], places.row[at]
     return Partner(found_call, found_row)
 
 

@@ -171,8 +171,12 @@ def _open_array(file: int) -> np.ndarray:
     try:
         if expected == 0:
             return np.empty(shape, dtype)
-        small = offset + expected <= len(head)
-        data = head if small else _Mapped(file, offset + expected, access=mmap.ACCESS_READ)
+        data: Any = head
+        if offset + expected > len(head):
+            if expected <= _SMALL:
+                data, offset = os.pread(file, expected, offset), 0
+            else:
+                data = _Mapped(file, offset + expected, access=mmap.ACCESS_READ)
         array = np.frombuffer(data, dtype, count, offset)
         return array.reshape(shape, order="F" if fortran else "C")
     except (OSError, ValueError, OverflowError, MemoryError) as error:
@@ -231,6 +235,7 @@ _MAGIC = b"\x93NUMPY"
 _LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
 _KINDS = "biufcSU"  # numbers and texts: what tensors and key data are made of
 _HEAD = 1 << 12  # bytes read at once
+_SMALL = 1 << 18  # bytes that are read sooner than they are mapped
 _LONGEST_HEADER = 8 + 4 + (1 << 16)
 
 

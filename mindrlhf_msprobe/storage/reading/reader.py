@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
@@ -494,21 +497,35 @@ class Run:
         Where a line of the journal cannot be read, or there is no journal, they are those of
         `entries`.
         """
-        lines = self.journal_lines(phase, step, rank) or []
-        times = [int(found[1]) for line in lines if (found := _SEQ.search(line))]
-        if not lines or len(times) < len(lines):
-            yield from self.entries(phase, step, rank)
-            return
         files, damaged = self.locator(phase, step, rank), False
-        for number in sorted(range(len(lines)), key=times.__getitem__):
-            try:
-                entry = _entry(JournalLine.read(lines[number]), files, phase, step, rank)
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                damaged = True
-                continue
-            yield entry
+        with ExitStack() as stack:
+            file = self._open_journal(phase, step, rank)
+            times, starts = ((), ()) if file is None else _begins(stack.enter_context(file))
+            listed = self._entries_listed(phase, step, rank)
+            if file is None or not times or len(times) < listed:
+                yield from self.entries(phase, step, rank)
+                return
+            for number in np.argsort(np.asarray(times), kind="stable"):
+                try:
+                    file.seek(starts[number])
+                    line = JournalLine.read(file.read(starts[number + 1] - starts[number]))
+                    entry = _entry(line, files, phase, step, rank)
+                except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+                    damaged = True
+                    continue
+                yield entry
         if damaged:
             self.entries(phase, step, rank)  # says which lines cannot be read
+
+    def _open_journal(self, phase: str, step: int, rank: int) -> BinaryIO | None:
+        """Open the journal of one place; None where there is none, or it lies elsewhere."""
+        directory = self._layer_dirs[phase, step, rank]
+        try:
+            if self._leaves_run(directory):
+                return None
+            return layout.open_inside(self.path, directory / layout.JOURNAL_FILE, bounds.JOURNAL)
+        except (OSError, ValueError):
+            return None
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
@@ -759,6 +776,26 @@ class Run:
         if problem not in self._known_problems:
             self._known_problems.add(problem)
             self.problems.append(problem)
+
+
+def _begins(file: BinaryIO) -> tuple[Sequence[int], Sequence[int]]:
+    """Return when the entry of each line of a journal began, and where the lines begin.
+
+    Returns:
+        One place more than there are lines, the file's end; nothing where a line is not whole or
+        does not say when, or the file cannot be read.
+    """
+    times, starts = array("q"), array("q", [0])
+    try:
+        while raw := file.readline(bounds.LINE):
+            found = _SEQ.search(raw)
+            if found is None or not raw.endswith(b"\n"):
+                return (), ()
+            times.append(int(found[1]))
+            starts.append(starts[-1] + len(raw))
+    except OSError:
+        return (), ()
+    return times, starts
 
 
 def _entry(
