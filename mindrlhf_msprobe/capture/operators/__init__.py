@@ -1,0 +1,1 @@
+"""Operators as entries: mint, ops, methods of tensors, primitives, communication."""
