@@ -173,11 +173,11 @@ def _wrapped_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
     return _as(original, call)
 
 
-def _as(original: Any, call: Any) -> Callable[..., Any]:
+def _as(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """Let what stands in for a callable look like it."""
     functools.update_wrapper(call, original, updated=())
     setattr(call, _PATCHED, original)
-    return call  # type: ignore[no-any-return]
+    return call
 
 
 def original_of(function: Any) -> Any:

@@ -127,10 +127,9 @@ def find_operator(name: str) -> Operator | None:
 
 def operator_of(kind: type) -> Operator | None:
     """Return the operator that a class of primitives is; None where it is none."""
-    found = _of_classes.get(kind)
-    if found is None:
-        found = _of_classes[kind] = _primitive(kind) if is_operator(kind) else False
-    return found or None
+    if kind not in _of_classes:
+        _of_classes[kind] = _primitive(kind) if is_operator(kind) else None
+    return _of_classes[kind]
 
 
 def is_operator(kind: type) -> bool:
@@ -145,8 +144,8 @@ def primitive_classes() -> Iterator[type]:
             yield kind
 
 
-#: Class of primitives → its operator, False where it is none.
-_of_classes: dict[type, Operator | bool] = {}
+#: Class of primitives → its operator, None where it is none.
+_of_classes: dict[type, Operator | None] = {}
 
 
 @functools.cache
@@ -170,7 +169,7 @@ def _primitive(kind: type) -> Operator:
 
 def _subclasses(kind: type) -> Iterator[type]:
     seen: set[type] = set()
-    pending = type.__subclasses__(kind)
+    pending: list[type] = type.__subclasses__(kind)
     while pending:
         found = pending.pop()
         if found not in seen:
