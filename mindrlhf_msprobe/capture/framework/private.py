@@ -345,6 +345,25 @@ _SET_CAST: Callable[[Any, bool], None] | None = getattr(
 )
 #: Runs an operator as PyNative does, whatever its own `__call__` would do in Python.
 RUN_OP: Any = getattr(_PRIMITIVE, "_run_op", None)
+#: The modules of MindSpore's functions that are no operators, though mindspore.ops has them:
+#: what differentiates, compiles, registers and prints.
+NO_OPERATORS = frozenset(
+    f"mindspore.ops.{name}"
+    for name in (
+        *("composite.base", "primitive", "op_info_register", "vm_impl_registry"),
+        *("function._add_attr_func", "function.debug_func", "function.grad.grad_func"),
+        *("function.vmap_func", "function.reshard_func", "operations._ms_kernel"),
+    )
+)
+#: How the modules of primitives begin that serve MindSpore itself: order, sequences, hooks.
+INTERNAL_PRIMITIVES = tuple(
+    f"mindspore.{name}"
+    for name in (
+        *("ops.operations.debug_ops", "ops.operations.control_ops", "ops.operations._scalar_ops"),
+        *("ops.operations._sequence_ops", "ops.operations._tensor_array", "rewrite."),
+        *("ops.operations._embedding_cache_ops", "ops.operations._map_tensor_ops"),
+    )
+)
 #: The counters from which operators without a seed of their own get one when they are compiled.
 OP_SEEDS: dict[Any, Any] | None = getattr(_SEED, "_KERNEL_SEED", None)
 

@@ -45,7 +45,7 @@ _LAYERS = (
 )
 _DEMO = "mindrlhf_msprobe.demo."
 _ABSENT: Any = object()
-_PATCHED = "_msprobe_operator"
+_STANDS_IN = "stands in for"  # in the attributes of a function of ours
 
 
 class _Here(threading.local):
@@ -176,13 +176,13 @@ def _wrapped_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
 def _as(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """Let what stands in for a callable look like it."""
     functools.update_wrapper(call, original, updated=())
-    setattr(call, _PATCHED, original)
+    vars(call)[_STANDS_IN] = original
     return call
 
 
 def original_of(function: Any) -> Any:
     """Return what a function stands in for, itself where it is none of ours."""
-    return vars(function).get(_PATCHED, function) if type(function) is FunctionType else function
+    return vars(function).get(_STANDS_IN, function) if type(function) is FunctionType else function
 
 
 class _Place:

@@ -20,15 +20,8 @@ from mindspore.mint import distributed
 from mindspore.mint.nn import functional
 from mindspore.ops import auto_generate
 
-#: Functions of mindspore.ops that are no operators, by the module that defines them.
-_NO_OPERATORS = frozenset(
-    f"mindspore.ops.{name}"
-    for name in (
-        *("composite.base", "primitive", "op_info_register", "vm_impl_registry"),
-        *("function._add_attr_func", "function.debug_func", "function.grad.grad_func"),
-        *("function.vmap_func", "function.reshard_func", "operations._ms_kernel"),
-    )
-)
+from mindrlhf_msprobe.capture.framework.private import INTERNAL_PRIMITIVES, NO_OPERATORS
+
 #: Functions that compute nothing, or nothing of tensors.
 _NO_COMPUTATION = frozenset(
     [
@@ -62,15 +55,7 @@ _SIGNS = frozenset(
         *(f"{side}{name}" for side in "ri" for name in (*_ARITHMETIC, *_BITS)),
     )
 )
-#: Modules of primitives that serve MindSpore itself: order, printing, sequences, hooks.
-_INTERNAL = tuple(
-    f"mindspore.{name}"
-    for name in (
-        *("ops.operations.debug_ops", "ops.operations.control_ops", "ops.operations._scalar_ops"),
-        *("ops.operations._sequence_ops", "ops.operations._tensor_array", "rewrite."),
-        *("ops.operations._embedding_cache_ops", "ops.operations._map_tensor_ops"),
-    )
-)
+#: Primitives that serve MindSpore itself.
 _INTERNAL_CLASSES = frozenset(
     ["Depend", "Load", "UpdateState", "Partial", "MakeTuple", "MixedPrecisionCast", "Shape"]
 )
@@ -134,7 +119,9 @@ def operator_of(kind: type) -> Operator | None:
 
 def is_operator(kind: type) -> bool:
     """Return whether a class of primitives computes something that a program asks for."""
-    return not (kind.__module__.startswith(_INTERNAL) or kind.__name__ in _INTERNAL_CLASSES)
+    return not (
+        kind.__module__.startswith(INTERNAL_PRIMITIVES) or kind.__name__ in _INTERNAL_CLASSES
+    )
 
 
 def primitive_classes() -> Iterator[type]:
@@ -202,7 +189,7 @@ def _of_module(kind: str, module: Any, names: list[str]) -> Iterator[Operator]:
         if name.startswith("_") or name in _NO_COMPUTATION:
             continue
         function = _own(name, function)
-        if function.__module__ in _NO_OPERATORS and name != _STOPS_GRADIENTS:
+        if function.__module__ in NO_OPERATORS and name != _STOPS_GRADIENTS:
             continue
         yield Operator(kind, name, module, name, function)
 
