@@ -2,6 +2,8 @@
 
 A cell that runs in loops is called more often in one run than in the other: its calls are counted
 inside the call of the cell around them, so that a longer loop shifts nothing that comes after it.
+Entries of operators, whose numbers are those of the whole phase, are paired inside the calls of
+cells that are paired: see operators.py.
 """
 
 from __future__ import annotations
@@ -13,6 +15,15 @@ from dataclasses import field
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.operators import (
+    Context,
+    Item,
+    Operator,
+    forward_of,
+    pair_backward,
+    pair_operators,
+)
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import Entry
 
 #: A cell in one direction under the name both runs have for it.
@@ -57,7 +68,9 @@ def align(
     phases = dict.fromkeys(entry.phase for entry in (*a, *b))
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
-        cells_a, cells_b = ({entry.cell for entry in side} for side in sides)
+        cells_a, cells_b = (
+            {entry.cell for entry in side if parse_operator(entry.name) is None} for side in sides
+        )
         names = match_names(cells_a, cells_b, rules, chosen)
         note = names.note(phase)
         if note is not None and all(sides):
@@ -97,13 +110,21 @@ class _Side:
     """The entries of one phase of one run."""
 
     def __init__(self, entries: Sequence[Entry], common_name: Callable[[str], str | None]) -> None:
-        self.entries = sorted(entries, key=lambda entry: entry.seq)
-        self.by_name = {entry.name: entry for entry in self.entries}
+        in_time = sorted(entries, key=lambda entry: entry.seq)
+        self.by_name = {entry.name: entry for entry in in_time}
+        self.operators = [entry for entry in in_time if parse_operator(entry.name) is not None]
+        operators = {entry.name for entry in self.operators}
+        self.entries = [entry for entry in in_time if entry.name not in operators]
         self.cells: dict[str, _Cell | None] = {}
         for entry in self.entries:
             name = common_name(entry.cell)
             self.cells[entry.name] = None if name is None else (name, entry.direction)
-        self.openings = len({entry.opening for entry in self.entries})
+        #: Of each operator: the common name of the cell around it, "" outside every cell.
+        self.around = {
+            entry.name: common_name(entry.around) if entry.around else entry.around
+            for entry in self.operators
+        }
+        self.openings = len({entry.opening for entry in in_time})
         #: Of each entry: the nearest one around it whose cell both runs recorded; and its loop.
         self.parents: dict[str, str | None] = {}
         self.loops: dict[str, _Loop] = {}
@@ -127,27 +148,89 @@ class _Side:
             self.parents[entry.name], self.loops[entry.name] = parent, loop
             if cell in common:
                 self.members[parent].setdefault(loop, []).append(entry)
+        self._openings, self._tokens = openings, tokens
         last: dict[_Cell | None, int] = {}
         for entry in sorted(self.entries, key=lambda e: e.call):
             cell = self.cells[entry.name]
             self.bases.setdefault(self.loops[entry.name], last.get(cell, -1) + 1)
             last[cell] = entry.call
 
+    def is_outside(self, entry: Entry) -> bool:
+        """Return whether an entry lies outside the network that both runs have."""
+        if entry.name in self.around:
+            return bool(entry.around) and self.around[entry.name] is None
+        return self.cells[entry.name] is None
+
+    def ran_inside(
+        self, names: Mapping[str, str], wanted: Collection[str]
+    ) -> dict[Context, list[Item]]:
+        """Return what ran inside the calls of cells and outside of all, in the order of time.
+
+        Args:
+            names: of its entries that both runs have → name of A's.
+            wanted: the entries of operators that count.
+        """
+        found: dict[Context, list[Item]] = defaultdict(list)
+        for entry in self.by_name.values():
+            if entry.name not in wanted and entry.name not in names:
+                continue
+            around = nearest_around(entry, self.by_name, names)
+            context: Context = (names[around],) if around is not None else (None,)
+            if around is None:
+                context += (entry.opening if self._openings else 0,)
+                context += (entry.token if self._tokens else None,)
+            item: Item = names.get(entry.name, "")
+            if entry.name in wanted:
+                item = Operator(entry, self.around[entry.name])
+            found[context].append(item)
+        return found
+
 
 def _align_phase(alignment: Alignment, a: _Side, b: _Side, damaged: bool) -> None:
     common = {cell for cell in a.cells.values() if cell is not None} & {*b.cells.values()}
     paired = _Pairing(a, b, common, damaged).paired
+    if a.operators and b.operators:
+        paired |= _paired_operators(a, b, paired)
     own = {name: name for name in a.by_name}
     taken = set(own)
     for side, found, ids in ((a, alignment.a, own), (b, alignment.b, paired)):
-        for entry in side.entries:
+        for entry in side.by_name.values():
             entry_id = ids.get(entry.name, entry.name)
             while entry.name not in ids and entry_id in taken:
                 entry_id += " in B"
             taken.add(entry_id)
             found[entry.phase, entry.name] = entry_id
-            if side.cells[entry.name] is None:
+            if side.is_outside(entry):
                 alignment.outside.add((entry.phase, entry_id))
+
+
+def _paired_operators(a: _Side, b: _Side, cells: Mapping[str, str]) -> dict[str, str]:
+    """Return name of B's entry of an operator → name of A's.
+
+    Args:
+        cells: the same of the entries of cells.
+    """
+    names = {name: name for name in cells.values()}, cells
+    directions: list[dict[str, list[str]]] = []
+    for side in (a, b):
+        found: dict[str, list[str]] = {"forward": [], "backward": []}
+        for entry in side.operators:
+            found[entry.direction].append(entry.name)
+        directions.append(found)
+    forward = [set(found["forward"]) for found in directions]
+    backward = [found["backward"] for found in directions]
+    paired = pair_operators(a.ran_inside(names[0], forward[0]), b.ran_inside(names[1], forward[1]))
+    # Without forward entries on both sides, their order is all there is.
+    known = all(forward)
+    paired |= pair_backward(paired, *backward)
+    alone = [
+        {name for name in of_side if not (known and forward_of(name) in there)}
+        for of_side, there in zip(backward, forward)
+    ]
+    if all(alone):
+        rest = pair_operators(a.ran_inside(names[0], alone[0]), b.ran_inside(names[1], alone[1]))
+        paired |= rest
+    return paired
 
 
 class _Pairing:
@@ -166,7 +249,7 @@ class _Pairing:
         openings = a.openings == b.openings or (
             min(a.openings, b.openings) > 1 and len(a.entries) != len(b.entries)
         )
-        tokens = all(any(e.token is not None for e in s.entries) for s in (a, b))
+        tokens = all(any(e.token is not None for e in s.by_name.values()) for s in (a, b))
         for side in (a, b):
             side.find_loops(common, openings, tokens)
         self._pair_inside(None, None)

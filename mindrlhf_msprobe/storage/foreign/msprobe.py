@@ -16,7 +16,8 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
@@ -78,10 +79,21 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
             parents.get(name),
             values={PARAMETERS_GRAD: values} if holds_gradients(name) else values,
             frames=tuple(stacks.get(name, ())),
+            around=_around(name, parents.get(name)),
         )
         for name, values in data.items()
     ]
     return Dump(lines, unreadable, _dialect(lines).name)
+
+
+def _around(name: str, parent: str | None) -> str | None:
+    """Return the name of the cell in which an operator was called, None where it is not known.
+
+    msprobe knows no outermost cell: what ran in no other one may have run in that.
+    """
+    if parent is None or parse_operator(name) is None:
+        return None
+    return cell_name(parent)
 
 
 def _dialect(lines: Iterable[JournalLine]) -> Dialect:
