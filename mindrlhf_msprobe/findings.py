@@ -469,7 +469,7 @@ class Divergence:
         record: the first record that differs, in causal order.
         explanation: what `reasons` say, in the language that was asked for.
         reasons: what happened to the record and why, a sentence a message.
-        entry: the origin: the innermost cell to blame; None for key data.
+        entry: the origin: the innermost cell or operator to blame; None for key data.
         key: of key data, else None.
         occasion: which micro-step of key data it is, or which opening of the phase in this step.
         culprit: what else is to blame, where the records around tell it; None where they do not.
@@ -489,6 +489,11 @@ class Divergence:
         inside: what differs inside the record, as far as that is certain.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
         source: where A called the origin, `File …, line …, in …` and the line; "" if not known.
+        operator: of an operator, what it is called, e.g. `Mint.matmul`; "" where a cell or key data
+            are to blame.
+        cell: the cell to blame, or the one around the operator: "" outside every cell, None for key
+            data and if not known.
+        line: the file's own name and the line of `source`, e.g. `attention.py:88`; "" if not known.
     """
 
     step: int
@@ -517,6 +522,9 @@ class Divergence:
     inside: Inside | None = None
     argument: str = ""
     source: str = ""
+    operator: str = ""
+    cell: str | None = None
+    line: str = ""
 
     @property
     def is_explained(self) -> bool:
@@ -535,6 +543,8 @@ class Divergence:
             "occasion": {"times": self.occasion.times, "since": list(self.occasion.since)},
             "argument": {"argument": self.argument or None},
             "source": {"source": self.source or None},
+            "operator": {"operator": self.operator or None},
+            "line": {"line": self.line or None},
         }
         shown: dict[str, Any] = {}
         for name, value in _by_fields(self).items():

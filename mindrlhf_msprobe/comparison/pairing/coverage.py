@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     PHASES,
     reasons_of,
 )
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, is_optimizer_state
 
 #: What of a step `keep_mb` has removed: kind → reason.
@@ -155,7 +156,7 @@ def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None
     Args:
         other: the configuration of the run that holds it.
     """
-    if not config.records_cell(entry.cell):
+    if not _records_cell_of(config, entry):
         return message("coverage.cells_left_out")
     if not _records_entry(config, entry):
         return message("coverage.entries_left_out", entries=list(config.entries))
@@ -167,6 +168,35 @@ def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None
         chosen = list(config.directions)
         return message("coverage.direction_off", direction=direction, directions=chosen)
     return None
+
+
+def _records_cell_of(config: ProbeConfig, entry: Entry) -> bool:
+    """Return whether the cell of an entry, or the one around an operator, is one of those chosen.
+
+    Where it is not known which one that is, the operator may lie in one that was left out.
+    """
+    if parse_operator(entry.name) is None:
+        return config.records_cell(entry.cell)
+    if entry.around is None:
+        return not (config.include or config.exclude)
+    return config.records_cell(entry.around)
+
+
+def why_no_level(
+    config: ProbeConfig | None, entry: Entry, held: Collection[bool]
+) -> Message | None:
+    """Return why a run holds no operators, or no cells, of a phase; None if it should.
+
+    Args:
+        held: whether what it does hold of the phase are operators. Without a configuration that
+            tells, a phase with operators alone, or cells alone, was recorded so.
+    """
+    is_operator = parse_operator(entry.name) is not None
+    code = "coverage.no_operators" if is_operator else "coverage.no_cells"
+    level = getattr(config, "level", None)
+    if level is not None:
+        return message(code) if level == ("L0" if is_operator else "L1") else None
+    return message(code) if {*held} == {not is_operator} else None
 
 
 def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> Message | None:

@@ -1,7 +1,7 @@
 """Which operator's entry of A is which of B: numbers in their names do not tell.
 
-msprobe counts the calls of an operator over a whole phase, so one call more in one run would shift
-all that follow. The operators inside one call of a cell that both runs have are aligned in the
+The calls of an operator are counted over a whole phase, so one call more in one run would shift all
+that follow. The operators inside one call of a cell that both runs have are aligned in the
 order in which they ran, between the cells that ran there; so are those outside every cell. What is
 left over is in one run alone. A backward entry belongs to its forward entry.
 """

@@ -21,6 +21,7 @@ from mindrlhf_msprobe.comparison.pairing.coverage import (
     why_no_entry,
     why_no_gradient,
     why_no_key_data,
+    why_no_level,
     why_no_part,
     why_not_compiled,
     without_recorded,
@@ -39,6 +40,7 @@ from mindrlhf_msprobe.storage.foreign.dialect import OWN, Dialect
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -230,6 +232,7 @@ class Planner:
             {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
             for side, ids in ((a, alignment.a), (b, alignment.b))
         )
+        self._phases: tuple[dict[str, set[bool]], ...] = ({}, {})
         self._data = tuple({(d.key, d.micro_step): d for d in side.key_data} for side in (a, b))
         # The parameters each cell was last seen with: recorded again only when they changed.
         self._parameters: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
@@ -339,7 +342,16 @@ class Planner:
         if entry.cell == ROOT and self._no_root[i] is not None:
             return self._no_root[i]
         side, other = self._sides[i], self._sides[1 - i]
+        if (why := why_no_level(side.config, entry, self._held(i, entry.phase))) is not None:
+            return why
         return why_no_entry(side.config, self._coverage[i], side.own.translate(entry), other.config)
+
+    def _held(self, i: int, phase: str) -> set[bool]:
+        """Return whether what one side holds of a phase are operators."""
+        if phase not in self._phases[i]:
+            held = (entry.name for entry in self._sides[i].entries if entry.phase == phase)
+            self._phases[i][phase] = {parse_operator(name) is not None for name in held}
+        return self._phases[i][phase]
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]

@@ -31,7 +31,9 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
 )
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted
+from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import (
     Entry,
@@ -124,6 +126,8 @@ class _Lines:
                     return False
                 names.add(name)
                 self._add_shells(phase, (line, other), stacks)
+                if parse_operator(name) is not None and _lines_differ((line, other), stacks):
+                    return False
                 self.counted.append(_ordinary(line) if same else None)
                 self.content.append(line)
                 if self.counted[-1] is None:
@@ -198,6 +202,16 @@ class _Lines:
 def _where(line: JournalLine) -> tuple[object, ...]:
     """Return where an entry stands among the others, but for its time."""
     return line.entry, line.parent, line.opening, line.token, line.end is None
+
+
+def _lines_differ(lines: tuple[JournalLine, JournalLine], stacks: _Stacks) -> bool:
+    """Return whether an operator was called from two lines of code: they tell which is which."""
+    a, b = (known.get(line.stack, ()) for line, known in zip(lines, stacks))
+    if a == b:
+        return False
+    users = [users_line(frames) for frames in (a, b)]
+    keys = {None if line is None else line.key for line in users}
+    return len(keys) > 1
 
 
 def _parameters(entry: Entry) -> set[str]:

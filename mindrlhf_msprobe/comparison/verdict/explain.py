@@ -34,6 +34,12 @@ from mindrlhf_msprobe.comparison.verdict.next_recording.update import (
     with_phases,
 )
 from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_reasons
+from mindrlhf_msprobe.comparison.verdict.operators import (
+    beside_operator,
+    frame_of,
+    is_operator,
+    place_of,
+)
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -105,6 +111,7 @@ def explain(
         check_first=checks,
         inside=with_axes(inside(first), first),
         source=_source(first, origin),
+        **place_of(first, origin),
     )
 
 
@@ -171,23 +178,11 @@ def _next(
 
 
 def _source(first: FirstDifference, origin: str | None) -> str:
-    """Return where the origin was called, the line included; "" for key data, or if not known.
-
-    A backward entry has no call of its own in the user's code: that of its forward entry counts.
-    """
-    name = origin or (first.entry.name if first.entry else None)
-    if name is None:
+    """Return where the origin was called, the line included; "" for key data, or if not known."""
+    frame = frame_of(first, origin)
+    if frame is None:
         return ""
-    stacks = {
-        p.entry.name: p.entry.stack
-        for p, _ in first.pairs
-        if p.entry is not None and p.event.phase == first.event.phase
-    }
-    forward = ".forward.".join(name.rsplit(".backward.", 1))
-    stack = stacks.get(name) or stacks.get(forward) or ()
-    if not stack:
-        return ""
-    where, _, line = stack[0].partition("\n")
+    where, _, line = frame.partition("\n")
     return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
@@ -304,6 +299,8 @@ def _explain_output(first: FirstDifference, history: History) -> _Explained:
         return Cause.PARAMETER, entry.name, (_state(first, history),)
     if entry.direction == PARAMETERS_GRAD:
         return _explain_parameter_gradient(first, entry.name)
+    if is_operator(entry):
+        return Cause.COMPUTATION, entry.name, _operator_computed(first, entry)
     parameters = any(record.io == "parameters" for record in entry.records)
     given = "inputs_and_parameters" if parameters else "inputs"
     if entry.direction == "backward":
@@ -318,6 +315,17 @@ def _explain_output(first: FirstDifference, history: History) -> _Explained:
         *_doubt_about_opaque(first),
     )
     return Cause.COMPUTATION, entry.name, why
+
+
+def _operator_computed(first: FirstDifference, entry: Entry) -> Messages:
+    """Say that an operator is to blame: whatever was left out, it was given the same."""
+    given = "gradient" if entry.direction == "backward" else "inputs"
+    return (
+        message("explanation.operator_computed", given=given),
+        *beside_operator(entry),
+        *_doubt_about_agreement(first),
+        *_doubt_about_opaque(first),
+    )
 
 
 def _output_in_one_run(first: FirstDifference) -> Message:
@@ -351,8 +359,9 @@ def _explain_begin(first: FirstDifference) -> _Explained:
     if parent is None:
         return Cause.INPUT, entry.name, (_entered(first, entry), *_doubt(first, entry.name))
     what = "gradient" if entry.direction == "backward" else "input"
+    code = "explanation.container_of_operator" if is_operator(entry) else "explanation.container"
     why = (
-        message("explanation.container", container=parent, given=what),
+        message(code, container=parent, given=what),
         *_doubt(first, parent),
         *_doubt_about_agreement(first),
     )
@@ -367,6 +376,8 @@ def _entered(first: FirstDifference, entry: Entry) -> Message:
     )
     if earlier:
         code = "explanation.gradient_after" if gradient else "explanation.input_after"
+        if is_operator(entry):
+            code = f"{code}_operators"
         return message(code, records=earlier, phase=phase)
     if first.filtered and not _known(first, entry.name):
         return message("explanation.first_recorded_cell", phase=phase)
@@ -406,7 +417,9 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
         return message("explanation.other_elements", key=first.event.name)
     if lacks(_of_phase(first)):
         return message("explanation.nothing_of_phase", run=missing, phase=first.finding.phase)
-    return message("explanation.ran_in_one_run", container=container)
+    called = is_operator(first.entry)
+    code = "explanation.called_in_one_run" if called else "explanation.ran_in_one_run"
+    return message(code, container=container)
 
 
 def _of_phase(first: FirstDifference) -> Iterator[Pair]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Finding, Spread
-from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.records import Entry
 
 _LAYER = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 
@@ -15,23 +15,36 @@ _LAYER = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     """Return each phase and key from the first divergence on that holds a difference."""
     base = difference.finding.distance
-    found: dict[str, list[Finding]] = {}
-    for _, finding in difference.pairs[difference.index :]:
+    found: dict[str, list[tuple[str | None, Finding]]] = {}
+    for pair, finding in difference.pairs[difference.index :]:
         if finding is not None:
-            found.setdefault(finding.key or finding.phase or "", []).append(finding)
+            of_place = found.setdefault(finding.key or finding.phase or "", [])
+            of_place.append((_cell(pair.entry), finding))
     return tuple(
-        _spread_of(place, findings, base, _layers(findings, base))
-        for place, findings in found.items()
+        _spread_of(place, findings, base, _layers(of_place, base))
+        for place, of_place in found.items()
+        for findings in [[finding for _, finding in of_place]]
         if not _agree(findings)
     )
 
 
-def _layers(findings: Sequence[Finding], base: float | None) -> tuple[Spread, ...]:
-    """Return the layers of a phase that hold a difference, in causal order."""
+def _cell(entry: Entry | None) -> str | None:
+    """Return the cell of an entry, or that around an operator: itself where there is none."""
+    return None if entry is None else entry.around or entry.cell
+
+
+def _layers(
+    findings: Sequence[tuple[str | None, Finding]], base: float | None
+) -> tuple[Spread, ...]:
+    """Return the layers of a phase that hold a difference, in causal order.
+
+    Args:
+        findings: each with its cell.
+    """
     layers: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.entry is not None:
-            layers.setdefault(_layer(cell_name(finding.entry)), []).append(finding)
+    for cell, finding in findings:
+        if cell is not None:
+            layers.setdefault(_layer(cell), []).append(finding)
     containers = {
         ".".join(parts[:n])
         for name in layers

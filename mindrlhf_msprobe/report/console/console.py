@@ -29,6 +29,7 @@ from mindrlhf_msprobe.report.console.wording import (
     factor,
     merged,
     occasion_in_words,
+    origin_in_words,
     ranks_in_words,
     settings_file,
     size_of_next,
@@ -124,7 +125,7 @@ def _divergence(first: Divergence) -> list[str]:
         if explained
         else say("console.cause", cause=first.cause.value, explanation=first.explanation)
     )
-    lines = [f"  {first.entry or first.record}", f"  {says}"]
+    lines = [f"  {origin_in_words(first)}", f"  {says}"]
     if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
         error = say("console.max_abs", absolute=first.max_abs_err, relative=first.max_rel_err)
         lines.append(f"  {error}")

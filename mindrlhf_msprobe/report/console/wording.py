@@ -19,6 +19,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.records import direction_of
 
 _STOPS = 4  # places where runs stopped
 
@@ -42,6 +43,20 @@ def occasion_in_words(first: Divergence) -> str:
         rank=first.rank,
         micro_step=occasion.number if several and first.key is not None else None,
         call=occasion.number + 1 if several and first.key is None else None,
+    )
+
+
+def origin_in_words(first: Divergence) -> str:
+    """Return what is to blame: an entry, or a key; of an operator where it was called, too."""
+    if not first.operator or first.entry is None:
+        return first.entry or first.record
+    return say(
+        "console.operator",
+        entry=first.entry,
+        operator=first.operator,
+        cell=first.cell,
+        line=first.line,
+        backward=direction_of(first.entry) == "backward",
     )
 
 

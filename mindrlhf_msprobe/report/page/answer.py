@@ -17,6 +17,7 @@ from mindrlhf_msprobe.report.console.wording import (
     chosen_of,
     earlier_of,
     merged,
+    origin_in_words,
     ranks_in_words,
     settings_file,
     size_of_next,
@@ -92,6 +93,8 @@ def _of_divergence(first: Divergence) -> list[dict[str, Any]]:
 
     def make() -> list[str]:
         lines.clear()
+        if first.operator:
+            lines.append(origin_in_words(first))
         if first.max_abs_err:
             errors = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
             lines.append(say("console.max_abs", **errors))

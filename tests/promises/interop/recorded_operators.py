@@ -8,6 +8,7 @@ tests/helpers/data/msprobe/operators_*.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -72,6 +73,10 @@ def record(options: dict[str, Any]) -> None:
         mint.matmul = rounded(mint.matmul)
     from msprobe.mindspore import PrecisionDebugger
 
+    with contextlib.suppress(ImportError):  # of 8.x: fails on a dump without graphs
+        from msprobe.mindspore.dump.graph_mode_cell_dump import GraphModeCellDump
+
+        GraphModeCellDump.step = staticmethod(lambda *args: None)
     network = Network(options["variant"] == "more")
     random = np.random.default_rng(7)
     for parameter in network.get_parameters():

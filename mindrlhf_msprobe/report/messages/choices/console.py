@@ -43,7 +43,16 @@ def _occasion(micro_step: int | None, call: int | None, **_: Any) -> str | None:
     return None if micro_step is None else "of_micro_step"
 
 
+def _where_called(cell: str | None, **_: Any) -> str | None:
+    if cell is None:
+        return None
+    return "inside_cell" if cell else "outside_cells"
+
+
 CHOICES: Mapping[str, Choice] = {
+    "its_gradient": when("backward", "of_gradient"),
+    "where_called": _where_called,
+    "at_line": when("line", "on_line"),
     "phases_before": when("phases", "phases_and"),
     "and_phases": when("phases", "n_phases"),
     "how_close": lambda compared, **_: "some_close" if compared > 1 else "one_close",

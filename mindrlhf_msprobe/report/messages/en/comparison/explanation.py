@@ -108,6 +108,13 @@ TEXTS: Mapping[str, Any] = chosen(
             "reduction across ranks come before that, and may be to blame as well."
         ),
         "cell_computed": "{what_agrees}{children}: this cell computed something else.",
+        "operator_computed": "{what_agrees}: this operator computed something else.",
+        "but_random": (
+            "But it draws random numbers: seeds and what was drawn before may be to blame."
+        ),
+        "but_other_ranks": (
+            "But it exchanges data: what another rank handed to it may be to blame."
+        ),
         "parameter_in_one_run": (
             "Everything before it agrees, but the cell has this parameter in one run only, or it "
             "was recorded in one run only."
@@ -125,6 +132,19 @@ TEXTS: Mapping[str, Any] = chosen(
             "{container} was given the same and handed this cell another {given}: the code of the "
             "container itself, outside its cells, is the origin, or a parameter that it uses "
             "without calling its cell."
+        ),
+        "container_of_operator": (
+            "{container} was given the same and handed this operator another {given}: its own code "
+            "between the recorded operators is the origin (Python, numpy, an operator that is not "
+            "recorded), or a parameter that it uses."
+        ),
+        "gradient_after_operators": (
+            "All {records} records of {phase} before it agree; the gradient that arrives differs: "
+            "it was made by something that was not recorded."
+        ),
+        "input_after_operators": (
+            "All {records} records of {phase} before it agree; what this operator was given was "
+            "made by something that was not recorded, or is a parameter."
         ),
         "gradient_after": (
             "All {records} records of {phase} before it agree; the gradient that arrives differs: "
@@ -155,6 +175,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "other_elements": "Both saved {key}, with other elements in it.",
         "saved_in_one_run": "The trainer saved it in one run only.",
         "ran_in_one_run": "The cell ran{in_container} in one run only.",
+        "called_in_one_run": "The operator was called{in_container} in one run only.",
         "step_input": "What enters the phases of this step differs already{makers}.",
         "some_tokens": (
             "Every recorded cell of {phase} agrees, but only some of its tokens were recorded."

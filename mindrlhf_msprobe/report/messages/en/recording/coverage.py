@@ -78,6 +78,8 @@ TEXTS: dict[str, Text] = {
     "optimizer_state_off": "the state of optimizers not recorded (optimizer_state: false)",
     "parameters_off": "parameters not recorded (parameters: false)",
     "part_off": "{part} not recorded (parts: {parts})",
+    "no_operators": "operators not recorded (level: L0)",
+    "no_cells": "cells not recorded (level: L1)",
     "direction_off": "{direction} not recorded (directions: {directions})",
     "rank_off": "rank {rank} not recorded (ranks: {ranks})",
     "before_start": "the run began at step {step} (initial_step)",

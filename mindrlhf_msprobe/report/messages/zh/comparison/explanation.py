@@ -98,6 +98,9 @@ TEXTS: Mapping[str, Any] = chosen(
             "问题也可能出在这些环节。"
         ),
         "cell_computed": "{what_agrees}{children}：差异由该 Cell 的计算产生。",
+        "operator_computed": "{what_agrees}：差异由该算子的计算产生。",
+        "but_random": "但该算子使用随机数，问题也可能出在随机种子或此前的随机数消耗。",
+        "but_other_ranks": "但该算子在各 rank 间通信，问题也可能出在其他 rank 传入的数据。",
         "parameter_in_one_run": "此前的记录均一致，但该权重仅一侧的 Cell 拥有，或仅一侧采集到。",
         "optimizer_state": (
             "此前的记录均一致{gradients_too}{state_too}，但本次更新后留给下一次更新的优化器状态不"
@@ -109,6 +112,16 @@ TEXTS: Mapping[str, Any] = chosen(
         "container": (
             "{container} 自身的输入一致，传给该 Cell 的{kind_given}却不同：源头是该容器 construct "
             "中各子 Cell 以外的代码，或它未经子 Cell 直接使用的权重。"
+        ),
+        "container_of_operator": (
+            "{container} 自身的输入一致，传给该算子的{kind_given}却不同：源头是该容器 construct 中"
+            "已采集算子之间的代码（Python、numpy 或未采集的算子），或它使用的权重。"
+        ),
+        "gradient_after_operators": (
+            "{phase} 中此前的 {records} 条记录均一致；传入的梯度存在差异：它产生于未采集的计算。"
+        ),
+        "input_after_operators": (
+            "{phase} 中此前的 {records} 条记录均一致；该算子的输入产生于未采集的计算，或是权重。"
         ),
         "gradient_after": (
             "{phase} 中此前的 {records} 条记录均一致；传入的梯度存在差异：请检查该 Cell 之后的计"
@@ -131,6 +144,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "other_elements": "两侧都保存了 {key}，但其中的元素不同。",
         "saved_in_one_run": "训练脚本仅在一侧保存了它。",
         "ran_in_one_run": "该 Cell{in_container}仅在一侧执行。",
+        "called_in_one_run": "该算子{in_container}仅在一侧被调用。",
         "step_input": "本 step 各阶段的输入已有差异{makers}。",
         "some_tokens": "{phase} 采集到的所有 Cell 均一致，但只采集了部分 token。",
         "cells_agree": "{which_cells}均一致{from_where}",

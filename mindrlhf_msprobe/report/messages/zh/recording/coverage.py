@@ -67,6 +67,8 @@ TEXTS: dict[str, Text] = {
     "optimizer_state_off": "未采集优化器状态（optimizer_state: false）",
     "parameters_off": "未采集权重（parameters: false）",
     "part_off": "未采集 {part}（parts: {parts}）",
+    "no_operators": "未采集算子（level: L0）",
+    "no_cells": "未采集 Cell（level: L1）",
     "direction_off": "未采集 {direction}（directions: {directions}）",
     "rank_off": "未采集 rank {rank}（ranks: {ranks}）",
     "before_start": "该采集结果从 step {step} 开始（initial_step）",

@@ -65,6 +65,10 @@ def _section(section: str, **_: Any) -> str:
 
 _PIECES: Mapping[str, Text] = {
     **VALUES,
+    "of_gradient": "（反向）",
+    "inside_cell": "，位于 {cell} 内",
+    "outside_cells": "，不在任何 Cell 内",
+    "on_line": "，{line}",
     "n_phases": "、{phases} 个阶段",
     "some_close": "均一致，其中 {close} 条",
     "one_close": "一致，但",
@@ -158,6 +162,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "more": "… 另有 {number} 项",
         "in_summary": "，见 summary.xlsx",
         "in_verdict": "，见 {file}",
+        "operator": "{entry}：{operator}{its_gradient}{where_called}{at_line}",
         "cause": "原因：{cause_words}（{cause}）。{explanation}",
         "max_abs": "最大绝对误差 {absolute:.2g}{relative_too}",
         "inside": "差异规律：{words}",

@@ -24,6 +24,11 @@ EXAMPLES = {
         for given in ("inputs", "inputs_and_parameters", "gradient")
         for inside in (True, False)
     ],
+    "operator_computed": [{"given": given} for given in ("inputs", "gradient")],
+    "container_of_operator": [
+        {"container": _CELL, "given": given} for given in ("input", "gradient")
+    ],
+    "called_in_one_run": [{"container": None}, {"container": _CELL}],
     "optimizer_state": [
         {"gradients": gradients, "before": before, "step": 3}
         for gradients in (True, False)

@@ -22,6 +22,17 @@ _CHOSEN = {
 }
 
 EXAMPLES = {
+    "operator": [
+        {
+            **{"entry": f"Mint.add.3.{direction}", "operator": "Mint.add", "cell": cell},
+            **{"backward": direction == "backward", "line": line},
+        }
+        for direction, cell, line in (
+            ("forward", "layers.0", "net.py:8"),
+            ("backward", "", "loss.py:12"),
+            ("forward", None, ""),
+        )
+    ],
     "scope": [{"steps": 1, "ranks": 1, "phases": 0}, {"steps": 3, "ranks": 2, "phases": 6}],
     "identical": [{"compared": n, "scope": _SCOPE, "non_finite": more} for n, more, _ in _RUNS],
     "within_tolerance": [

@@ -1,0 +1,102 @@
+"""Where an operator that differs first was called, and what may be to blame beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Messages, message
+from mindrlhf_msprobe.comparison.pairing.operators import forward_of
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
+from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
+
+_RANDOM = re.compile(
+    r"(?:^|[._])(?:\w*dropout\w*|rand\w*|(?:log_?|standard_?)?normal_?|uniform\w*|bernoulli\w*"
+    r"|multinomial\w*|gumbel_softmax|poisson|exponential_|cauchy_|geometric_|laplace|gamma|rrelu"
+    r"|\w*candidate_sampler|random\w*)(?:\.|$)",
+    re.IGNORECASE,
+)
+
+
+def is_operator(entry: Entry | str | None) -> bool:
+    """Return whether an entry is that of an operator."""
+    if entry is None:
+        return False
+    return parse_operator(entry if isinstance(entry, str) else entry.name) is not None
+
+
+def entry_called(first: FirstDifference, name: str) -> Entry | None:
+    """Return the entry of the first difference's phase that is called so in A, or in B alone."""
+    return next(iter(_called(first, [name])), None)
+
+
+def cell_of(first: FirstDifference, origin: str | None) -> str | None:
+    """Return the cell of an entry, or the one around an operator.
+
+    "" outside every cell; None where it is not known.
+    """
+    if origin is None:
+        return None
+    if not is_operator(origin):
+        return cell_name(origin)
+    for entry in _called(first, [origin, forward_of(origin)]):
+        if entry.around is not None:
+            return entry.around
+    return None
+
+
+def place_of(first: FirstDifference, origin: str | None) -> dict[str, Any]:
+    """Return the operator, the cell and the line of code of an origin, as `Divergence` has them."""
+    operator = None if origin is None else parse_operator(origin)
+    cell = cell_of(first, origin)
+    frame = frame_of(first, origin)
+    line = None if frame is None else code_line(frame)
+    return {
+        "operator": "" if operator is None else operator.operator,
+        "cell": None if cell is not None and is_optimizer_state(cell) else cell,
+        "line": "" if line is None else line.place,
+    }
+
+
+def frame_of(first: FirstDifference, origin: str | None) -> str | None:
+    """Return the frame of the user's code that called an origin; None if that is not known.
+
+    A backward entry has no call of its own in the user's code: that of its forward entry counts.
+    """
+    name = origin or (first.entry.name if first.entry else None)
+    if name is None:
+        return None
+    forward = forward_of(name) if is_operator(name) else _forward_of_cell(name)
+    frames = (users_frame(entry.stack) for entry in _called(first, [name, forward]))
+    return next((frame for frame in frames if frame is not None), None)
+
+
+def _forward_of_cell(name: str) -> str:
+    return ".forward.".join(name.rsplit(".backward.", 1))
+
+
+def _called(first: FirstDifference, names: Iterable[str]) -> list[Entry]:
+    """Return the entries of the first difference's phase, in the order of their names."""
+    phase = first.event.phase
+    wanted = dict.fromkeys(names)
+    found: dict[str, Entry] = {}
+    for pair, _ in first.pairs:
+        entry = pair.entry
+        if entry is not None and entry.name in wanted and pair.event.phase == phase:
+            found.setdefault(entry.name, entry)
+    return [found[name] for name in wanted if name in found]
+
+
+def beside_operator(entry: Entry) -> Messages:
+    """Return what but its own computation can make an operator's output differ."""
+    operator = parse_operator(entry.name)
+    if operator is None:
+        return ()
+    if operator.communicates:
+        return (message("explanation.but_other_ranks"),)
+    if _RANDOM.search(operator.name):
+        return (message("explanation.but_random"),)
+    return ()
