@@ -8,6 +8,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.values import Form, Value
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
+from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -62,7 +63,8 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
         found.cells.setdefault(entry.cell, entry.class_name)
         _take(found, entry, number, nth, forms)
     pad = Settings.read(run.configurations()).pad
-    found.tokens = read_tokens(outermost, given, pad)
+    samples = saved_samples(lambda key: run.key_data(key, step, rank), pad)
+    found.tokens = read_tokens(outermost, given, pad, samples)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
 

@@ -1,18 +1,24 @@
-"""Do the tokens that a phase went through stand in the prompts and responses that were saved?"""
+"""The prompts and responses that were saved as token ids, held against the tokens of a phase."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.trends.derived import RESPONSES
 
 _MOST_ROWS = 4096
 _TOKEN = 8  # bytes of an id
+_FILLED = -1  # behind the end of what our integrations save
+#: Keys that hold prompts, and those that hold the responses to them.
+_PAIRS = ((("rollout_prompts",), ("rollout_tokens",)), (PROMPTS, RESPONSES))
 
 
 def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> Message | None:
@@ -27,7 +33,7 @@ def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> 
     found, key, missing = 0, "", 0
     known = [sequence.astype(np.int64).tobytes() for sequence in sequences]
     for datum in saves:
-        for row in _rows(datum)[:_MOST_ROWS]:
+        for row in map(_without_runs, _rows(datum)[:_MOST_ROWS]):
             found += 1
             if not any(_holds(sequence, row) for sequence in known):
                 key, missing = datum.key, missing + 1
@@ -36,8 +42,50 @@ def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> 
     return message("tokens.unlike_saved", key=key, missing=missing, rows=found)
 
 
+def saved_samples(
+    saved: Callable[[str], Sequence[KeyDatum]], pad: int | None
+) -> tuple[SavedSample, ...]:
+    """Return the prompts and responses of a step; none where they are texts, or do not go together.
+
+    Prompts of one save that have one length may be padded: they are taken where it is known with
+    what. Of those of unlike lengths nothing is taken away.
+
+    Args:
+        saved: returns the saves of a key.
+        pad: the token id of padding, or None.
+    """
+    for names in _PAIRS:
+        both = [[_rows(d) for name in keys for d in saved(name)] for keys in names]
+        prompts = [_prompts(rows, pad) for rows in both[0]]
+        found = [row for rows in prompts for row in rows or ()]
+        responses = [row for rows in both[1] for row in rows]
+        if None not in prompts and 0 < len(found) == len(responses) < _MOST_ROWS:
+            return tuple(map(SavedSample, found, responses))
+    return ()
+
+
+def _prompts(rows: list[np.ndarray], pad: int | None) -> list[np.ndarray] | None:
+    """Return the prompts of one save without padding; None where it is not known what that is."""
+    if any((row == _FILLED).any() for row in rows):
+        pad = _FILLED
+    elif len({len(row) for row in rows}) > 1:
+        return rows
+    if pad is None:
+        return None
+    before = any(len(row) and row[0] == pad for row in rows)  # they end in one column
+    return [_unpadded(row, pad, before=before) for row in rows]
+
+
+def _unpadded(row: np.ndarray, pad: int, *, before: bool) -> np.ndarray:
+    """Return a row without the padding before or behind its tokens."""
+    tokens = np.flatnonzero(row != pad)
+    if not len(tokens):
+        return row[:0]
+    return row[tokens[0] :] if before else row[: tokens[-1] + 1]
+
+
 def _rows(datum: KeyDatum) -> list[np.ndarray]:
-    """Return the rows of ids of a save, without padding; none of texts."""
+    """Return the rows of ids of a save, int64 [tokens] each; none of texts."""
     try:
         value: Any = datum.value
     except ArrayFileError:
@@ -46,12 +94,11 @@ def _rows(datum: KeyDatum) -> list[np.ndarray]:
     if not isinstance(rows, (list, np.ndarray)):
         return []
     arrays = [np.asarray(row) for row in rows[:_MOST_ROWS]]
-    return [_unpadded(row) for row in arrays if row.ndim == 1 and row.dtype.kind in "iu"]
+    return [row.astype(np.int64) for row in arrays if row.ndim == 1 and row.dtype.kind in "iu"]
 
 
-def _unpadded(row: np.ndarray) -> np.ndarray:
+def _without_runs(row: np.ndarray) -> np.ndarray:
     """Return a row without runs of one id at its ends; of each the innermost may be a token."""
-    row = row.astype(np.int64)
     changes = np.flatnonzero(np.diff(row))
     return row[changes[0] + 1 : changes[-1] + 1] if len(changes) else row[:0]
 

@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
+from mindrlhf_msprobe.comparison.tokens.windows import Beginning, SavedSample, with_beginnings
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -56,8 +57,8 @@ class PhaseTokens:
         sequences: the tokens of each, int64.
         notes: what could not be read as sequences of tokens.
         pad: the token id of padding; a sequence may end with it.
-        begun: how many tokens of each sequence the call that began it was given; 0 of one that goes
-            on otherwise behind the tokens of another.
+        begun: how many tokens of each sequence the call that began it was given, or its prompt has;
+            0 of one that goes on otherwise behind the tokens of another.
     """
 
     calls: tuple[TokenCall, ...]
@@ -117,6 +118,7 @@ def read_tokens(
     entries: Sequence[Entry],
     given: Sequence[tuple[int, CallInputs]] = (),
     pad: int | None = None,
+    samples: Sequence[SavedSample] = (),
 ) -> PhaseTokens:
     """Return the tokens that went through a phase.
 
@@ -124,6 +126,7 @@ def read_tokens(
         entries: of one phase, step and rank.
         given: what the trainer said by `phase.tokens`, with its places in time.
         pad: the token id of padding; a call that is given ids alone may begin with it.
+        samples: prompts and responses of the step; they say what stands before a window of tokens.
 
     Raises:
         NoTokens: no network was given token ids, or they were not stored.
@@ -137,8 +140,9 @@ def read_tokens(
     if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
     builder = _Builder(pad)
-    for entry, what in calls:
-        builder.add(_read(entry, what), entry)
+    inputs = ((_read(entry, what), entry) for entry, what in calls)
+    for given_to, entry, beginnings in with_beginnings(inputs, samples):
+        builder.add(given_to, entry, beginnings)
     return builder.tokens()
 
 
@@ -174,6 +178,7 @@ class _Builder:
         self._sequences: list[list[int]] = []
         self._begun: list[int] = []
         self._slots: dict[int, _Slot] = {}
+        self._lost: set[int] = set()  # places of which nobody knows which sequence stands there
         self._calls: list[TokenCall] = []
         self._notes: dict[Message, None] = {}
         self._before: int | None = None  # samples of the call before
@@ -184,8 +189,17 @@ class _Builder:
             tuple(self._calls), made, tuple(self._notes), self._pad, tuple(self._begun)
         )
 
-    def add(self, inputs: CallInputs, entry: Entry) -> None:
-        """Add one call."""
+    def add(
+        self,
+        inputs: CallInputs,
+        entry: Entry,
+        beginnings: Sequence[Beginning | None] | None = None,
+    ) -> None:
+        """Add one call.
+
+        Args:
+            beginnings: of the first call of a window, what stands before the token of each sample.
+        """
         batch, width = inputs.ids.shape
         ids = inputs.ids.reshape(-1)
         sequence = np.full(ids.size, UNKNOWN, np.int64)
@@ -198,6 +212,9 @@ class _Builder:
         one_each = all(len(rows) == 1 for rows in samples) and (width == 1 or _is_packed(inputs))
         starts = [_start(inputs, n, rows, one_each) for n, rows in enumerate(samples)]
         before, self._before = self._before, len(samples)
+        if beginnings is not None:
+            before = len(samples)
+            self._continue(beginnings, starts, entry)
         if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
             self._note(message("tokens.unknown_samples", entry=entry.name, count=len(samples)))
             samples = []
@@ -221,6 +238,10 @@ class _Builder:
             start: the position of the first as it was given, or None.
             one_each: whether the call has one token of each sample.
         """
+        if not one_each:
+            self._lost.discard(key)
+        if key in self._lost:
+            return None
         slot = self._slots.get(key)
         if slot is None:
             missed = start and (one_each or entry.call > 0)
@@ -237,6 +258,23 @@ class _Builder:
         if not 0 < at <= have:
             return self._anew(key, tokens, start)
         return self._go_on(key, slot, at, tokens), at
+
+    def _continue(
+        self, beginnings: Sequence[Beginning | None], starts: Sequence[int | None], entry: Entry
+    ) -> None:
+        """Put the sequences that a window continues into their places."""
+        self._slots, self._lost = {}, set()
+        for key, (beginning, start) in enumerate(zip(beginnings, starts)):
+            if beginning is None:
+                self._lost.add(key)
+                continue
+            have = len(beginning.tokens)
+            shift = 0 if start is None else start - have
+            self._begin(key, [], beginning.tokens.tolist(), shift)
+            self._begun[-1] = beginning.prompt
+        if self._lost:
+            counts = {"count": len(self._lost), "of": len(beginnings)}
+            self._note(message("tokens.no_beginning", entry=entry.name, **counts))
 
     def _anew(self, key: int, tokens: list[int], start: int | None) -> tuple[int, int]:
         """Return the sequence that begins with tokens; padding before them may count."""

@@ -240,6 +240,29 @@ def test_a_window_that_covers_nothing_of_it_cannot_decide(tmp_path, capsys, sect
     assert said in captured.out + captured.err
 
 
+def test_a_window_is_aligned_by_what_was_saved(tmp_path, capsys):
+    """Prompts and responses as token ids say what stands before its tokens; faults are found."""
+    prompts, responses = [[1, 2, 3], [4, 5]], [[4, 5, 6, 7, 8], [9, 9, 3, 8, 8]]
+    ids = [[np.array(row) for row in rows] for rows in (prompts, responses)]
+
+    def saving(trainer):
+        trainer.probe.save_data(dict(zip(("prompts", "responses"), ids)))
+
+    def wrong(trainer):
+        saving(trainer)
+        wrong_rollouts.keys_not_rotated(1)(trainer)
+
+    section = {"token_range_start": 2, "token_range_end": 3, "key_data_dump": True}
+    run = sequences(tmp_path / "right", prompts, responses, change=saving, **section)
+    assert main(["mismatch", str(run)]) == 0
+    assert "4 of 4 rows" in capsys.readouterr().out
+    one = find_mismatch(
+        sequences(tmp_path / "wrong", prompts, responses, change=wrong, **section)
+    ).found[0]
+    assert one.first.name.startswith("model.layers.1.attention")
+    assert {token.position for token in one.first.worst} <= {3, 4, 5}
+
+
 def test_a_window_of_the_first_tokens_is_aligned(tmp_path):
     """Prompts and the first token that was generated."""
     run = recorded(tmp_path / "run", response_length=4, section={"token_range_end": 1})

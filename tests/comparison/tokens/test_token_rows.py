@@ -8,61 +8,16 @@ whose tokens the other side has seen must have found its partner.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from helpers.causal_phase import HIDDEN, PAD, CausalPhase, value, values
 
 from mindrlhf_msprobe.comparison.tokens.layouts import only_layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import match
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, read_tokens
-from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record
-
-HIDDEN = 6
-PAD = 0
-
-
-@dataclass
-class Phase:
-    """Calls of a network, as they would be recorded."""
-
-    directory: object
-    entries: list = field(default_factory=list)
-
-    def call(self, ids, output, first_call=0, **inputs):
-        """Add a call: token ids, what else it was given, and what it returned."""
-        number = len(self.entries) + first_call
-        name = f"Cell.root.Net.forward.{number}"
-        records = [self.record(name, "input", "0", np.asarray(ids, np.int32), "tokens")]
-        records += [
-            self.record(name, "input", str(at), np.asarray(value), argument)
-            for at, (argument, value) in enumerate(inputs.items(), start=1)
-            if value is not None
-        ]
-        records.append(self.record(name, "output", "0", np.asarray(output, np.float64)))
-        place = {"phase": "p", "step": 0, "rank": 0}
-        seq = 2 * number
-        self.entries.append(Entry(name, **place, seq=seq, end=seq + 1, records=tuple(records)))
-
-    def record(self, entry, io, path, array, argument=""):
-        file = self.directory / f"{entry}.{io}.{path}.npy"
-        save_npy(file, array)
-        leaf = Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
-        return Record(f"{entry}.{io}.{path}", io, path, leaf, str(file), argument)
-
-
-def value(tokens):
-    """Return what the network returns of a token: made of it and of all before it, [hidden]."""
-    made = np.zeros(HIDDEN)
-    for token in tokens:
-        made = made * 7919 % 2147483647 + np.arange(1, HIDDEN + 1) * (token + 7)
-    return made
-
-
-def values(tokens):
-    return np.array([value(tokens[: at + 1]) for at in range(len(tokens))])
 
 
 def rows_by_token(phase):
@@ -122,7 +77,7 @@ def rollout(draw, directory, samples, prompts):
     Returns:
         The phase, and how many tokens of the samples it was given.
     """
-    phase, kind = Phase(directory), draw.choice(KINDS)
+    phase, kind = CausalPhase(directory), draw.choice(KINDS)
     batch, bucket = len(samples), max(prompts) + draw.randrange(3)
     left = draw.random() < 0.5
     ids = np.full((batch, bucket), PAD)
@@ -161,7 +116,7 @@ def rollout(draw, directory, samples, prompts):
 
 def training(draw, directory, samples):
     """Record whole sequences in another order and other batches: padded, masked or packed."""
-    phase, kind = Phase(directory), draw.choice(KINDS)
+    phase, kind = CausalPhase(directory), draw.choice(KINDS)
     order = draw.sample(range(len(samples)), len(samples))
     size = draw.randrange(1, len(samples) + 1)
     how = draw.choice(["right", "left", "packed"])
@@ -212,7 +167,7 @@ def test_prefill_and_decode_find_their_rows_in_whole_sequences(tmp_path, seed):
 
 def test_padding_of_prompts_of_one_token_may_be_on_either_side(tmp_path):
     """Positions that are 0 everywhere fit both: nothing is guessed."""
-    phase = Phase(tmp_path)
+    phase = CausalPhase(tmp_path)
     zeros, ones = np.zeros((2, 3), np.int32), np.ones(2, np.int32)
     rows = np.zeros((2, 3, HIDDEN))
     phase.call([[0, 0, 4]] * 2, rows, position_ids=zeros, batch_valid_length=ones)
@@ -224,7 +179,7 @@ def test_padding_of_prompts_of_one_token_may_be_on_either_side(tmp_path):
 def test_a_batch_that_is_as_wide_as_it_is_long_is_read_by_its_other_calls(tmp_path):
     """[8, 8, hidden] may be batch or sequence first; [8, 1, hidden] of decode says which."""
     samples = [[number + 1, *range(3, 10)] for number in range(8)]
-    phase = Phase(tmp_path)
+    phase = CausalPhase(tmp_path)
     phase.call(list(samples), [values(s) for s in samples])
     phase.call([[4]] * 8, [[value([*s, 4])] for s in samples])
     tokens, rows = rows_by_token(phase)
@@ -239,11 +194,11 @@ def test_logits_of_the_last_token_alone_are_that_tokens_row(tmp_path):
     """A prefill that returns [batch, hidden] has the last valid token of each sample."""
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     samples = [[1, 2, 3], [4, 5]]
-    mine = Phase(tmp_path / "a")
+    mine = CausalPhase(tmp_path / "a")
     lengths = np.array([3, 2], np.int32)
     ids = [[1, 2, 3, PAD], [4, 5, PAD, PAD]]
     mine.call(ids, [value(s) for s in samples], batch_valid_length=lengths)
-    other = Phase(tmp_path / "b")
+    other = CausalPhase(tmp_path / "b")
     other.call(
         [[1, 2, 3, PAD, PAD], [4, 5, 6, PAD, PAD]], [values([*s, 0, 0, 0][:5]) for s in samples]
     )
@@ -254,7 +209,7 @@ def test_a_cache_that_is_filled_again_repeats_its_rows(tmp_path):
     """After a preemption all tokens of a sample go through the network once more."""
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     tokens = [1, 2, 3, 4, 5]
-    mine = Phase(tmp_path / "a")
+    mine = CausalPhase(tmp_path / "a")
 
     def call(start, stop):
         positions = np.arange(start, stop, dtype=np.int32)[None]
@@ -262,14 +217,14 @@ def test_a_cache_that_is_filled_again_repeats_its_rows(tmp_path):
 
     for span in ((0, 2), (2, 3), (0, 3), (3, 4)):
         call(*span)
-    other = Phase(tmp_path / "b")
+    other = CausalPhase(tmp_path / "b")
     other.call([tokens], [values(tokens)])
     assert check(mine, other) == 2 + 1 + 3 + 1
 
 
 def test_decode_without_its_prompt_is_not_guessed(tmp_path):
     """A token window that leaves out the prompt: rows are left out, and it is said why."""
-    phase = Phase(tmp_path)
+    phase = CausalPhase(tmp_path)
     position = np.array([[3]], np.int32)
     phase.call([[7]], [[value([1, 2, 3, 7])]], first_call=2, position_ids=position)
     tokens = read_tokens(phase.entries)
@@ -279,7 +234,7 @@ def test_decode_without_its_prompt_is_not_guessed(tmp_path):
 
 def test_a_smaller_batch_in_decode_is_not_guessed(tmp_path):
     """Which samples have ended nobody says."""
-    phase = Phase(tmp_path)
+    phase = CausalPhase(tmp_path)
     phase.call([[1, 2], [3, 4]], [values([1, 2]), values([3, 4])])
     phase.call([[5]], [[value([3, 4, 5])]])
     tokens = read_tokens(phase.entries)
@@ -291,7 +246,7 @@ def test_one_row_of_tokens_with_blocks_of_a_cache(tmp_path):
     """As engines with a paged cache give them: [tokens], samples by their first block."""
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     samples = [[1, 2, 3, 4], [5, 6, 7]]
-    mine = Phase(tmp_path / "a")
+    mine = CausalPhase(tmp_path / "a")
 
     def call(parts, order):
         spans = [(samples[n], *parts[n]) for n in order]
@@ -311,7 +266,7 @@ def test_one_row_of_tokens_with_blocks_of_a_cache(tmp_path):
     for entry in mine.entries:
         ids = entry.records[0]
         assert len(ids.leaf.shape) == 1
-    other = Phase(tmp_path / "b")
+    other = CausalPhase(tmp_path / "b")
     other.call([samples[0]], [values(samples[0])])
     other.call([samples[1]], [values(samples[1])])
     assert check(mine, other) == 7
@@ -320,7 +275,7 @@ def test_one_row_of_tokens_with_blocks_of_a_cache(tmp_path):
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3, 5)])
 def test_a_network_without_token_ids_says_what_to_record(tmp_path, shape):
     """Floats alone, or integers of other shapes, name no row."""
-    phase = Phase(tmp_path)
+    phase = CausalPhase(tmp_path)
     phase.call([[1]], [[value([1])]])
     (entry,) = phase.entries
     record = phase.record(entry.name, "input", "0", np.zeros(shape, np.int32), "x")
@@ -340,7 +295,7 @@ def test_ids_that_were_not_stored_say_how_to_record_them(tmp_path):
 def test_leading_padding_of_ids_alone_is_what_the_configuration_calls_padding(tmp_path):
     """As networks do that make their mask of the ids; without a word about it nothing is left."""
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    mine, other = Phase(tmp_path / "a"), Phase(tmp_path / "b")
+    mine, other = CausalPhase(tmp_path / "a"), CausalPhase(tmp_path / "b")
     tokens = [5, 3, 4]
     mine.call([[PAD, PAD, *tokens]], [[*np.zeros((2, HIDDEN)), *values(tokens)]])
     other.call([tokens], [values(tokens)])

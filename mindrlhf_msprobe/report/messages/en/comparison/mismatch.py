@@ -62,7 +62,8 @@ TEXTS = {
     "returned": "{cell} returns something else; nothing of what it was given could be compared",
     "no_sequences": (
         "{phase}: of no token it is known which ones stand before it. Record its first call, "
-        "which is given the prompts (token_range_start: 0)"
+        "which is given the prompts (token_range_start: 0), or save prompts and responses as token "
+        "ids (key_data_dump)"
     ),
     "computation": "what {cell} was given agrees, and what it returns does not",
     "handed_on": (

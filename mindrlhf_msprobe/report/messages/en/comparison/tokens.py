@@ -17,6 +17,11 @@ TEXTS = {
         "{entry} was given one token for each of {count} samples, and nothing says which of the "
         "samples before they continue: its rows are left out"
     ),
+    "no_beginning": (
+        "{entry} continues {of} samples, and what stands before the tokens of {count} of them was "
+        "not recorded; of the prompts and responses that were saved as token ids none, or more "
+        "than one, fits: their rows are left out"
+    ),
     "padding": (
         "{entry}: its lengths and positions do not say on which side its samples are padded: its "
         "rows are left out. Give it a mask, or other positions for the padding"
@@ -29,6 +34,6 @@ TEXTS = {
     "gap": (
         "{entry} was given a token at position {given} of a sequence of which {have} tokens were "
         "seen: its rows are left out. Record the phase from its first call on (token_range_start: "
-        "0)"
+        "0), or save prompts and responses as token ids"
     ),
 }

@@ -53,7 +53,8 @@ TEXTS = {
     "returned": "{cell} 的输出不同；其输入均无法比对",
     "no_sequences": (
         "{phase}：无法得知任何 token 之前的 token。"
-        "请采集输入 prompt 的首次调用（token_range_start: 0）"
+        "请采集输入 prompt 的首次调用（token_range_start: 0），"
+        "或以 token id 保存 prompts 和 responses（key_data_dump）"
     ),
     "computation": "{cell} 的输入一致，输出不一致",
     "handed_on": (

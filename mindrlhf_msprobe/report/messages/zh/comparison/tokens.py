@@ -14,6 +14,10 @@ TEXTS = {
         "{entry} 为 {count} 个样本各输入了一个 token，但无法得知它们接续之前的哪些样本："
         "这些行不参与比对"
     ),
+    "no_beginning": (
+        "{entry} 接续 {of} 个样本，其中 {count} 个样本之前的 token 没有采集，"
+        "以 token id 保存的 prompts 和 responses 中没有或不止一个与之相符：这些行不参与比对"
+    ),
     "padding": (
         "{entry}：由其长度和位置无法得知样本在哪一侧填充：这些行不参与比对。"
         "请输入掩码，或为填充使用其他位置"
@@ -25,6 +29,7 @@ TEXTS = {
     "gap": (
         "{entry} 输入了序列中位置 {given} 的 token，而该序列只见过 {have} 个 token："
         "这些行不参与比对。"
-        "请从该阶段的第一次调用开始采集（token_range_start: 0）"
+        "请从该阶段的第一次调用开始采集（token_range_start: 0），"
+        "或以 token id 保存 prompts 和 responses"
     ),
 }

@@ -7,6 +7,7 @@ EXAMPLES = {
     "not_stored": [{"record": f"{ENTRY}.input.0", "why": "x"}],
     "too_many": [{"count": 2, "most": 1}],
     "unknown_samples": [{"entry": ENTRY, "count": 5}],
+    "no_beginning": [{"entry": ENTRY, "count": 1, "of": 5}],
     "padding": [{"entry": ENTRY}],
     "unlike_saved": [{"key": "responses", "missing": 3, "rows": 4}],
     "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
