@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
 from mindrlhf_msprobe.phases import INPUT_KEYS
+from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 #: The phases that are compared where none are named: rollout, training.
@@ -83,10 +85,9 @@ def _places(
     for run, phase in zip(runs, phases):
         if phase not in run.phases:
             hint = nearest_of(phase, run.phases)
-            known = ", ".join(run.phases)
-            raise RunError.saying(
-                "mismatch.no_phase", run=run.path, phase=phase, known=known, hint=hint
-            )
+            known, switch = ", ".join(run.phases), _switch_of(run, phase)
+            given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
+            raise RunError.saying("mismatch.no_phase", **given)
         found.append({(s, r) for s, r in run.places if phase in run.phases_at(s, r)})
     both = sorted(found[0] & found[1])
     if not both:
@@ -101,6 +102,16 @@ def _places(
         there = spans(sorted({step for step, _ in both}))
         raise UsageError.saying("mismatch.step", step=missing[0], there=there)
     return [place for place in both if place[0] in steps]
+
+
+def _switch_of(run: Run, phase: str) -> dict[str, Any]:
+    """Return which setting of a run left a phase out, as far as its configuration says it."""
+    config, of = run.config(), next((known for known in KNOWN if known.name == phase), None)
+    if config is None or of is None or of.switch is None:
+        return {}
+    if not getattr(config, of.switch):
+        return {"switch": of.switch}
+    return {"first": config.token_range_start} if of.counts_tokens else {}
 
 
 def _one(

@@ -228,8 +228,8 @@ def test_statistics_alone_cannot_decide(tmp_path, capsys):
     ("section", "said"),
     [
         ({"token_range_start": 1, "token_range_end": 2}, "token_range_start: 0"),
-        ({"token_range_start": 50, "token_range_end": 60}, "actor_generate_sequences"),
-        ({"actor_train_dump": False}, "actor_compute_log_prob"),
+        ({"token_range_start": 50, "token_range_end": 60}, "Only its tokens from 50 on"),
+        ({"actor_train_dump": False}, "actor_train_dump was off"),
     ],
 )
 def test_a_window_that_covers_nothing_of_it_cannot_decide(tmp_path, capsys, section, said):

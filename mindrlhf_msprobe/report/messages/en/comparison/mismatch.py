@@ -46,6 +46,17 @@ def _shifted(by: int) -> str:
     )
 
 
+def _no_phase(run: str, phase: str, known: str, hint: str, switch: str = "", first: int = 0) -> str:
+    why = ""
+    if switch:
+        why = f" It was not asked for: {switch} was off."
+    elif first:
+        why = (
+            f" Of it only tokens from {first} on were asked for (token_range_start), and none ran."
+        )
+    return f"{run} has no phase {phase}{hint}.{why} Its phases: {known}."
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -115,9 +126,10 @@ TEXTS = {
         "be given positions, lengths or a mask that say so"
     ),
     "no_metrics": "no metrics of log-probabilities: {why}",
-    "no_phase": "{run} has no phase {phase}{hint}. Its phases: {known}.",
+    "no_phase": _no_phase,
     "no_step": (
-        "no step has both phases: {rollout} was recorded in steps {a}, {training} in steps {b}."
+        "no step has both phases: {rollout} was recorded in steps {a}, {training} in steps {b}. "
+        "Record both in one step: rows of one are held against rows of the other."
     ),
     "step": "step {step} has not both phases; these have: {there}.",
     "headline_identical": "AGREE bit for bit: {rollout} and {training}",

@@ -40,6 +40,15 @@ def _shifted(by: int) -> str:
     return f"推理侧的行与训练网络中往{side} {abs(by)} 个位置的行相同：请检查 decode 时位置的计算"
 
 
+def _no_phase(run: str, phase: str, known: str, hint: str, switch: str = "", first: int = 0) -> str:
+    why = ""
+    if switch:
+        why = f"未要求采集：{switch} 未打开。"
+    elif first:
+        why = f"只要求采集从 {first} 开始的 token（token_range_start），而没有生成这样的 token。"
+    return f"{run} 中没有阶段 {phase}{hint}。{why}已有的阶段：{known}。"
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -101,9 +110,10 @@ TEXTS = {
         "若一侧有左填充，其网络的输入须有说明填充的位置、长度或掩码"
     ),
     "no_metrics": "没有 log-prob 指标：{why}",
-    "no_phase": "{run} 中没有阶段 {phase}{hint}。已有的阶段：{known}。",
+    "no_phase": _no_phase,
     "no_step": (
         "没有同时具有两个阶段的 step：{rollout} 采集于 step {a}，{training} 采集于 step {b}。"
+        "请在同一 step 中采集两者：比对的是同一 token 在两者中的行。"
     ),
     "step": "step {step} 不同时具有两个阶段；具有的有：{there}。",
     "headline_identical": "逐位一致（AGREE）：{rollout} 与 {training}",

@@ -39,7 +39,10 @@ EXAMPLES = {
     "nothing_compared": [{}],
     "no_common_tokens": [{"rollout": "[1]", "training": "[2]"}],
     "no_metrics": [{"why": "x"}],
-    "no_phase": [{"run": "run", "phase": "a", "known": "b", "hint": ""}],
+    "no_phase": [
+        {"run": "run", "phase": "a", "known": "b", "hint": "", **why}
+        for why in ({}, {"switch": "actor_infer_dump"}, {"first": 50})
+    ],
     "no_step": [{**PHASES, "a": "0-2", "b": "3"}],
     "step": [{"step": 3, "there": "0-2"}],
     "headline_identical": [PHASES],
