@@ -51,9 +51,7 @@ def _no_phase(run: str, phase: str, known: str, hint: str, switch: str = "", fir
     if switch:
         why = f" It was not asked for: {switch} was off."
     elif first:
-        why = (
-            f" Of it only tokens from {first} on were asked for (token_range_start), and none ran."
-        )
+        why = f" Only its tokens from {first} on were asked for (token_range_start); none ran."
     return f"{run} has no phase {phase}{hint}.{why} Its phases: {known}."
 
 
