@@ -470,6 +470,36 @@ def training_mask(layer):
     return plant
 
 
+def padding_hidden_elsewhere(layer, fault=None):
+    """The rollout's mask lets in padding, which attention hides by itself; nothing is wrong.
+
+    Args:
+        fault: what is wrong otherwise, if anything is.
+    """
+
+    def plant(trainer):
+        if fault is not None:
+            fault(trainer)
+        mask, kept = trainer.rollout.model.casual_mask, []
+        right = mask.construct
+
+        def construct(tokens, batch_valid_length):
+            kept[:] = [right(tokens, batch_valid_length)]
+            length, columns = kept[0].shape[-2:]
+            later = np.arange(columns) > np.arange(columns - length, columns)[:, None]
+            made = np.broadcast_to(np.where(later, -1e4, 0), kept[0].shape)
+            return Tensor(made.astype(np.float32))
+
+        mask.construct = construct
+        for one in trainer.rollout.model.layers:
+            attends = one.attention.construct
+            one.attention.construct = lambda x, freqs, _, attends=attends: attends(
+                x, freqs, kept[0]
+            )
+
+    return plant
+
+
 def rollout_dtype(layer):
     """The whole rollout network computes and keeps float16."""
 

@@ -7,11 +7,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned
+from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
 from mindrlhf_msprobe.mismatch import Stage, Token
 
 #: Times what entered: what one cell may make of it.
@@ -22,6 +24,7 @@ _LASTING = 4.0  # times what rounding explains around a cell: as far apart as th
 _DILUTED = 8.0  # by so much what is added to it may shorten an error that is passed on
 _MANY_SUMS = 8  # of a sketch; of fewer, that of a row may be near 0 by chance: all rows count
 _ALIKE = 3  # others of a kind, from which on what is usual is known
+_MOST_ROWS = 0.5  # of those in which a mask is apart: so many must show it where it is used
 _WORST = 5
 _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
 
@@ -32,7 +35,7 @@ class Way:
     What is kept of each value are its summary, and two bytes of each token: how far it is apart.
 
     Args:
-        tokens: how many rows the rollout has.
+        tokens: the rows of the rollout.
         shown: makes of a row and its distance what a reader sees of it.
 
     Attributes:
@@ -40,11 +43,12 @@ class Way:
             token's row, float32 [tokens]; NaN where it was not compared.
     """
 
-    def __init__(self, tokens: int, shown: Callable[[int, float], Token]) -> None:
+    def __init__(self, tokens: TokenRows, shown: Callable[[int, float], Token]) -> None:
         self.of_layers: dict[Name, np.ndarray] = {}
         self._stages: dict[Name, Stage] = {}
         self._shown = shown
-        self._before = np.zeros(tokens)
+        self._tokens = tokens
+        self._before = np.zeros(tokens.count)
         self._few = False  # whether distances are estimated from few sums of a sketch
         self._inputs: dict[tuple[str, int], np.ndarray] = {}
         self._begun: dict[tuple[str, int], np.ndarray] = {}
@@ -52,13 +56,16 @@ class Way:
         self._limits: dict[Name, np.ndarray] = {}
         self._apart: dict[Name, np.ndarray] = {}
         self._made: list[Name] = []
+        self._masks: dict[Name, Name] = {}  # each mask, and the first one that is apart alike
 
-    def add(self, value: Aligned, allowed: float, *, made: bool = True) -> None:
+    def add(self, value: Aligned, allowed: float, *, made: bool = True, mask: bool = False) -> None:
         """Add the next value.
 
         Args:
             allowed: the relative distance of a row that rounding in its cell explains.
             made: whether it is new: an input may be what another cell was given or returned.
+            mask: whether it says which tokens may be seen. What it lets in does not show in what
+                is computed before it is used, nor at all where something else hides that.
         """
         relative, at = value.distances.relative(), value.token
         apart = np.zeros(len(self._before))
@@ -68,7 +75,8 @@ class Way:
         if value.name.io == "input":
             self._begun.setdefault(cell, self._before.copy())
             entered = self._before[at]
-            self._inputs[cell] = apart if known is None else np.maximum(known, apart)
+            if not mask:
+                self._inputs[cell] = apart if known is None else np.maximum(known, apart)
         else:
             entered = (self._before if known is None else known)[at]
         self._few |= 0 < value.distances.sampled < _MANY_SUMS
@@ -78,14 +86,17 @@ class Way:
         born = ~(relative <= limits)
         if value.distances.sampled and not self._is_apart(relative, entered, allowed):
             born[:] = False
-        found = np.full(len(apart), np.inf, np.float16)
+        found = np.full(len(apart), np.nan, np.float16)
         with np.errstate(over="ignore"):
             found[at] = relative
         self._apart[value.name] = found
-        if value.name.io == "output" and not _INSIDE_A_LAYER.match(value.name.cell):
+        if mask:
+            alike = (n for n in self._masks if np.array_equal(self._apart[n], found, True))
+            self._masks[value.name] = next(alike, value.name)
+        elif value.name.io == "output" and not _INSIDE_A_LAYER.match(value.name.cell):
             self.of_layers[value.name] = np.full(len(apart), np.nan, np.float32)
             self.of_layers[value.name][at] = relative
-        if made and value.name.io == "input":
+        if made and value.name.io == "input" and not mask:
             self._made.append(value.name)
         self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
         if born.any():
@@ -93,7 +104,8 @@ class Way:
             self._limits[value.name] = limits[born]
         if value.name.io == "output" and cell in self._begun:
             self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
-        np.maximum(self._before, apart, out=self._before)
+        if not mask:
+            np.maximum(self._before, apart, out=self._before)
 
     def _stage(
         self,
@@ -134,10 +146,70 @@ class Way:
                 alike = [growth for other, growth in usual.get(_kind(name), []) if other != name]
                 if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
                     stage = replace(stage, born=0)
-            if stage.born:
+            if stage.born and name in self._masks:
+                new = self._masks[name] == name
+                stage = replace(stage, born=stage.born * new, lasting=new and self._is_used(name))
+            elif stage.born:
                 stage = replace(stage, lasting=self._lasts(name))
             found[name] = stage
+        masks = [name for name in self._masks if found[name].born and found[name].lasting]
+        for name, stage in found.items():
+            if stage.born and any(self._comes_of(mask, name) for mask in masks):
+                found[name] = replace(stage, born=0)
         return found
+
+    def _users(self, mask: Name) -> list[str]:
+        """Return the cells that are given a mask, in causal order."""
+        alike = [n for n, first in self._masks.items() if first == self._masks[mask]]
+        return [name.cell for name in alike if name.io == "input"]
+
+    def _is_used(self, mask: Name) -> bool:
+        """Return whether most rows in which a mask is apart are so where it is used first.
+
+        Where they are not, something else hides what it lets in, such as lengths that the operator
+        is given.
+        """
+        order = [*self._stages]
+        later = order[order.index(mask) + 1 :]
+        users = self._users(mask)
+        for outer, inner in pairwise(users):  # the innermost of those around each other
+            if not is_around(outer, inner):
+                users = users[: users.index(inner)]
+                break
+        shown = [
+            n
+            for n in (later if users else ())
+            if (n.cell == users[-1] and n.io == "output")
+            or (n in self._made and is_around(users[-1], n.cell))
+        ]
+        touched = self._touched(mask)
+        seen = False
+        for name in shown:
+            apart = self._apart[name].astype(np.float32)
+            far = ~(apart <= self._stages[name].allowed)
+            known = ~np.isnan(apart) & ~np.isnan(self._apart[mask])
+            differing = known[self._born[mask]]
+            seen |= bool(differing.any())
+            most = differing.any() and far[self._born[mask]][differing].mean() >= _MOST_ROWS
+            if most and not (far & known & ~touched).any():
+                return True
+        return not seen and self._lasts(mask)
+
+    def _touched(self, mask: Name) -> np.ndarray:
+        """Return the tokens at which a mask is apart, and those behind them, bool [tokens]."""
+        sequence, position = self._tokens.sequence, self._tokens.position
+        first = np.full(int(sequence.max(initial=-1)) + 2, np.iinfo(np.int64).max)
+        born = self._born[mask]
+        np.minimum.at(first, sequence[born], position[born])
+        return position >= first[sequence]  # of padding the last one, which none is at
+
+    def _comes_of(self, mask: Name, name: Name) -> bool:
+        """Return whether what is born apart in a value is what a mask lets in or hides."""
+        if name in self._masks or not any(
+            name.cell == user or is_around(user, name.cell) for user in self._users(mask)
+        ):
+            return False
+        return bool(self._touched(mask)[self._born[name]].all())
 
     def born_at(self, name: Name) -> np.ndarray:
         """Return the tokens whose rows are born apart in a value, int64."""

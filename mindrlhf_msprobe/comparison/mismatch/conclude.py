@@ -10,6 +10,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
@@ -47,6 +48,9 @@ def blame(
         return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
     if (drift := position_drift(walk)) is not None:
         return Cause.INPUT, [drift]
+    if name in walk.masks:
+        cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
+        return cause, [*_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
     if (dtypes := _lower_dtype(walk, name, stage)) is not None:
         return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
     if not stage.born:
@@ -59,6 +63,18 @@ def blame(
     code = "mismatch.computation" if given else "mismatch.returned"
     said = _looked_at(walk, name, stage, name.cell)
     return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
+
+
+def _of_mask(name: Name, lets_in: LetsIn) -> list[Message]:
+    """Say what a mask lets in, or hides, on one side only."""
+    found = []
+    for kind in ("padding", "later", "others", "hidden"):
+        for side, rows in zip(("rollout", "training"), getattr(lets_in, kind)):
+            if rows:
+                found.append(
+                    message("mismatch.lets_in", name=name.cell, rows=rows, side=side, kind=kind)
+                )
+    return found
 
 
 def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Message]:

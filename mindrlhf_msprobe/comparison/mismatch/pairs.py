@@ -90,6 +90,10 @@ class Source:
         self._layouts = [value.layouts(side.tokens) for value in values]
         self._open: OrderedDict[tuple[int, bool], Rows] = OrderedDict()
 
+    def take_heads(self) -> None:
+        """Take [b, h, s, s] for heads of that size: its last axis is no axis of keys."""
+        self._layouts = [value.layouts(self.side.tokens, heads=True) for value in self.values]
+
     @cached_property
     def calls(self) -> list[int]:
         """The calls of which the rows of all parts are known."""
@@ -233,7 +237,7 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     if not sum(map(len, tokens)):
         raise Unfit(message("mismatch.no_rows"))
     columns = value_columns(rollout.values[0]) if sketched else columns
-    return Aligned(name, np.concatenate(tokens), _joined(found), max(dtypes), columns)
+    return Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
 
 
 def _measured(
@@ -267,7 +271,8 @@ def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:
     return x.shape[1]
 
 
-def _joined(found: Sequence[Distances]) -> Distances:
+def joined(found: Sequence[Distances]) -> Distances:
+    """Return the distances of all rows, one behind the other."""
     squared, norms, unequal = (
         np.concatenate([getattr(one, name) for one in found])
         for name in ("squared", "norms", "unequal")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.values import Form, Value
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
+from mindrlhf_msprobe.comparison.tokens.keys import Keys
 from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.phases import PHASE_TOKENS
@@ -37,6 +39,11 @@ class Side:
     values: dict[Name, Value] = field(default_factory=dict)
     parameters: dict[str, Record] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def keys(self) -> Keys:
+        """Which token each column of a mask or of scores is; known once the tokens are."""
+        return Keys(self.tokens)
 
 
 def read_side(run: Run, phase: str, step: int, rank: int) -> Side:

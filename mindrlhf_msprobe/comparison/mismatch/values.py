@@ -138,13 +138,19 @@ class Value:
         name = f"{self.entry.rpartition('.')[0]}.{self._numbers[at]}.{form.io}.{form.path}"
         return Record(name, form.io, form.path, leaf, location, "", form.sketches)
 
-    def layouts(self, tokens: PhaseTokens) -> dict[tuple[Shape, int, int], Layout]:
-        """Return how its axes stand, by shape, batch and width; without what nothing decides."""
+    def layouts(
+        self, tokens: PhaseTokens, *, heads: bool = False
+    ) -> dict[tuple[Shape, int, int], Layout]:
+        """Return how its axes stand, by shape, batch and width; without what nothing decides.
+
+        Args:
+            heads: [b, h, s, s] are heads of that size, no scores.
+        """
         seen = set()
         for call, form in zip(self.calls, self._forms):
             of = tokens.calls[call]
             seen.add((form.shape, of.batch, of.width))
-        return only_layout(seen)
+        return only_layout(seen, heads=heads)
 
     def _at(self, call: int) -> int:
         at = bisect_left(self.calls, call)

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.mismatch.births import Way
+from mindrlhf_msprobe.comparison.mismatch.keyed import (
+    Columns,
+    LetsIn,
+    align_keys,
+    columns_of,
+)
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit, align
+from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
@@ -32,6 +38,7 @@ class Walk:
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
         not_compared: those that both have and that could not be.
+        masks: those of them that are masks, and what they let in.
     """
 
     def __init__(
@@ -54,7 +61,8 @@ class Walk:
         self._decode = decode
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
-        self._way = Way(self.tokens.count, self.token)
+        self.masks: dict[Name, LetsIn] = {}
+        self._way = Way(self.tokens, self.token)
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
         self.stages: dict[Name, Stage] = self._way.stages()
@@ -137,7 +145,8 @@ class Walk:
         found = []
         for source in self._sources[name]:
             try:
-                values = source.rows(source.calls[-1]).values[:_LOOKED_AT]
+                known = source.calls[-1:]
+                values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
             except (ArrayFileError, Unfit):
                 values = np.zeros(0)
             found.append(shown_dtype(values))
@@ -169,7 +178,7 @@ class Walk:
 
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:
-            aligned = align(name, mine, theirs, self.matched)
+            aligned, lets_in = self._aligned(name, mine, theirs)
         except Unfit as error:
             self.not_compared.append((name, error.why))
             return
@@ -180,5 +189,27 @@ class Walk:
         prints = theirs.values[0].prints
         made = prints is not None and not prints & self._seen
         self._seen |= prints or set()
-        limit = allowed(name.cell, aligned.distances, aligned.columns, *self.precision)
-        self._way.add(aligned, limit, made=made)
+        limit = self._limit(aligned)
+        if lets_in is not None:
+            self.masks[name] = lets_in
+        self._way.add(aligned, limit, made=made, mask=lets_in is not None)
+
+    def _limit(self, aligned: Aligned) -> float:
+        return allowed(aligned.name.cell, aligned.distances, aligned.columns, *self.precision)
+
+    def _aligned(self, name: Name, mine: Source, theirs: Source) -> tuple[Aligned, LetsIn | None]:
+        """Measure one value's rows; those of masks and scores column by column.
+
+        Raises:
+            Unfit: they cannot be brought together.
+        """
+        columns = columns_of(mine, theirs)
+        if columns is Columns.KEYS:
+            return align_keys(name, mine, theirs, self.matched)
+        if columns is not None:
+            for source in (mine, theirs):
+                source.take_heads()
+        aligned = align(name, mine, theirs, self.matched)
+        if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
+            raise Unfit(message("mismatch.keys_or_features"))
+        return aligned, None

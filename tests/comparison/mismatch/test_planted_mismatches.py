@@ -46,6 +46,7 @@ KINDS = {
     "one_weight": (21, 0, f"{ATTENTION}.w_qkv output.0", Cause.WEIGHTS),
     "rounded_weights": (22, 0, "model.tok_embeddings output.0", Cause.WEIGHTS),
     "nan_in_one_row": (23, 1, f"{FEED_FORWARD}.w2 output.0", Cause.COMPUTATION),
+    "training_mask": (29, 0, "model.casual_mask output.0", Cause.COMPUTATION),
     "training_positions": (24, 0, "model.freqs_mgr output.0", Cause.COMPUTATION),
     "layer_in_float16": (25, 0, f"{FEED_FORWARD}.w2 output.0", Cause.DTYPE),
     "hidden_rounded": (26, 1, "model.layers.{} output.0", Cause.DTYPE),
@@ -91,11 +92,23 @@ def test_sketches_name_it_too(tmp_path, kind, named):
 
 @pytest.mark.parametrize(
     "kind",
-    ["padding_rows", "constant_positions", "positions_given_from_two", "forced_token"],
+    [
+        *("padding_rows", "constant_positions", "positions_given_from_two", "forced_token"),
+        "padding_hidden_elsewhere",
+    ],
 )
 def test_what_nobody_sees_is_no_mismatch(tmp_path, kind):
     """Rows of padding; positions shifted alike; a token that the sampler was told to take."""
     assert found(tmp_path, kind, 30, 1).status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+
+
+def test_a_mask_that_changes_nothing_is_not_to_blame(tmp_path):
+    """It differs in all layers; what attention makes of it does so from the faulty one on."""
+    fault = wrong_rollouts.attention_scale(1)
+    plant = wrong_rollouts.padding_hidden_elsewhere(0, fault)
+    one = find_mismatch(recorded(tmp_path / "run", 9, plant, response_length=3)).found[0]
+    assert (one.first.name, one.cause) == (HANDED_ON.format(1), Cause.INPUT)
+    assert not any(stage.cell == "model.casual_mask" for stage in one.births)
 
 
 def test_both_in_one_lower_dtype_agree(tmp_path):
@@ -168,7 +181,7 @@ DEMO = {
     "not-synchronised": ("model.layers.1.attention_norm output.0", Cause.WEIGHTS, "weights"),
     "rotary-off-by-one": ("model.freqs_mgr output.0", Cause.COMPUTATION, "shifted"),
     "lm-head-dtype": ("lm_head output.0", Cause.DTYPE, "lower_dtype"),
-    "mask-padding": ("model.layers.0.attention.wo input.0", Cause.INPUT, "handed_on"),
+    "mask-padding": ("model.casual_mask output.0", Cause.COMPUTATION, "lets_in"),
     "temperature": (None, Cause.SAMPLING, "temperature"),
 }
 

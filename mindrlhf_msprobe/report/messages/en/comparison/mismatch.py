@@ -55,6 +55,20 @@ def _no_phase(run: str, phase: str, known: str, hint: str, switch: str = "", fir
     return f"{run} has no phase {phase}{hint}.{why} Its phases: {known}."
 
 
+_LETS_IN = {
+    "padding": "lets {rows} see padding that the {other}'s hides",
+    "later": "lets {rows} see later tokens that the {other}'s hides",
+    "others": "lets {rows} see tokens of other samples that the {other}'s hides",
+    "hidden": "hides from {rows} tokens before them that the {other}'s lets in",
+}
+
+
+def _lets_in(name: str, rows: int, side: str, kind: str) -> str:
+    other = "training" if side == "rollout" else "rollout"
+    what = _LETS_IN[kind].format(rows=counted(rows, "row"), other=other)
+    return f"the {side}'s mask at {name} {what}"
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -107,6 +121,20 @@ TEXTS = {
         "{path}: {source}: {target} is no mapping of cells. Expected a name, a list of at least "
         "two names, or {{parts: [names], groups: number}}."
     ),
+    "lets_in": _lets_in,
+    "mask_or_scores": "it is a mask on one side, and on the other it is not",
+    "mask_convention": (
+        "nothing decides which of its two values lets a token in: it is not one and the same for "
+        "each token and itself"
+    ),
+    "keys_not_stored": (
+        "its columns are tokens, which can be told apart by elements only; record task: tensor"
+    ),
+    "keys_or_features": (
+        "its last axis is as long as the sequence, and nothing decides whether it has features or "
+        "tokens"
+    ),
+    "heads": "it has {rollout} heads in the rollout and {training} in the training",
     "no_layout": "its shapes do not say which axis has the tokens",
     "no_rows": "no row of it has a partner",
     "no_sums": "there are fingerprints of its rows, but no sums",

@@ -49,6 +49,20 @@ def _no_phase(run: str, phase: str, known: str, hint: str, switch: str = "", fir
     return f"{run} 中没有阶段 {phase}{hint}。{why}已有的阶段：{known}。"
 
 
+_LETS_IN = {
+    "padding": "使 {rows} 行可见{other}侧所屏蔽的填充",
+    "later": "使 {rows} 行可见{other}侧所屏蔽的后续 token",
+    "others": "使 {rows} 行可见{other}侧所屏蔽的其他样本的 token",
+    "hidden": "对 {rows} 行屏蔽了{other}侧可见的先前 token",
+}
+
+
+def _lets_in(name: str, rows: int, side: str, kind: str) -> str:
+    sides = {"rollout": "推理", "training": "训练"}
+    other = sides["training" if side == "rollout" else "rollout"]
+    return f"{sides[side]}侧 {name} 处的掩码{_LETS_IN[kind].format(rows=rows, other=other)}"
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -94,6 +108,12 @@ TEXTS = {
         "{path}：{source}: {target} 不是 Cell 的映射。应为一个名称、至少两个名称的列表，或 "
         "{{parts: [名称], groups: 数}}。"
     ),
+    "lets_in": _lets_in,
+    "mask_or_scores": "它在一侧是掩码，在另一侧不是",
+    "mask_convention": ("无法确定两个取值中哪一个表示可见：各 token 对自身的取值不一致"),
+    "keys_not_stored": "其各列是 token，只有元素才能区分；请用 task: tensor 采集",
+    "keys_or_features": "最后一个轴与序列等长，无法确定它是特征还是 token",
+    "heads": "推理侧有 {rollout} 个头，训练侧有 {training} 个",
     "no_layout": "由形状无法得知哪个轴是 token",
     "no_rows": "没有可配对的行",
     "no_sums": "只有各行的指纹，没有求和值",

@@ -29,6 +29,16 @@ EXAMPLES = {
     "temperature": [{"rollout": 0.7, "training": 1.0, "mean": 0.1}],
     "sampling": [{"mean": 0.1}],
     "fused_form": [{"path": "m.yaml", "source": "qkv", "target": "3"}],
+    "lets_in": [
+        {"name": "mask", "rows": rows, "side": side, "kind": kind}
+        for rows, side in ((1, "rollout"), (3, "training"))
+        for kind in ("padding", "later", "others", "hidden")
+    ],
+    "mask_or_scores": [{}],
+    "mask_convention": [{}],
+    "keys_not_stored": [{}],
+    "keys_or_features": [{}],
+    "heads": [{"rollout": 4, "training": 2}],
     "no_layout": [{}],
     "no_rows": [{}],
     "no_sums": [{}],

@@ -1,0 +1,378 @@
+"""Attention masks and scores of two phases: their columns are tokens, and are aligned as such.
+
+Of a mask it is compared what it lets in, whatever stands for that; of scores the values at the
+tokens up to each one. What lets in padding, later tokens or those of other samples differs from
+what does not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.comparison.mismatch.distance import Distances, distances
+from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, joined
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.tokens.keys import Form, Queries, key_form
+from mindrlhf_msprobe.comparison.tokens.matching import Matched
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+
+_OPEN = 4  # calls of one side that are kept open
+_FAR = -1e3  # added to a score, hides its token
+_HIDDEN = -9e3  # a score that is hidden so
+
+
+class Columns(Enum):
+    """What the last axis of a value is."""
+
+    KEYS = "keys"
+    FEATURES = "features"
+    EITHER = "either"  # features, or keys: nothing decides it
+
+
+@dataclass(frozen=True)
+class LetsIn:
+    """In how many rows a mask of either side lets in or hides what the other does not.
+
+    Attributes:
+        padding, later, others: rows in which more columns of padding, of later tokens of the same
+            sequence, of other samples are let in by the rollout, and by the training.
+        hidden: rows in which tokens before are hidden by the rollout alone, and by the training.
+    """
+
+    padding: tuple[int, int] = (0, 0)
+    later: tuple[int, int] = (0, 0)
+    others: tuple[int, int] = (0, 0)
+    hidden: tuple[int, int] = (0, 0)
+
+
+class _Keyed:
+    """One side of a value whose columns are keys, as far as they are known."""
+
+    def __init__(self, source: Source) -> None:
+        self.side: Side = source.side
+        (self._value,) = source.values
+        self.calls = [*self._value.calls]
+        self._open: OrderedDict[int, np.ndarray] = OrderedDict()
+
+    @property
+    def widths(self) -> set[int]:
+        """The lengths of the last axis."""
+        return {(form.shape or (0,))[-1] for form in self._value.forms()}
+
+    @cached_property
+    def forms(self) -> dict[int, Form]:
+        """The shape of each call whose columns are known, in their order."""
+        found = {number: self.form(number) for number in self.calls}
+        return {number: form for number, form in found.items() if form is not None}
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether all calls have an axis of queries."""
+        return all(map(self._form, self.calls))
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """Return the shape in a call."""
+        return self._value.form(number).shape
+
+    def _form(self, number: int) -> Form | None:
+        call = self.side.tokens.calls[number]
+        return key_form(self.shape(number), call.batch, call.width)
+
+    def form(self, number: int) -> Form | None:
+        """Return the shape of a call as `key_form` has it; None where columns are not known."""
+        form = self._form(number)
+        known = form is not None and self.side.keys.known(number, form[-1])
+        return form if known else None
+
+    def values(self, number: int) -> np.ndarray:
+        """Return the values of a call, [samples, heads, queries, keys].
+
+        Raises:
+            ArrayFileError: they were not stored, or cannot be read.
+        """
+        if number not in self._open:
+            values = np.asarray(self._value.record(number).array())
+            self._open[number] = values.reshape(self.forms[number])
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+        return self._open[number]
+
+    def queries(self, number: int) -> Iterator[Queries]:
+        """Yield the rows of a call, by sample and sequence."""
+        return self.side.keys.queries(number, self.forms[number][-1])
+
+
+def columns_of(rollout: Source, training: Source) -> Columns | None:
+    """Return what the last axis of a value is, from its shapes in all calls of both sides.
+
+    Returns:
+        None: features, as `tokens.layouts` has it.
+    """
+    if len(rollout.values) > 1 or len(training.values) > 1:
+        return None
+    mine, theirs = _Keyed(rollout), _Keyed(training)
+    widths = mine.widths | theirs.widths
+    if len(widths) > 1:
+        known = mine.forms and theirs.forms and mine.has_rows and theirs.has_rows
+        return Columns.KEYS if known else None
+    if all(side.form(n) for side in (mine, theirs) for n in side.calls) and _shown(mine, theirs):
+        return Columns.KEYS
+    if not (_are_heads(mine) or _are_heads(theirs)):
+        return None
+    (columns,) = widths
+    longer = any(
+        _longest(side, number) > columns for side in (mine, theirs) for number in side.calls
+    )
+    return Columns.FEATURES if longer else Columns.EITHER
+
+
+def _are_heads(side: _Keyed) -> bool:
+    """Return whether any call has [b, h, s, s], where s may be keys or the size of a head."""
+    calls = side.side.tokens.calls
+    shapes = [(number, side.shape(number)) for number in side.calls]
+    return any(len(s) == 4 and s[-1] == s[-2] == calls[number].width for number, s in shapes)
+
+
+def _longest(side: _Keyed, number: int) -> int:
+    """Return how many tokens the longest sequence has up to a call."""
+    return int(side.side.tokens.calls[number].position.max(initial=-1)) + 1
+
+
+def _shown(mine: _Keyed, theirs: _Keyed) -> bool:
+    """Return whether the values of both sides are those of a mask, or of scores behind one."""
+    try:
+        masks = [_is_mask(side) for side in (mine, theirs)]
+        return all(masks) or (not any(masks) and all(map(_is_causal, (mine, theirs))))
+    except ArrayFileError:
+        return False
+
+
+def _is_mask(side: _Keyed) -> bool:
+    """Return whether all values are such that let a token in or hide it."""
+    return all(_lets_or_hides(side.values(number)) for number in side.forms)
+
+
+def _lets_or_hides(values: np.ndarray) -> bool:
+    if values.dtype == bool:
+        return True
+    first = values[0, 0, :1]
+    return all(bool(((v == 0) | (v == 1) | (v <= _FAR)).all()) for v in (first, values))
+
+
+def _is_causal(side: _Keyed) -> bool:
+    """Return whether all later tokens are hidden, or weigh nothing, wherever there are any."""
+    seen = 0
+    for number in side.forms:
+        for queries in side.queries(number):
+            rows = _Rows(side, number, queries)
+            row, column = _later(queries)
+            later = rows.of_sample[:, rows.inside[row], column]
+            if not bool(((later == 0) | (later <= _HIDDEN)).all()):
+                return False
+            seen += later.size
+    return seen > 0
+
+
+def _later(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns of the tokens of a sequence that are behind that of the row."""
+    places = np.arange(len(queries.columns))
+    row, place = np.nonzero((places > queries.position[:, None]) & (queries.columns >= 0)[None])
+    return row, queries.columns[place]
+
+
+def align_keys(
+    name: Name, rollout: Source, training: Source, matched: Matched
+) -> tuple[Aligned, LetsIn | None]:
+    """Measure a mask's or the scores' rows of the rollout against the training's, token by token.
+
+    Returns:
+        The rows; and of a mask in how many of them what is let in.
+
+    Raises:
+        Unfit: what lets a token in is not decided, or nothing can be brought together.
+    """
+    mine, theirs = _Keyed(rollout), _Keyed(training)
+    counts = _Counts()
+    try:
+        masks = [_is_mask(side) for side in (mine, theirs)]
+        if masks[0] != masks[1]:
+            raise Unfit(message("mismatch.mask_or_scores"))
+        lets_in = [_value_that_lets_in(side) if masks[0] else None for side in (mine, theirs)]
+        found: list[Distances] = []
+        tokens: list[np.ndarray] = []
+        dtypes: set[tuple[str, str]] = set()
+        columns = 0
+        starts = rollout.side.tokens.rows.starts
+        for number, queries, other, partners in _pairs(mine, theirs, matched):
+            tokens.append(starts[number] + queries.rows)
+            dtypes.add((rollout.dtype(number), training.dtype(other)))
+            columns = max(columns, len(queries.columns))
+            rows = _Rows(mine, number, queries), _Rows(theirs, other, partners)
+            if lets_in[0] is None or lets_in[1] is None:
+                found.append(_of_scores(*rows))
+            else:
+                found.append(_of_masks(rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1]), counts))
+    except ArrayFileError:
+        raise Unfit(message("mismatch.keys_not_stored")) from None
+    if not sum(map(len, tokens)):
+        raise Unfit(message("mismatch.no_rows"))
+    aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
+    return aligned, counts.found() if masks[0] else None
+
+
+def _pairs(
+    mine: _Keyed, theirs: _Keyed, matched: Matched
+) -> Iterator[tuple[int, Queries, int, Queries]]:
+    """Yield rows of both sides that are the same tokens, by call and sequence, in one order."""
+    known: dict[int, dict[int, Queries]] = {}
+    for number in mine.forms:
+        partner = matched.partners[number]
+        for queries in mine.queries(number):
+            for other in np.unique(partner.call[queries.rows]).tolist():
+                if other not in theirs.forms:
+                    continue
+                if other not in known:
+                    known = {other: {one.sequence: one for one in theirs.queries(other)}}
+                there = known[other].get(int(matched.sequences[queries.sequence]))
+                if there is None:
+                    continue
+                wanted = np.where(
+                    partner.call[queries.rows] == other, partner.row[queries.rows], -1
+                )
+                _, at, place = np.intersect1d(wanted, there.rows, return_indices=True)
+                if len(at):
+                    yield number, queries.take(at), other, there.take(place)
+
+
+class _Rows:
+    """The rows of some queries in one call of one side."""
+
+    def __init__(self, side: _Keyed, number: int, queries: Queries) -> None:
+        self.queries = queries
+        values = side.values(number)
+        call = side.side.tokens.calls[number]
+        self.of_sample = values[queries.sample if len(values) > 1 else 0]
+        self.inside = queries.rows - queries.sample * call.width
+        #: Whether the samples of the call have masks of their own.
+        self.own = len(values) == call.batch
+        self.columns = queries.columns[: int(queries.position.max(initial=-1)) + 1]
+        self.before = np.arange(len(self.columns)) <= queries.position[:, None]
+
+    def up_to(self) -> np.ndarray:
+        """Return the values at the tokens up to each one, [heads, rows, tokens]; behind it any."""
+        return self.of_sample[:, self.inside[:, None], self.columns]
+
+    def mask(self, attends: float) -> _Mask:
+        """Return what a mask lets in.
+
+        Args:
+            attends: the value that lets in; less than that by far, or the other of two, hides.
+        """
+        queries = self.queries
+        lets = self.of_sample[:, self.inside] == attends
+        if len(lets) > 1 and bool((lets == lets[:1]).all()):
+            lets = lets[:1]
+        places = np.arange(len(queries.columns))
+        behind = (places > queries.position[:, None]) & (queries.columns >= 0)
+        later = (lets[..., queries.columns] & behind).sum(axis=2)
+        earlier = np.arange(lets.shape[2]) < queries.columns[queries.position][:, None]
+        # A mask that all samples share may leave padding to what is given beside it, and one of
+        # samples in one row the other samples: as far as they stand before a token.
+        knows = bool((~lets & (queries.others & earlier)).any())
+        padding = lets & queries.padding & (~earlier | self.own)
+        others = lets & queries.others & (~earlier | knows)
+        counts = (padding.sum(axis=2), later, others.sum(axis=2))
+        return _Mask(lets[..., self.columns] & self.before, *counts)
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """What rows of a mask let in.
+
+    Attributes:
+        own: bool [heads, rows, tokens], the tokens up to each one.
+        padding, later, others: int [heads, rows], how many columns of each kind.
+    """
+
+    own: np.ndarray
+    padding: np.ndarray
+    later: np.ndarray
+    others: np.ndarray
+
+
+def _value_that_lets_in(side: _Keyed) -> float:
+    """Return the value with which a mask lets in.
+
+    Raises:
+        Unfit: nothing decides it.
+    """
+    seen: set[float] = set()
+    for number in side.forms:
+        values = side.values(number)
+        if values.dtype != bool and bool((values <= _FAR).any()):
+            return 0.0
+        for queries in side.queries(number):
+            ids = side.side.tokens.sequences[queries.sequence][queries.position]
+            kept = np.flatnonzero(ids != side.side.tokens.pad)
+            rows = _Rows(side, number, queries.take(kept))
+            at = queries.columns[queries.position[kept]]
+            seen |= {*np.unique(rows.of_sample[:, rows.inside, at]).astype(float).tolist()}
+    if len(seen) != 1:
+        raise Unfit(message("mismatch.mask_convention"))
+    return seen.pop()
+
+
+def _of_scores(mine: _Rows, theirs: _Rows) -> Distances:
+    """Measure scores at the tokens up to each one; those that are hidden count as 0."""
+    both = []
+    for rows in (mine, theirs):
+        values = rows.up_to()
+        if values.dtype.kind not in "fiu":
+            raise Unfit(message("mismatch.kind", dtype=str(values.dtype)))
+        kept = np.where(rows.before & ~(values <= _HIDDEN), values, 0)
+        both.append(kept.swapaxes(0, 1).reshape(kept.shape[1], -1))
+    if both[0].shape != both[1].shape:
+        heads = (mine.of_sample.shape[0], theirs.of_sample.shape[0])
+        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
+    return distances(both[0], both[1])
+
+
+class _Counts:
+    """Counts rows in which a mask lets in or hides what the other does not."""
+
+    def __init__(self) -> None:
+        self._rows = {kind: [0, 0] for kind in ("padding", "later", "others", "hidden")}
+
+    def add(self, kind: str, mine: np.ndarray, theirs: np.ndarray) -> None:
+        """Add rows by how many columns each side has more than the other."""
+        self._rows[kind][0] += int((mine > theirs).any(axis=0).sum())
+        self._rows[kind][1] += int((theirs > mine).any(axis=0).sum())
+
+    def found(self) -> LetsIn:
+        """Return all."""
+        return LetsIn(**{kind: (a, b) for kind, (a, b) in self._rows.items()})
+
+
+def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
+    """Measure how many tokens are let in by one mask alone; the norm is how many are let in."""
+    if len(mine.own) != len(theirs.own):
+        raise Unfit(message("mismatch.heads", rollout=len(mine.own), training=len(theirs.own)))
+    hidden = [(a & ~b).sum(axis=2) for a, b in ((theirs.own, mine.own), (mine.own, theirs.own))]
+    counts.add("hidden", *hidden)
+    squared = hidden[0] + hidden[1]
+    norms = theirs.own.sum(axis=2)
+    for kind in ("padding", "later", "others"):
+        a, b = getattr(mine, kind), getattr(theirs, kind)
+        counts.add(kind, a, b)
+        squared = squared + np.abs(a - b)
+        norms = norms + b
+    total = squared.sum(axis=0).astype(np.float64)
+    return Distances(total, norms.sum(axis=0).astype(np.float64), total > 0)
