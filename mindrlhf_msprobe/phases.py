@@ -87,6 +87,9 @@ class KeyDataHome:
 #: The key of what the loss of an update is given.
 LOSS_INPUTS = "loss_inputs"
 
+#: The key of the metrics that `mismatch` writes; they follow from other key data of the step.
+ROLLOUT_CORR = "rollout_corr"
+
 #: The key of the tokens that `phase.tokens` gives.
 PHASE_TOKENS = "phase_tokens"
 

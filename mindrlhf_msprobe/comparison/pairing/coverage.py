@@ -8,7 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.phases import ROLLOUT_CORR, Phase
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.coverage import (
     BACKWARD,
@@ -36,6 +36,8 @@ def why_no_key_data(
     Args:
         coverage: what the run says it could not record.
     """
+    if key == ROLLOUT_CORR:
+        return message("coverage.key_follows", key=key)
     if reasons := reasons_of(coverage, KEY_DATA, key):
         return message("coverage.left_out", what=key, why=reasons)
     removed = _why_removed(coverage, thinned.KEY_DATA)

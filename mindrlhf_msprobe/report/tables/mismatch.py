@@ -12,6 +12,7 @@ from mindrlhf_msprobe.mismatch import Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
+from mindrlhf_msprobe.report.rollout_key_data import write_key_data
 from mindrlhf_msprobe.report.staging import beside
 from mindrlhf_msprobe.report.tables.language import in_language
 
@@ -35,7 +36,7 @@ _REST = (*_PLACE, ("what", 16), ("value", 60), ("why", 90))
 
 
 def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = None) -> list[Path]:
-    """Write the workbook and the JSON into a directory and return their paths.
+    """Write the workbook, the JSON and key data into a directory and return their paths.
 
     Args:
         lang: `en` or `zh`, of the workbook; None: the locale's.
@@ -51,7 +52,7 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
         write_xlsx(table_part, sheets)
         text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
         result_part.write_text(printable_json(text), encoding="utf-8")
-    return [table, result]
+    return [table, result, *write_key_data(found, directory)]
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:

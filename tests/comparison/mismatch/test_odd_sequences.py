@@ -147,6 +147,29 @@ def test_the_tables_have_every_value(parted, tmp_path):
     assert json.loads((tmp_path / "out" / "mismatch.json").read_text()) == found.to_json()
 
 
+def test_the_metrics_are_written_as_key_data(parted, tmp_path, capsys):
+    """In a directory of their own, or beside the run's own key data, under verl's names."""
+    run = tmp_path / "run"
+    shutil.copytree(parted, run)
+    found = {one.step: one.metrics for one in find_mismatch(parted).found}
+    for out in (tmp_path / "out", run):
+        for _ in range(2):  # written again, they take the place of those before
+            assert main(["mismatch", str(run), "-o", str(out)]) == 1
+        held = open_run(out)
+        assert not held.problems
+        for step, metrics in found.items():
+            (saved,) = held.key_data("rollout_corr", step, 0)
+            values = {r.path.replace("training.", "training/"): r for r in saved.records}
+            assert {n.removeprefix("rollout_corr/") for n in metrics} == {*values}
+            for name, value in metrics.items():
+                assert float(values[name.removeprefix("rollout_corr/")].array()) == value
+    capsys.readouterr()
+    assert main(["trend", str(tmp_path / "out"), "--key", "rollout_corr", "--json"]) == 0
+    assert "log_prob_diff_max" in capsys.readouterr().out
+    # A run that has them says nothing else about the rest than before.
+    assert main(["compare", str(parted), str(run), "-o", str(tmp_path / "compared")]) in (0, 3)
+
+
 def test_the_rollout_of_one_run_and_the_training_of_another(parted, healthy, tmp_path):
     """Two engines record into a directory each. Of one seed they agree, of another they do not."""
     plant = wrong_rollouts.last_norm(0)

@@ -73,6 +73,7 @@ TEXTS: dict[str, Text] = {
     "saved_vectorised": "{call}() stands under vmap, jacrev or jacfwd",
     "saved_without_probe": "the graph that saves it was compiled while no probe took key data",
     # What the configuration of a run leaves out.
+    "key_follows": "{key} is what mismatch -o wrote: it follows from other key data",
     "key_data_off": "key data not recorded (key_data_dump: false)",
     "phase_off": "{phase} not recorded ({switch}: false)",
     "optimizer_state_off": "the state of optimizers not recorded (optimizer_state: false)",

@@ -62,6 +62,7 @@ TEXTS: dict[str, Text] = {
     "backward": _backward,
     "saved_vectorised": "{call}() 在 vmap、jacrev 或 jacfwd 中调用",
     "saved_without_probe": "保存它的图在编译时没有 Probe 采集关键数据",
+    "key_follows": "{key} 由 mismatch -o 写入，由其他关键数据算出",
     "key_data_off": "未采集关键数据（key_data_dump: false）",
     "phase_off": "未采集 {phase}（{switch}: false）",
     "optimizer_state_off": "未采集优化器状态（optimizer_state: false）",

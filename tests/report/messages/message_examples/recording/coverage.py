@@ -9,6 +9,7 @@ _WHY = [
 ]
 
 EXAMPLES = {
+    "key_follows": [{"key": "rollout_corr"}],
     "graph_mode": [{"why": why} for why in _WHY],
     "left_out": [{"what": "rewards", "why": why} for why in _WHY],
     "backward": [{"why": why} for why in _WHY],
