@@ -22,6 +22,7 @@ from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
+from mindrlhf_msprobe.storage.operators import parse_operator
 
 SECTION = "msprobe_config"
 
@@ -30,6 +31,9 @@ NO_END = 2**31 - 1
 
 #: What a run records of each tensor.
 TASKS = ("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
+
+#: What is recorded: cells, operators, or both; msprobe's words.
+LEVELS = ("L0", "L1", "mix")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A phase names a directory beside data/, and neither a step's nor a rank's.
@@ -187,7 +191,7 @@ def _scope(name: str, value: Any) -> tuple[str, ...]:
     if len(ends) not in (0, 2):
         raise _fail(name, value, expected)
     for i, end in enumerate(ends):
-        if not isinstance(end, str) or not _ENTRY.fullmatch(end):
+        if not isinstance(end, str) or not (_ENTRY.fullmatch(end) or parse_operator(end)):
             example = "Cell.layers.0.Dense.forward.0"
             raise _fail(f"{name}[{i}]", end, message("config.entry", example=example))
     return ends
@@ -241,6 +245,7 @@ class ProbeConfig:
     step_end: int = _setting(0, _whole_number(0))
     # extensions
     task: str = _setting("statistics", _choice(*TASKS))
+    level: str = _setting("L0", _choice(*LEVELS))
     overflow_nums: int = _setting(1, _number_or_all)
     grad_level: str = _setting("L2", _choice("L0", "L1", "L2"))
     param_list: Sequence[str] = _setting((), _texts)
@@ -334,6 +339,16 @@ class ProbeConfig:
     def keeps_rows(self) -> bool:
         """Whether more of a tensor's rows is kept than their statistics: elements, or sketches."""
         return self.task in ("tensor", "sketch")
+
+    @property
+    def records_cells(self) -> bool:
+        """Whether cells are recorded, with their parameters and gradients of parameters."""
+        return self.level != "L1"
+
+    @property
+    def records_operators(self) -> bool:
+        """Whether operators are recorded."""
+        return self.level != "L0"
 
     @property
     def recorded_steps(self) -> int | None:

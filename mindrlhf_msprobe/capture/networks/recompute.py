@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
@@ -24,7 +25,7 @@ MARKS = frozenset(code for code in (FIRST_RUN, RUN_AGAIN, ONLY_VALUES) if code i
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a cell: its entry's name and that of the entry around it."""
+    """One call of a cell or operator: its entry's name and that of the entry around it."""
 
     entry: str
     parent: str | None
@@ -32,9 +33,9 @@ class Call:
 
 @dataclass
 class _Region:
-    """The calls inside one run of a recomputed cell, by cell, in the order in which they began."""
+    """The calls inside one run of a recomputed cell, by what ran, in the order they began."""
 
-    calls: dict[int, deque[Call]] = field(default_factory=dict)
+    calls: dict[Hashable, deque[Call]] = field(default_factory=dict)
     repeated: bool = False
 
 
@@ -44,17 +45,22 @@ class Repetitions:
     def __init__(self) -> None:
         self._regions: dict[tuple[int, int], _Region] = {}
 
-    def first(self, frame: FrameType | None, cell: int, call: Call) -> None:
-        """Note a call inside the first run; `frame` is the innermost of `MARKS`, or None."""
+    def first(self, frame: FrameType | None, of: Hashable, call: Call) -> None:
+        """Note a call inside the first run.
+
+        Args:
+            frame: the innermost of `MARKS`, or None.
+            of: the id of the cell, or the name of the operator.
+        """
         if frame is None:
             return
         key = _key(frame, 0)
         region = self._regions.get(key)
         if region is None or region.repeated:
             region = self._regions[key] = _Region()
-        region.calls.setdefault(cell, deque()).append(call)
+        region.calls.setdefault(of, deque()).append(call)
 
-    def again(self, frame: FrameType, cell: int) -> Call | None:
+    def again(self, frame: FrameType, of: Hashable) -> Call | None:
         """Return the call that is being repeated, or None where no gradients flow through it."""
         if frame.f_code is not RUN_AGAIN:
             return None
@@ -62,7 +68,7 @@ class Repetitions:
         if region is None:
             return None
         region.repeated = True
-        calls = region.calls.get(cell)
+        calls = region.calls.get(of)
         return calls.popleft() if calls else None
 
 

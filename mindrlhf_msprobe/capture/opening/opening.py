@@ -66,6 +66,8 @@ class Opening:
         fault: called with every fault while recording; may raise only in strict mode.
         at_optimizer: ids of parameters whose gradients are recorded as they enter an optimizer
             that runs in Python.
+        operators: tells by the name of the cell around an operator, "" outside every cell, whether
+            it is recorded; None where no operator is.
     """
 
     number: int
@@ -81,6 +83,7 @@ class Opening:
     buffer_bytes: int
     fault: FaultSink
     at_optimizer: Collection[int] = ()
+    operators: Callable[[str], bool] | None = None
     _guards: dict[str, Guarded] = field(default_factory=dict)
 
     @property

@@ -28,7 +28,8 @@ from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
+from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
 
 #: Where a leaf's JSON has the name of its record and what is held of it, until its entry is handed
 #: on.
@@ -112,7 +113,11 @@ class _Ended:
     zeros: bool = True
 
     def __post_init__(self) -> None:
-        self.head, self.direction, self.call = self.line.entry.rsplit(".", 2)
+        if operator := parse_operator(self.line.entry):
+            self.head, self.direction = operator.operator, operator.direction
+            self.call = str(operator.call)
+        else:
+            self.head, self.direction, self.call = self.line.entry.rsplit(".", 2)
 
     @property
     def end(self) -> int:
@@ -204,7 +209,7 @@ class OverflowSink(Sink):
         """Take an entry that ended."""
         held: list[_HeldLeaf] = []
         finite = not _take_out(line.values, held)
-        if finite and ".backward." in line.entry:
+        if finite and direction_of(line.entry) == "backward":
             self._finite_backward.add(line.entry)
         if finite and not (self._bad or self._gradients):
             self._release(held)
@@ -330,7 +335,7 @@ class OverflowSink(Sink):
         """Decide which of the gradients that wait are origins, the first to end first."""
         gradients, self._gradients = self._gradients, []
         origins: set[str] = set()  # cells
-        finite = {one.rsplit(".", 2)[0] for one in self._finite_backward} if gradients else ()
+        finite = {_head(one) for one in self._finite_backward} if gradients else ()
         for ended in sorted(gradients, key=lambda one: (one.end, -one.line.seq)):
             if ended.direction == PARAMETERS_GRAD:
                 alone = ended.head in finite or self._run.is_first(ended.end, self._step)
@@ -366,6 +371,12 @@ class OverflowSink(Sink):
             if type(held) is Held:
                 self._run.holder.release(held)
         tensors.clear()
+
+
+def _head(entry: str) -> str:
+    """Return the cell's or operator's part of an entry's name."""
+    operator = parse_operator(entry)
+    return operator.operator if operator else entry.rsplit(".", 2)[0]
 
 
 def _mark_around(line: JournalLine, marked: set[str]) -> None:

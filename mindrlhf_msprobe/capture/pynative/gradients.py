@@ -36,6 +36,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
+_FORWARD = ".forward"  # ends the name of an operator's entry
 
 #: Shows a gradient that passes a tap.
 Show = Callable[[Tensor], None]
@@ -47,7 +48,9 @@ def gradients_flow() -> bool:
 
 
 def backward_name(forward: str) -> str:
-    """Return the backward entry of a forward entry: the same cell at the same call."""
+    """Return the backward entry of a forward entry: the same call of the cell or operator."""
+    if forward.endswith(_FORWARD):
+        return f"{forward.removesuffix(_FORWARD)}.backward"
     head, _, call = forward.rpartition(".forward.")
     return f"{head}.backward.{call}"
 
@@ -131,7 +134,7 @@ class _Place:
 
 
 class CallGradients:
-    """The backward entry of one call of one cell: taps its tensors and collects what they show.
+    """The backward entry of one call of a cell or operator: taps its tensors, collects gradients.
 
     Args:
         entry: the backward entry's name.
@@ -139,6 +142,8 @@ class CallGradients:
         opening: of its phase.
         backlog: decides when a gradient is looked at.
         capture: stands for the opening on tensors that outlive it.
+        around: of an operator, the name of the cell in which it was called; None of a cell.
+        in_place: whether it changes its first argument, which it may return or not.
     """
 
     def __init__(
@@ -148,8 +153,13 @@ class CallGradients:
         opening: Opening,
         backlog: Backlog,
         capture: object,
+        *,
+        around: str | None = None,
+        in_place: bool = False,
     ) -> None:
         self._entry = entry
+        self._around = around
+        self._in_place = in_place
         self._capture = capture
         self._values: dict[str, Any] = {}
         self._parent = parent
@@ -179,6 +189,8 @@ class CallGradients:
         for key, place in places.items():
             tensor = place.tensor
             assert tensor is not None
+            if self._around is not None and not has_gradient_graph(tensor):
+                continue
             tapped = _tapped(tensor, self._shown(self._leaves, place))
             self._due += 1
             self._coming += 1
@@ -202,13 +214,18 @@ class CallGradients:
             if output is None:
                 tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
             else:  # the cell returned this input as it is
-                place.returned = output.returned = True
+                place.returned = output.returned = not self._in_place
                 self._tap_output(tensor, output)
         for place in outputs.values():
             tensor, place.tensor = place.tensor, None
             if tensor is not None and has_gradient_graph(tensor):
                 self._tap_output(tensor, place)
         self._inputs.clear()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self._done
 
     def abandon(self) -> None:
         """Record nothing of a call that did not return: what comes by now is not its own."""
@@ -259,7 +276,11 @@ class CallGradients:
                 if self._line is None:
                     self._recorded = self._opening.selection.begin(self._entry)
                     self._line = self._opening.line(
-                        self._entry, self._opening.now(), parent=self._parent, values=self._values
+                        self._entry,
+                        self._opening.now(),
+                        parent=self._parent,
+                        values=self._values,
+                        around=self._around,
                     )
                 self._line.end = self._opening.now()
                 if not self._coming:

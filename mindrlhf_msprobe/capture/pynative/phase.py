@@ -6,6 +6,7 @@ sees, and a fault inside one never reaches the training.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from mindrlhf_msprobe.capture.framework.private import (
 )
 from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.networks.cells import (
+    ROOT_NAME,
     Children,
     named_cells,
     parameters_held_twice,
@@ -55,16 +57,19 @@ class LeftOut:
 
 
 LEFT_OUT = LeftOut()
+_KEPT_GRADIENTS = 4096
 
 
 @dataclass
 class _Slot:
-    """A hooked cell: its name in entries, whether it is recorded, which cells it holds, and what
-    its positional arguments are called."""
+    """A hooked cell: its name, in entries, too, whether it is recorded, whether the operators in it
+    are, which cells it holds, and what its positional arguments are called."""
 
     cell: nn.Cell
+    name: str
     call_name: str
     recorded: bool
+    operators: bool
     children: Children
     arguments: tuple[str, ...]
 
@@ -82,6 +87,10 @@ class _Frame:
         parent, traced_parent: the innermost entry around it that is, or may be.
         line: what is recorded of it so far.
         gradients: its backward entry, where gradients flow.
+        slot: what is known of the cell; None where it is not hooked.
+        token: the token it belongs to.
+        in_range: whether that token is recorded.
+        repeating: the frame that runs it once more for its gradients, of a recomputed cell.
     """
 
     cell: int
@@ -93,6 +102,10 @@ class _Frame:
     traced_parent: str | None = None
     line: JournalLine | None = None
     gradients: CallGradients | None = None
+    slot: _Slot | None = None
+    token: int | None = None
+    in_range: bool = True
+    repeating: FrameType | None = None
 
     def inside(self, frames: list[_Frame]) -> None:
         """Put it inside the cells that are running."""
@@ -101,6 +114,30 @@ class _Frame:
             self.parent = around.entry if around.recorded else around.parent
             self.traced_parent = around.entry if around.traced else around.traced_parent
         frames.append(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where an operator is called.
+
+    Attributes:
+        cell: the name of the innermost cell that is running, "" outside every cell.
+        inside: whether any cell is running.
+        chosen: whether operators are recorded there.
+        in_range: whether that token is.
+        token: the token that runs.
+        parent, traced_parent: the innermost entry around it that is, or may be recorded.
+        repeating: the frame that runs the cell once more, of a recomputed one.
+    """
+
+    cell: str
+    inside: bool
+    chosen: bool
+    in_range: bool = True
+    token: int | None = None
+    parent: str | None = None
+    traced_parent: str | None = None
+    repeating: FrameType | None = None
 
 
 class EagerCapture:
@@ -112,6 +149,7 @@ class EagerCapture:
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
+        self._outside = Around("", False, bool(opening.operators and opening.operators("")))
         self._left_out = left_out_arguments(opening.root)
         self._tokens = TokenCounter(opening.records_token)
         self._in_range = True  # whether the token that was counted last is recorded
@@ -130,10 +168,11 @@ class EagerCapture:
         self._lock = threading.Lock()
         self._closed = False
         self._reads_files = writes_files()
-        self._stacks = CallStacks(mindspore.__file__, MARKS)
-        self._repetitions = Repetitions()
+        self.stacks = CallStacks(mindspore.__file__, MARKS)
+        self.repetitions = Repetitions()
         self._backlog = Backlog(opening.buffer_bytes)
         self._gradients: list[CallGradients] = []
+        self._most_gradients = _KEPT_GRADIENTS  # then those that are done are let go
         self._mark = object()  # outlives it on the tensors it tapped, and holds nothing
         self._parameter_gradients: ParameterGradients | None = None
         self.cells_seen = 0
@@ -160,14 +199,26 @@ class EagerCapture:
             self._cells[id(cell)] = cell
             recorded = self._opening.is_recorded(name)
             # Tokens are counted by the outermost cells, recorded or not.
-            if recorded or self._opening.records_token is not None:
+            counts = self._opening.records_token is not None
+            if recorded or counts or self._bounds_operators(name):
                 call_name = entry_name(name, type(cell).__name__, "forward", 0)[:-2]
+                operators = bool(self._opening.operators and self._opening.operators(name))
                 self._slots[id(cell)] = _Slot(
-                    cell, call_name, recorded, Children(cell), argument_names(cell)
+                    *(cell, name, call_name, recorded, operators),
+                    *(Children(cell), argument_names(cell)),
                 )
                 self._hooks.add(cell)
             if self._opening.backward and (repeating := recomputing_cell(cell)) is not None:
                 self._hooks.add_before(repeating, self._before_repetition)
+
+    def _bounds_operators(self, name: str) -> bool:
+        """Return whether it must be known that a cell runs, for the operators in it."""
+        chosen = self._opening.operators
+        if chosen is None:
+            return False
+        parts = name.split(".")
+        outer = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return chosen("") or chosen(ROOT_NAME) or any(map(chosen, outer))
 
     def _hook_new_cells(self) -> None:
         """Hook the cells that were put into the network since; count those that ran unseen."""
@@ -215,6 +266,50 @@ class EagerCapture:
                 self._parameter_gradients.remove()
         with self._opening.guard("lost.phase_entries"):
             self._opening.entries.flush()
+
+    @property
+    def network(self) -> nn.Cell:
+        """The network whose cells are hooked."""
+        return self._opening.root
+
+    @property
+    def opening(self) -> Opening:
+        """What the phase is recorded with."""
+        return self._opening
+
+    def around(self) -> Around:
+        """Return where an operator is called, by the cells that are running in this thread."""
+        frames = self._frames()
+        if not frames:
+            return self._outside
+        here = sys._getframe(1)
+        while frames and not encloses(frames[-1].runs, here):
+            with self._opening.guard("lost.output"):
+                self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
+        if not frames:
+            return self._outside
+        frame = frames[-1]
+        slot = frame.slot
+        return Around(
+            "" if slot is None else slot.name,
+            True,
+            slot is not None and slot.operators and not self._closed,
+            frame.in_range,
+            frame.token,
+            frame.entry if frame.recorded else frame.parent,
+            frame.entry if frame.traced else frame.traced_parent,
+            frame.repeating,
+        )
+
+    def count(self, name: str) -> int:
+        """Count a call of an operator; return how often it had come before."""
+        with self._lock:
+            return self._opening.counters.calls.count(name)
+
+    def append(self, line: JournalLine) -> None:
+        """Take an operator's entry that ended."""
+        if not self._closed:
+            self._opening.entries.append(line)
 
     def innermost(self) -> str | None:
         """Return the entry of the innermost recorded cell that is running.
@@ -308,6 +403,8 @@ class EagerCapture:
         frames = self._frames()
         if self._in_range or self._closed or not frames or gradients_flow():
             return False
+        if self._opening.operators is not None:
+            return False  # operators are counted in the cell around them
         slot = self._slots.get(id(cell))
         if slot is None or id(cell) == self._tokens.first or slot.children.changed():
             return False
@@ -329,26 +426,26 @@ class EagerCapture:
         frames = self._frames()
         while frames and not encloses(frames[-1].runs, runs):
             self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
-        if slot.recorded:
-            stack, repeating = self._stacks.here()
+        if slot.recorded or slot.operators:
+            stack, repeating = self.stacks.here()
             if repeating is not None and repeating.f_code is not FIRST_RUN:  # it runs once more
                 again = self._again(slot, runs, repeating)
                 again.inside(frames)
                 return again
         with self._lock:
-            self.cells_seen += slot.recorded
+            self.cells_seen += slot.recorded or slot.operators
             token, in_range = self._tokens.begin(id(cell), outermost=not frames)
             call = self._opening.counters.calls.count(slot.call_name)
         self._in_range = in_range
         entry = f"{slot.call_name}.{call}"
-        frame = _Frame(id(cell), runs, entry)
+        frame = _Frame(id(cell), runs, entry, slot=slot, token=token, in_range=in_range)
         if slot.recorded and in_range:
             frame.recorded = self._opening.selection.begin(entry)
             frame.traced = self._opening.selection.may_begin(backward_name(entry))
         frame.inside(frames)
         if frame.traced:
-            self._repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
-            frame.gradients = self._call_gradients(entry, frame.traced_parent)
+            self.repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
+            frame.gradients = self.call_gradients(entry, frame.traced_parent)
         if frame.recorded and self._opening.forward:
             now, parent = self._opening.now(), frame.parent
             frame.line = self._opening.line(entry, now, None, parent, token=token, frames=stack)
@@ -387,14 +484,26 @@ class EagerCapture:
 
     def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
         """Return the frame of a cell that runs once more: only its gradients are recorded."""
-        frame = _Frame(id(slot.cell), runs)
-        call = self._repetitions.again(repeating, id(slot.cell))
+        frame = _Frame(id(slot.cell), runs, slot=slot, repeating=repeating)
+        call = self.repetitions.again(repeating, id(slot.cell)) if slot.recorded else None
         if call is not None:
             frame.entry = call.entry
-            frame.gradients = self._call_gradients(call.entry, call.parent)
+            frame.gradients = self.call_gradients(call.entry, call.parent)
         return frame
 
-    def _call_gradients(self, entry: str, parent: str | None) -> CallGradients | None:
+    def call_gradients(
+        self,
+        entry: str,
+        parent: str | None,
+        *,
+        around: str | None = None,
+        in_place: bool = False,
+    ) -> CallGradients | None:
+        """Return what records the backward entry of a forward entry; None where there is none.
+
+        Args:
+            around, in_place: what `CallGradients` takes.
+        """
         if not self._opening.backward or not gradients_flow():
             return None
         if self._backlog.nested:
@@ -408,9 +517,14 @@ class EagerCapture:
             self._opening,
             self._backlog,
             self._mark,
+            around=around,
+            in_place=in_place,
         )
         with self._lock:
             self._gradients.append(gradients)
+            if len(self._gradients) > self._most_gradients:
+                self._gradients = [one for one in self._gradients if not one.done]
+                self._most_gradients = max(_KEPT_GRADIENTS, 2 * len(self._gradients))
         return gradients
 
     def _watch_parameters(self) -> None:

@@ -9,6 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mindspore import nn
@@ -34,6 +35,9 @@ from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.operators.calls import OperatorCalls
+
 
 class PhaseCapture:
     """One opening of one phase: what runs in Python and what runs in graphs.
@@ -56,6 +60,11 @@ class PhaseCapture:
         self.graph = GraphCalls(
             opening, self._slots, self._optimizers, self._eager, learns=not writes_files()
         )
+
+    @property
+    def of_operators(self) -> EagerCapture | None:
+        """What knows the cells around operators that Python calls; None where none is recorded."""
+        return self._eager if self._opening.operators is not None else None
 
     @property
     def cells_seen(self) -> int:
@@ -191,6 +200,8 @@ class JointCapture:
         self.phases = phases
         graphs = [capture.graph for capture in phases.values()]
         self._receiver = graphs[0] if len(graphs) == 1 else JointCalls(graphs)
+        eager = [found for capture in phases.values() if (found := capture.of_operators)]
+        self._operators = _operator_calls(eager) if eager else None
 
     def open(self) -> None:
         """Begin to record, what compiled cells hand over, too; where one cannot, none does."""
@@ -205,6 +216,8 @@ class JointCapture:
             elif SITES.compiled:
                 EXECUTOR.sync()  # what ran before the phase may still be handing over
             SITES.receiver = self._receiver
+            if self._operators is not None:
+                self._operators.open()
             undo.pop_all()
 
     def close(self) -> None:
@@ -212,6 +225,8 @@ class JointCapture:
         with ExitStack() as ends:
             for capture in reversed([*self.phases.values()]):
                 ends.callback(capture.end)
+            if self._operators is not None:
+                ends.callback(self._operators.close)
             if writes_files():
                 from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
 
@@ -220,6 +235,13 @@ class JointCapture:
                 EXECUTOR.sync()
             if SITES.receiver is self._receiver:
                 SITES.receiver = None
+
+
+def _operator_calls(captures: Sequence[EagerCapture]) -> OperatorCalls:
+    # Not imported with this module: it looks through all of MindSpore.
+    from mindrlhf_msprobe.capture.operators.calls import OperatorCalls
+
+    return OperatorCalls(captures)
 
 
 class JointCalls:

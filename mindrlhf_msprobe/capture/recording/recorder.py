@@ -453,7 +453,7 @@ class Recorder:
             counters=counters,
             sequence=self._sequence,
             entries=self._entries(phase.name, counters, self.step),
-            is_recorded=self._config.records_cell,
+            is_recorded=self._config.records_cell if self._config.records_cells else _no_cell,
             records_token=self._token_filter(phase, token_range),
             with_parameters=self._config.parameters,
             directions=self._config.directions,
@@ -461,6 +461,7 @@ class Recorder:
             at_optimizer=hooks.parameters(phase.role) if (hooks := self._optimizer_hooks) else (),
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
+            operators=self._config.records_cell if self._config.records_operators else None,
         )
         self._openings[phase.role] = opening
         counters.openings += 1
@@ -858,6 +859,10 @@ def _runs_again() -> bool:
     except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
         return False
     return runs_again()
+
+
+def _no_cell(name: str) -> bool:
+    return False
 
 
 def names_of(phases: Iterable[Phase]) -> str:

@@ -65,17 +65,19 @@ class PhaseFiles:
 
     Args:
         make: makes `directory`.
-        task: as dump.json names it.
+        task, level: as dump.json names them.
         report: called with losses that show only later than the call that lost them.
     """
 
-    def __init__(self, make: Make, directory: Path, task: str, report: Report) -> None:
+    def __init__(
+        self, make: Make, directory: Path, task: str, report: Report, level: str = "L0"
+    ) -> None:
         self._make = make
         self.directory = directory
         self._tensors = directory / layout.TENSOR_DIR
         self._report = report
         self._journal: _Journal | None = None
-        self._dump = _Dump(directory / layout.DUMP_FILE, task)
+        self._dump = _Dump(directory / layout.DUMP_FILE, task, level)
         self._list: int | None = None  # names the tensors before they are written
         self._of_others: set[str] = set()  # what stood here, and in the tensors' directory, before
         self._made = self._has_tensors = self._gone = False
@@ -260,10 +262,10 @@ class _Journal:
 class _Dump:
     """dump.json, one entry a line, growing under a temporary name."""
 
-    def __init__(self, path: Path, task: str) -> None:
+    def __init__(self, path: Path, task: str, level: str) -> None:
         # msprobe's compare takes these two.
         task = task if task == "tensor" else "statistics"
-        head = {"task": task, "level": "L0", "framework": "mindspore"}
+        head = {"task": task, "level": level, "framework": "mindspore"}
         self._head = dump_json(head)[:-1] + b',\n"data": {'
         self._path = path
         self._temporary = path  # its name, once it is open

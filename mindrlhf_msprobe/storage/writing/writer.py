@@ -147,7 +147,7 @@ class RunWriter:
     ) -> None:
         self.root = root
         self.rank = rank
-        self._task = task
+        self._task, self._level = task, str(config.get("level", "L0"))
         self._manifest = message("lost.manifest", file=layout.manifest_name(rank))
         self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
         self._ledger = ledger or Ledger()
@@ -186,7 +186,7 @@ class RunWriter:
 
     def record_more(self, config: Mapping[str, Any], task: str) -> None:
         """Write another configuration into the manifest; phases that open are of another task."""
-        self._task = task
+        self._task, self._level = task, str(config.get("level", "L0"))
 
         def write() -> None:
             self.manifest.content.config = Config(dict(config))
@@ -727,6 +727,7 @@ class RunWriter:
                 directory,
                 self._task,
                 self._background.report,
+                self._level,
             )
             known = self._phases[phase, step] = _Phase(files)
             self._steps_with_data.add(step)

@@ -1,0 +1,213 @@
+"""Calls of operators in open phases → entries, forward and backward.
+
+An operator is known by the cell that is running around it in its thread. Its arguments are
+described before it runs, what it returns afterwards: an operator may change what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import ops
+
+from mindrlhf_msprobe.capture.framework.private import uncast
+from mindrlhf_msprobe.capture.networks.recompute import Call
+from mindrlhf_msprobe.capture.operators.interception import Interception
+from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name
+from mindrlhf_msprobe.capture.pynative.phase import Around, EagerCapture
+from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.operators import operator_entry
+
+#: Methods that change the tensor they are called on, and return nothing.
+_RETURN_NOTHING = frozenset(["__setitem__"])
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A call of an operator that is running, in one network's phase."""
+
+    capture: EagerCapture
+    entry: str = ""
+    line: JournalLine | None = None
+    gradients: CallGradients | None = None
+
+
+class OperatorCalls:
+    """Records the operators that are called while phases are open.
+
+    Args:
+        captures: what records each of the phases that are open together. An operator belongs to
+            the networks whose cells are running around it; outside every cell to all of them.
+    """
+
+    def __init__(self, captures: Sequence[EagerCapture]) -> None:
+        self._captures = captures
+        self._ends = ExitStack()
+        self._begin = uncast(self._begun)
+        self._end = uncast(self._ended)
+
+    def open(self) -> None:
+        """Begin to record; where that fails, nothing of MindSpore stays replaced."""
+        with ExitStack() as ends:
+            for capture in self._captures:
+                ends.enter_context(
+                    Interception(self._handle, network=capture.network, every_thread=True)
+                )
+            self._ends = ends.pop_all()
+
+    def close(self) -> None:
+        """End to record."""
+        self._ends.close()
+
+    def _handle(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        around = [(capture, capture.around()) for capture in self._captures]
+        if len(around) > 1 and any(place.inside for _, place in around):
+            around = [(capture, place) for capture, place in around if place.inside]
+        calls = [
+            call
+            for capture, place in around
+            if place.chosen
+            and (call := self._begin(capture, place, operator, original, args, kwargs))
+        ]
+        if not calls:
+            return original(*args, **kwargs)
+        try:
+            output = original(*args, **kwargs)
+        except BaseException:
+            for call in calls:
+                self._raised(call)
+            raise
+        changed = args[:1] if operator.name in _RETURN_NOTHING else None
+        for call in reversed(calls):
+            self._end(call, output if changed is None else changed)
+        return output
+
+    def _begun(
+        self,
+        capture: EagerCapture,
+        place: Around,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _Open | None:
+        """Count a call and note what it is given; None where nothing of it is recorded."""
+        call = _Open(capture)
+        with capture.opening.guard("lost.operator_inputs"):
+            name = _name_in_entries(operator, original)
+            if self._again(call, place, operator, name) or not self._counted(
+                call, place, operator, name
+            ):
+                return call if call.gradients and self._tap(call, args, kwargs) else None
+            if call.line is not None and capture.opening.selection.inputs:
+                describe, inputs = capture.opening.describe, f"{call.entry}.input"
+                values = call.line.values
+                values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
+                values["input_kwargs"] = describe(kwargs, inputs)
+            self._tap(call, args, kwargs)
+        return call
+
+    def _again(self, call: _Open, place: Around, operator: Operator, name: str) -> bool:
+        """Return whether a recomputed cell calls an operator once more: for its gradients alone."""
+        if place.repeating is None:
+            return False
+        known = call.capture.repetitions.again(place.repeating, f"{operator.kind}.{name}")
+        if known is not None:
+            call.entry = known.entry
+            call.gradients = self._gradients(call, place, operator, known.parent)
+        return True
+
+    def _counted(self, call: _Open, place: Around, operator: Operator, name: str) -> bool:
+        """Count a call; return whether anything of it is recorded."""
+        capture, opening = call.capture, call.capture.opening
+        number = capture.count(f"{operator.kind}.{name}")
+        call.entry = entry = operator_entry(operator.kind, name, number)
+        if not place.in_range:
+            return False
+        recorded = opening.forward and opening.selection.begin(entry)
+        traced = opening.backward and opening.selection.may_begin(backward_name(entry))
+        if not (recorded or traced):
+            return False
+        stack, first_run = capture.stacks.here()
+        if traced:
+            key = f"{operator.kind}.{name}"
+            capture.repetitions.first(first_run, key, Call(entry, place.traced_parent))
+            call.gradients = self._gradients(call, place, operator, place.traced_parent)
+        if recorded:
+            call.line = opening.line(
+                entry,
+                opening.now(),
+                None,
+                place.parent,
+                token=place.token,
+                frames=stack,
+                around=place.cell,
+            )
+        return True
+
+    def _gradients(
+        self, call: _Open, place: Around, operator: Operator, parent: str | None
+    ) -> CallGradients | None:
+        return call.capture.call_gradients(
+            call.entry, parent, around=place.cell, in_place=_is_in_place(operator)
+        )
+
+    def _tap(self, call: _Open, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if call.gradients is not None:
+            with call.capture.opening.guard("lost.gradients"):
+                call.gradients.enter(args, kwargs)
+        return True
+
+    def _ended(self, call: _Open, output: Any) -> None:
+        """Note what an operator returned."""
+        opening = call.capture.opening
+        with opening.guard("lost.operator_output"):
+            several = isinstance(output, tuple) and not hasattr(output, "_fields")
+            results = list(output) if several else [output]
+            if (line := call.line) is not None:
+                if opening.selection.outputs:
+                    line.values["output"] = opening.describe(results, f"{line.entry}.output")
+                line.end = opening.now()
+                call.capture.append(line)
+            opening.selection.end(call.entry)
+            if call.gradients is not None:
+                call.gradients.leave(results)
+
+    def _raised(self, call: _Open) -> None:
+        """Hand over what is known of an operator that raised: it has no end and no output."""
+        opening = call.capture.opening
+        with opening.guard("lost.operator_output"):
+            if call.gradients is not None:
+                call.gradients.abandon()
+            opening.selection.end(call.entry)
+            if (line := call.line) is not None:
+                if opening.selection.outputs:
+                    line.values["output"] = []
+                call.capture.append(line)
+
+
+def _is_in_place(operator: Operator) -> bool:
+    """Return whether an operator changes its first argument, by its name."""
+    name = operator.name
+    if name.startswith("__"):
+        return name in _RETURN_NOTHING or (name[2] == "i" and name != "__invert__")
+    return name.endswith("_") or name in ("assign", "assign_add", "assign_sub")
+
+
+def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:
+    """Return what an operator is called: a primitive by its cell's attribute and its class."""
+    primitive = getattr(original, "__self__", None)
+    if not isinstance(primitive, ops.Primitive):
+        return operator.name
+    held = vars(primitive).get("instance_name")
+    return f"{held if held and isinstance(held, str) else operator.name}.{operator.name}"
