@@ -1,4 +1,4 @@
-"""PrecisionDebugger at level L0: msprobe's config.json and calls, recorded by a probe."""
+"""PrecisionDebugger: msprobe's config.json and calls, recorded by a probe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PrecisionDebugger:
         config_path: msprobe's config.json; None: its defaults, with level L0.
         task: statistics, tensor or grad_probe.
         dump_path: where the run is recorded; it must not hold another run.
-        level: L0.
+        level: L0, L1 or mix; L0 where it is not given.
         step: the steps that are recorded, numbers and ranges such as "3-5"; [] is all.
         rank: the ranks that record, likewise.
 

@@ -1,4 +1,4 @@
-"""msprobe's config.json → the settings of a probe, as far as level L0 goes."""
+"""msprobe's config.json → the settings of a probe, as far as levels L0, L1 and mix go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.config import NO_END, SECTION, TASKS, ProbeConfig
+from mindrlhf_msprobe.config import LEVELS, NO_END, SECTION, TASKS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
@@ -19,12 +19,12 @@ _OTHER_TASKS = (
 )
 LEVEL = "L0"
 ROLE = "model"  # the one role of such a debugger's runs
-_OTHER_LEVELS = ("L1", "L2", "mix", "debug")
+_OTHER_LEVELS = ("L2", "debug")
 _DATA_MODES = ("all", "forward", "backward", "input", "output")
 _SUMMARY_MODES = ("statistics", "md5")
 
-#: Of msprobe's settings those that change nothing here: what they steer is not done at level L0,
-#: or is done either way.
+#: Of msprobe's settings those that change nothing here: what they steer is not done, or is done
+#: either way.
 _IGNORED = (
     *("extra_info", "async_dump", "precision", "risk_level", "custom_op_namespaces"),
     *("enable_dataloader", "seed", "is_deterministic", "acl_config"),
@@ -56,9 +56,10 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     task, level = _task(where, settings.get("task")), settings.get("level")
     of_gradients = task == "grad_probe"
     if level in _OTHER_LEVELS and not of_gradients:  # which has no level in msprobe
-        raise ConfigError.saying("error.level", where=where, level=level, level2=LEVEL)
-    if level not in (None, "", LEVEL) and not of_gradients:
-        raise _wrong(where, "level", level, message("config.this", value=LEVEL))
+        known = message("config.either", choices=LEVELS)
+        raise ConfigError.saying("error.level", where=where, level=level, level2=known)
+    if level not in (None, "", *LEVELS) and not of_gradients:
+        raise _wrong(where, "level", level, message("config.either", choices=LEVELS), LEVELS)
     section = settings.get(task) or {}
     if not isinstance(section, Mapping):
         raise _wrong(where, task, section, message("config.section_of_task"))
@@ -66,6 +67,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "msprobe": True,
         "dump_path": _dump_path(where, settings.get("dump_path")),
         "task": task,
+        "level": LEVEL if of_gradients else level or LEVEL,
         "ranks": _numbers(where, "rank", settings.get("rank")),
         **_steps(_numbers(where, "step", settings.get("step"))),
         **(_of_gradients if of_gradients else _section)(f"{where}: {task}", section),

@@ -30,6 +30,7 @@ DOCUMENTED = {
 }
 EXTENSIONS = {
     "task": "statistics",
+    "level": "L0",
     "overflow_nums": 1,
     "grad_level": "L2",
     "param_list": [],
@@ -72,6 +73,7 @@ EVERY_KEY = {
     "step_start": 2,
     "step_end": 3,
     "task": "tensor",
+    "level": "mix",
     "overflow_nums": -1,
     "grad_level": "L1",
     "param_list": ["model.norm.weight"],
@@ -303,6 +305,8 @@ WRONG = [
     ("task", "tensors", "one of statistics, tensor, overflow_check, grad_probe"),
     ("task", ["tensor"], "one of statistics, tensor, overflow_check, grad_probe"),
     ("grad_level", "L3", "one of L0, L1, L2"),
+    ("level", "L2", "one of L0, L1, mix"),
+    ("level", 1, "one of L0, L1, mix"),
     ("param_list", "weight", "a list of texts"),
     ("bounds", [], "numbers in ascending order"),
     ("bounds", 0, "numbers in ascending order"),

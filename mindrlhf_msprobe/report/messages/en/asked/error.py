@@ -441,8 +441,8 @@ TEXTS = {
         "for it."
     ),
     "level": (
-        "{where}: level is {level!r}, which is not offered; expected {level2!r}, the inputs and "
-        "outputs of cells. Use msprobe itself for {level}."
+        "{where}: level is {level!r}, which is not offered; expected {level2}. Use msprobe "
+        "itself for {level}."
     ),
     "no_config_json": "{path}: there is no such file. Give the path of msprobe's config.json.",
     "unread_json": "{path}: cannot be read as JSON: {error}",
