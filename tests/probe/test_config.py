@@ -247,12 +247,12 @@ def test_an_unknown_key_names_the_nearest(typo: str, meant: str, kind: str, tmp_
 
 def test_all_unknown_keys_are_named() -> None:
     """A file with several mistakes is corrected in one go."""
-    values = {"msprobe": True, "dumppath": "x", "step_end": 1, "level": "L1", 7: None}
+    values = {"msprobe": True, "dumppath": "x", "step_end": 1, "levels": "L1", 7: None}
     with pytest.raises(ConfigError) as refusal:
         load_config(values)
     said = str(refusal.value)
     assert said.startswith("unknown keys in msprobe_config: 'dumppath' (value 'x'). Did you mean")
-    assert "'level' (value 'L1')" in said
+    assert "'levels' (value 'L1')" in said
     assert "7 (value None)" in said
     assert said.count("Valid keys") == 1
 
