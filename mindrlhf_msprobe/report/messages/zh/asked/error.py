@@ -360,9 +360,7 @@ TEXTS = {
     "config_path": "config_path 为 {path!r}；应为 msprobe 的 config.json 的路径。",
     "no_json_object": "{path}：应为 JSON 对象，实际为 {name}。",
     "task": "{where}：task 为 {task!r}，不支持；应为{join}。该任务请使用 msprobe。",
-    "level": (
-        "{where}：level 为 {level!r}，不支持；应为{level2}。{level} 请使用 msprobe。"
-    ),
+    "level": "{where}：level 为 {level!r}，不支持；应为{level2}。{level} 请使用 msprobe。",
     "no_config_json": "{path}：文件不存在。请给出 msprobe 的 config.json 的路径。",
     "unread_json": "{path}：无法按 JSON 读取：{error}",
     "not_offered": "{where}：{name} 为 {value!r}，不支持；请删除。",
