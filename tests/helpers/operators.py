@@ -9,7 +9,7 @@ has a factor. So what has to be blamed, and what is in one run only, is known.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,38 @@ class Program:
     plants: tuple[Plant, ...] = ()
     extras: tuple[Extra, ...] = ()
     stacks: bool = True
-    backward: bool = True
+    cells: bool = True
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
     order: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
     steps: list[_Step] = field(default_factory=list)
     called: list[tuple[str, str, str]] = field(default_factory=list)
     added: set[str] = field(default_factory=set)
+
+    def run(self, x: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+        """Run the network and the loss; return the loss."""
+
+        def network(x: np.ndarray) -> np.ndarray:
+            for layer, weight in zip(LAYERS, weights):
+
+                def attention(h: np.ndarray, w: np.ndarray = weight) -> np.ndarray:
+                    return self.attention(h, w)
+
+                y = self.cell(layer, "Attention", attention, x, parameters={"weight": weight})
+                x = self.op("Tensor.__add__", "h = h + layer(h)", np.add, lambda g: (g, g), x, y)
+            return x
+
+        return self.loss(self.cell("root", "Network", network, x))
+
+    def cell(self, name: str, class_name: str, function: Any, x: Any, **more: Any) -> Any:
+        """Run a cell; it is recorded with `cells`."""
+        if self.cells:
+            return self.recording.call(name, class_name, function, x, **more)
+        self.recording._running.append((f"Cell.{name}.{class_name}.forward.0", False))
+        try:
+            return function(x)
+        finally:
+            self.recording._running.pop()
 
     @property
     def around(self) -> str:
@@ -240,52 +265,35 @@ def record_operators(
     *,
     plants: Iterable[Plant] = (),
     extras: Iterable[Extra] = (),
+    every_other: Iterable[Extra] = (),
     stacks: bool = True,
     backward: bool = True,
     cells: bool = True,
     seed: int = 0,
+    steps: int = 1,
     save_loss: bool = True,
     **settings: Any,
 ) -> Program:
-    """Record one step with its operators, and return what ran.
+    """Record steps with their operators, and return what ran in the last one.
 
     Args:
+        every_other: extras of every other step alone.
         stacks: whether call stacks are recorded.
         cells: whether the cells themselves are, as at level mix.
     """
     recording = Recording(Path(root), **settings)
-    program = Program(recording, tuple(plants), tuple(extras), stacks, backward)
     random = np.random.default_rng(seed)
     x = random.normal(size=(4, 4)).astype(np.float32)
     weights = [random.normal(size=(4, 4)).astype(np.float32) * 0.5 for _ in LAYERS]
-
-    def network(x: np.ndarray) -> np.ndarray:
-        for layer, weight in zip(LAYERS, weights):
-            y = cell(
-                layer,
-                "Attention",
-                lambda h, w=weight: program.attention(h, w),
-                x,
-                parameters={"weight": weight},
-            )
-            x = program.op("Tensor.__add__", "h = h + layer(h)", np.add, lambda g: (g, g), x, y)
-        return x
-
-    def cell(name: str, class_name: str, function: Callable[..., Any], x: Any, **more: Any) -> Any:
-        if cells:
-            return recording.call(name, class_name, function, x, **more)
-        recording._running.append((f"Cell.{name}.{class_name}.forward.0", False))
-        try:
-            return function(x)
-        finally:
-            recording._running.pop()
-
-    with recording.phase(UPDATE):
-        loss = program.loss(cell("root", "Network", network, x))
-        if backward:
-            program.go_back(loss)
-    if save_loss:
-        recording.data("loss", loss)
-    recording.end_step()
+    for step in range(steps):
+        now = (*extras, *(every_other if step % 2 else ()))
+        program = Program(recording, tuple(plants), now, stacks, cells)
+        with recording.phase(UPDATE):
+            loss = program.run(x, weights)
+            if backward:
+                program.go_back(loss)
+        if save_loss:
+            recording.data("loss", loss)
+        recording.end_step()
     recording.close()
     return program

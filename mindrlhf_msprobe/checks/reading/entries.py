@@ -8,6 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, values_of
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -56,14 +57,28 @@ class EntryView:
     @classmethod
     def from_line(cls, line: JournalLine, phase: str, step: int, rank: int) -> EntryView:
         """Return the view of a line that was read already, or was not written yet."""
+        more: dict[str, Any]
         head = {"entry": line.entry, "seq": line.seq, "end": line.end, "parent": line.parent}
         more = {"opening": line.opening, "token": line.token, "stack": line.stack}
+        if line.around is not None:
+            more["cell"] = line.around
         return cls({**line.values, **head, **more}, phase, step, rank, {line.stack: line.frames})
 
     @property
     def cell(self) -> str:
-        """The cell's name in its network, `root` for the network itself."""
+        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
         return _parts(self.name)[0]
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it is the entry of an operator; `cell` is what that is called, `Mint.add`."""
+        return parse_operator(self.name) is not None
+
+    @property
+    def around(self) -> str | None:
+        """Of an operator: the cell in which it was called, "" outside all; None if not known."""
+        found = self.content.get("cell") if self.is_operator else None
+        return found if isinstance(found, str) else None
 
     @property
     def class_name(self) -> str:

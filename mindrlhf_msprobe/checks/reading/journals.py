@@ -145,7 +145,7 @@ def _is_usual(content: Any) -> bool:
 def _line_of(entry: Entry) -> JournalLine:
     """Return an entry of which there is no readable line as one."""
     line = JournalLine(entry.name, entry.seq, entry.end, entry.parent, entry.opening, entry.token)
-    line.frames = entry.stack
+    line.frames, line.around = entry.stack, entry.around
     values: dict[str, dict[str, object]] = {}
     for record in entry.records:
         values.setdefault(record.io, {})[record.path] = record.leaf.to_json()

@@ -16,6 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import (
     DEEPEST,
     LeafJson,
@@ -59,6 +60,11 @@ class Layout(_Shared):
         super().__init__()
         self.names, self.structures = names, structures
         self._rows: dict[tuple[str, ...], Rows] = {}
+
+    @cached_property
+    def of_cells(self) -> list[str]:
+        """The names of the entries that are not those of operators."""
+        return [name for name in self.names if parse_operator(name) is None]
 
     def rows(self, *parts: str) -> Rows:
         """Return the records of these parts."""
@@ -143,7 +149,9 @@ def _structure(line: Mapping[str, Any]) -> Structure:
 
 
 class Rows(_Shared):
-    """Which records of a layout some parts are, in order.
+    """Which records of a layout some parts are, in order; not those of operators.
+
+    The n-th call of an operator is another one in another step, or on another rank.
 
     Attributes:
         names: the entry and the path of each.
@@ -160,8 +168,9 @@ class Rows(_Shared):
         self.parts: list[str] = []
         number = 0
         for line, structure in enumerate(layout.structures):
+            counts = parse_operator(layout.names[line]) is None
             for part, path in structure:
-                if part in parts:
+                if counts and part in parts:
                     self.names.append((layout.names[line], path))
                     self.lines.append(line)
                     self.index.append(number)

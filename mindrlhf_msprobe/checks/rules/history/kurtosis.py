@@ -81,7 +81,7 @@ class Kurtosis:
 
     def entry(self, entry: EntryView) -> None:
         """Take the outputs of a forward call."""
-        if entry.direction != "forward" or is_optimizer_state(entry.cell):
+        if entry.direction != "forward" or entry.is_operator or is_optimizer_state(entry.cell):
             return
         for io, path, leaf in entry.records:
             tail = self._tail(entry, path, leaf) if io == "output" else None

@@ -32,6 +32,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.health import Evidence
 from mindrlhf_msprobe.phases import UPDATE_PHASES, phase_table
+from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.reading.leaf_json import non_finite, numbers_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
@@ -65,7 +66,7 @@ class Telling:
             causes = (_cause("collective"), *causes)
         if not first:
             said = message("check_non_finite.also", what=said)
-        cell = None if event.entry is None else event.entry.cell
+        cell = _cell_of(event.entry)
         own = len(ranks) == 1
         if event.kind == PARAMETER or (cell is not None and is_optimizer_state(cell)):
             following = self._around_the_update(event)
@@ -74,7 +75,10 @@ class Telling:
         elif event.kind == DATA:
             following = self._check.next_recording(event.place)
         else:
-            following = self._check.next_recording(event.place, cell=cell, elements=True)
+            level = _level_of(self._check.run, event)
+            following = self._check.next_recording(
+                event.place, cell=cell, elements=True, also=level
+            )
         if following is not None and not own:
             following.pop("ranks", None)
         return self._check.finding(
@@ -154,6 +158,12 @@ class Telling:
         if event.kind == OUTPUT:
             backward = entry.direction == "backward"
             said = message("check_non_finite.born", backward=backward, **counts)
+            if entry.is_operator:
+                said = message(
+                    "check_non_finite.born_of_operator",
+                    backward=backward,
+                    **{**_called(entry), **counts},
+                )
             return said, tuple(self._causes(event, backward, nan))
         if event.kind == GRADIENT:
             return message("check_non_finite.gradient", **counts), _named(
@@ -164,9 +174,11 @@ class Telling:
         assert event.kind == INPUT
         parent = entry.parent
         if parent is not None and not self._hard[rank].was_given(entry.phase, parent):
-            said = message("check_non_finite.in_container", container=parent, **counts)
+            code = "in_container_operator" if entry.is_operator else "in_container"
+            said = message(f"check_non_finite.{code}", container=parent, **counts)
             return said, _named("own_code", "zero_division", "kernel")
-        said = message("check_non_finite.came_in", phase=entry.phase, **counts)
+        code = "came_in_operator" if entry.is_operator else "came_in"
+        said = message(f"check_non_finite.{code}", phase=entry.phase, **counts)
         return said, _named("trainer_code", "not_recorded")
 
     def _causes(self, event: Event, backward: bool, nan: int) -> Iterator[str]:
@@ -246,6 +258,28 @@ class Telling:
         if key == "advantages":
             return said, _named("zero_deviation", "trainer_code")
         return said, _named("trainer_code", "not_recorded")
+
+
+def _cell_of(entry: EntryView | None) -> str | None:
+    """Return the cell of an entry, or that around an operator; None where there is none."""
+    if entry is None:
+        return None
+    return entry.around or None if entry.is_operator else entry.cell
+
+
+def _called(entry: EntryView) -> dict[str, Any]:
+    """Return what an operator is called, and where it was called."""
+    line = users_line(entry.stack)
+    at = "" if line is None else line.place
+    return {"operator": entry.cell, "cell": entry.around, "line": at}
+
+
+def _level_of(run: Run, event: Event) -> dict[str, Any] | None:
+    """Return the setting without which a run does not record operators."""
+    if event.entry is None or not event.entry.is_operator:
+        return None
+    level = getattr(run.config(event.place.rank or 0), "level", None)
+    return None if level is None else {"level": level}
 
 
 def equal_rewards(step: Step, event: Event) -> float | None:

@@ -116,7 +116,7 @@ class FirstNonFinite:
         for events in ranks.values():
             for entry, _ in events.soft:
                 if len(self._masks) < _MOST_MASKS:
-                    self._masks.add(entry.cell)
+                    self._masks.add(_maker(entry))
 
     def _births(self, step: Step, hard: dict[int, Events], before: int | None) -> Iterator[Found]:
         """Yield the births of one step: the first over all ranks, then what is left of others."""
@@ -169,7 +169,7 @@ class FirstNonFinite:
     def _is_mask(self, entry: EntryView, records: Sequence[Any]) -> bool:
         """Return whether -inf is what a cell usually makes: before, or of only 0 and -inf."""
         of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
-        return entry.cell in self._masks or of_zero
+        return _maker(entry) in self._masks or of_zero
 
     def _again(self, found: Found, step: Step, ranks: Iterable[int]) -> CheckFinding:
         """Return a finding as that of a later step, which has it still."""
@@ -219,6 +219,11 @@ class FirstNonFinite:
             return other.place == chain.place
 
         return Found(found.finding, found.same, ("non_finite.first",), explained)
+
+
+def _maker(entry: EntryView) -> str:
+    """Return what makes a mask: a cell, or an operator inside one."""
+    return f"{entry.around} {entry.cell}" if entry.is_operator else entry.cell
 
 
 def _groups(firsts: Mapping[int, Event]) -> list[Group]:

@@ -54,7 +54,7 @@ class RecordedAlike:
     def journal(self, journal: Journal) -> None:
         """Note the calls, and the shapes of what they returned."""
         phase, rank = journal.phase, journal.rank
-        self._names.setdefault(phase, {})[rank] = journal.layout.names
+        self._names.setdefault(phase, {})[rank] = journal.layout.of_cells
         if phase == GENERATE:
             return
         records = journal.records("output")

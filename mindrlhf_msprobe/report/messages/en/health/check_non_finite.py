@@ -14,7 +14,13 @@ def _held(nan: int, inf: int, size: int, **_: object) -> str:
     return f"{non_finite(nan, inf)} in {counted(size, 'element')}"
 
 
+def _called(operator: str, cell: str | None, line: str, **_: object) -> str:
+    where = "" if cell is None else f" inside {cell}" if cell else " outside every cell"
+    return f"{operator}{where} ({line})" if line else f"{operator}{where}"
+
+
 _holds = partial(made, held=_held)
+_of_operator = partial(made, held=_held, called=_called)
 
 
 def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
@@ -53,6 +59,23 @@ TEXTS: dict[str, Text] = {
                 "the gradient that leaves this cell holds {held}; the one that arrives is finite"
             ),
         },
+    ),
+    "born_of_operator": by(
+        "backward",
+        {
+            False: _of_operator("the output of {called} holds {held}; its inputs are finite"),
+            True: _of_operator(
+                "the gradient that leaves {called} holds {held}; the one that arrives is finite"
+            ),
+        },
+    ),
+    "in_container_operator": _holds(
+        "an input of this operator holds {held}, and {container}, which calls it, was given finite "
+        "values: it arose in that container's own code, between the recorded operators"
+    ),
+    "came_in_operator": _holds(
+        "what this operator of {phase} was given holds {held}; nothing recorded before it is "
+        "non-finite, so it came from something that was not recorded"
     ),
     "in_container": _holds(
         "an input of this cell holds {held}, and {container}, which calls it, was given finite "

@@ -14,7 +14,13 @@ def _held(nan: int, inf: int, size: int, **_: object) -> str:
     return f"{non_finite(nan, inf)}（共 {size} 个元素）"
 
 
+def _called(operator: str, cell: str | None, line: str, **_: object) -> str:
+    where = "" if cell is None else f"{cell} 内的" if cell else "不在任何 Cell 内的"
+    return f"{where}算子 {operator}（{line}）" if line else f"{where}算子 {operator} "
+
+
 _holds = partial(made, held=_held)
+_of_operator = partial(made, held=_held, called=_called)
 
 
 def _carried(ranks: list[int], origin: int, step: int, kind: str, collective: str) -> str:
@@ -48,6 +54,20 @@ TEXTS: dict[str, Text] = {
             False: _holds("该 Cell 的输出含 {held}，输入与权重均为有限值"),
             True: _holds("该 Cell 传出的梯度含 {held}，传入的梯度为有限值"),
         },
+    ),
+    "born_of_operator": by(
+        "backward",
+        {
+            False: _of_operator("{called}的输出含 {held}，输入均为有限值"),
+            True: _of_operator("{called}传出的梯度含 {held}，传入的梯度为有限值"),
+        },
+    ),
+    "in_container_operator": _holds(
+        "该算子的输入含 {held}，而调用它的 {container} 的输入为有限值：产生于该容器自身的代码，位于"
+        "已采集的算子之间"
+    ),
+    "came_in_operator": _holds(
+        "{phase} 中该算子的输入含 {held}；此前采集到的均为有限值，即来自未采集的部分"
     ),
     "in_container": _holds(
         "该 Cell 的输入含 {held}，而调用它的 {container} 的输入为有限值：产生于该容器自身的代码"

@@ -6,6 +6,16 @@ _CARRIED = {"origin": 1, "step": 3}
 
 EXAMPLES = {
     "born": [{"backward": False, **_HELD}, {"backward": True, **_BOTH}],
+    "born_of_operator": [
+        {"backward": backward, "operator": "Mint.log", "cell": cell, "line": line, **_HELD}
+        for backward, cell, line in (
+            (False, "layers.0", "net.py:8"),
+            (True, "", "loss.py:3"),
+            (False, None, ""),
+        )
+    ],
+    "in_container_operator": [{"container": "Cell.root.Network.forward.0", **_HELD}],
+    "came_in_operator": [{"phase": "actor_update", **_HELD}],
     "in_container": [{"container": "Cell.root.Network.forward.0", **_HELD}],
     "came_in": [{"phase": "actor_update", **_HELD}],
     "parameter": [{"gradients_finite": True, **_HELD}, {"gradients_finite": False, **_HELD}],
