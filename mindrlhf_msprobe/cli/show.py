@@ -28,6 +28,7 @@ def add_parser(commands: Commands) -> None:
     show.add_argument("name", nargs="?", metavar="NAME")
     show.add_argument("--step", type=int, metavar="N")
     show.add_argument("--rank", type=int, metavar="N")
+    show.add_argument("--code", action="store_true")
     show.add_argument("--json", action="store_true")
 
 
@@ -62,7 +63,9 @@ def _show(arguments: argparse.Namespace) -> int:
             raise UsageError.saying(
                 "listing.holds_none", path=str(run.path), what=what, number=number, held=held
             )
-    if name is None:
+    if arguments.code:
+        shown = _code(run, name, at)
+    elif name is None:
         shown = _run(run, at)
     elif name in run.phases:
         shown = _phase(run, name, at)
@@ -139,6 +142,8 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 def _records(run: Run, name: str, at: _At) -> _Shown:
     from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report.console.code import called_from
+    from mindrlhf_msprobe.storage.reading.holdings.code import find_code
     from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 
     try:
@@ -150,6 +155,8 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
     saves = run.key_data(name, **at) if at["step"] is None else []
     text = listing.render_saves(saves, records) if saves else listing.render_records(records)
     of_key = name in run.keys
+    if not of_key:
+        text = "\n".join([text, *called_from(find_code(run, name, **at))])
     problems = [
         str(problem)
         for problem in _problems(run, at)
@@ -159,6 +166,24 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
     damaged = bool(problems) or any(found.unreadable is not None for found in records)
     content = [record.to_json() for record in records]
     return _Shown(content, text, problems[:_MOST_NAMED], damaged)
+
+
+def _code(run: Run, name: str | None, at: _At) -> _Shown:
+    """Return the user's code that called an entry."""
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.code import render_code
+    from mindrlhf_msprobe.storage.reading.holdings.code import find_code
+    from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
+
+    if name is None or name in run.phases or name in run.keys:
+        raise UsageError.saying("cli.code_of_entry", name=name or "")
+    found = find_code(run, name, **at)
+    if not found:
+        find_records(run, name, **at)  # says that there is none, and the nearest
+    problems = [str(problem) for problem in _problems(run, at) if not problem.key_data]
+    content = [one.to_json() for one in found]
+    damaged = bool(problems)
+    return _Shown(content, render_code(found), problems[:_MOST_NAMED], damaged)
 
 
 def _problems(run: Run, at: _At) -> list[Problem]:

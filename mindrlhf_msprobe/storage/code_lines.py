@@ -53,14 +53,18 @@ def code_line(frame: str) -> CodeLine | None:
     return CodeLine(match["file"], int(match["line"]), match["function"] or "", match["text"] or "")
 
 
+def is_users(frame: str) -> bool:
+    """Return whether a frame is not one of the framework's, or of what records."""
+    return not _BETWEEN.search(frame.partition(", line ")[0])
+
+
 def users_frame(stack: Iterable[str]) -> str | None:
     """Return the innermost frame of a stack that is not the framework's; None of an empty one.
 
     Our own stacks hold no other. Where there is nothing else, it is the innermost.
     """
     frames = tuple(stack)
-    own = (frame for frame in frames if not _BETWEEN.search(frame.partition(", line ")[0]))
-    return next(own, frames[0] if frames else None)
+    return next(filter(is_users, frames), frames[0] if frames else None)
 
 
 def users_line(stack: Iterable[str]) -> CodeLine | None:

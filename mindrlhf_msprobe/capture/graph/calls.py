@@ -31,12 +31,18 @@ _NOTHING = Leaf("NoneType").to_json()
 
 @dataclass(frozen=True)
 class CellSlot:
-    """A cell of the phase's network: name, class, whether it is recorded, its arguments' names."""
+    """A cell of the phase's network: name, class, whether it is recorded, its arguments' names.
+
+    Attributes:
+        frames: where its construct stands, as a call stack has a line of code; () if not known. A
+            compiled graph calls no line of Python.
+    """
 
     name: str
     class_name: str
     recorded: bool
     arguments: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
 
     def call_name(self, direction: str) -> str:
         """Return the entry's name without its call number."""
@@ -395,6 +401,7 @@ class GraphCalls:
     def _forward_line(self, call: Call, output: Any = ()) -> JournalLine:
         entry, (args, kwargs) = call.entry("forward"), call.inputs
         line = self._opening.line(entry, call.seq, call.end, call.around(), token=call.token)
+        line.frames = call.slot.frames
         values = line.values
         if self._opening.selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any
 
 from mindspore import nn
@@ -16,6 +18,7 @@ CONSTRUCT = "msprobe_construct"
 WRAPPER = "msprobe_wrapper"
 #: The network's attribute that holds the names of arguments that are left out.
 _LEFT_OUT = "msprobe_left_out_arguments"
+_MOST_DECORATED = 16  # lines before a function's own
 
 
 def is_wrapped(cell: nn.Cell) -> bool:
@@ -43,6 +46,28 @@ def argument_names(cell: nn.Cell) -> tuple[str, ...]:
     nothing: the class's own does.
     """
     return _names(own_construct(cell)) or _names(type(cell).construct)[1:]
+
+
+def construct_frames(cell: nn.Cell) -> tuple[str, ...]:
+    """Return where a cell's construct stands, as the one frame of a call stack; () if not known."""
+    for construct in (own_construct(cell), type(cell).construct):
+        function = inspect.unwrap(getattr(construct, "__func__", construct))
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            file, line = code.co_filename, code.co_firstlineno
+            source = _first_line(file, line, code.co_name)
+            return (f"File {file}, line {source[0]}, in {code.co_name}, \n {source[1]}",)
+    return ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _first_line(file: str, line: int, name: str) -> tuple[int, str]:
+    """Return the line of a function's `def`, which follows its decorators, and its text."""
+    for number in range(line, line + _MOST_DECORATED):
+        text = linecache.getline(file, number).strip()
+        if text.startswith((f"def {name}(", "lambda")):
+            return number, text
+    return line, linecache.getline(file, line).strip()
 
 
 def leave_out_arguments(network: nn.Cell, names: Collection[str]) -> None:

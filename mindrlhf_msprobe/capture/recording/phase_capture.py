@@ -27,7 +27,11 @@ from mindrlhf_msprobe.capture.graph.watched import (
     why_no_gradients,
 )
 from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
-from mindrlhf_msprobe.capture.networks.constructs import argument_names, is_jitted
+from mindrlhf_msprobe.capture.networks.constructs import (
+    argument_names,
+    construct_frames,
+    is_jitted,
+)
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
@@ -147,7 +151,9 @@ class PhaseCapture:
         cells = named_cells(self._opening.root)
         slots = {
             id(cell): CellSlot(
-                name, type(cell).__name__, self._opening.is_recorded(name), argument_names(cell)
+                *(name, type(cell).__name__, self._opening.is_recorded(name)),
+                argument_names(cell),
+                construct_frames(cell) if number_of(cell) else (),
             )
             for name, cell in cells.items()
         }

@@ -22,6 +22,10 @@ TEXTS: dict[str, Any] = {
     "fault_advice": "; {variable}=0 in the environment shows it",
     "no_tables": "no tables were written: {error} The answer is printed here.",
     "empty_path_of_a_run": "the path of a run is empty; expected the dump_path of a run",
+    "code_of_entry": lambda name: (
+        f"--code shows the code that called an entry: give the name of one"
+        f"{f', not {name}' if name else ''} (show RUN PHASE lists them)"
+    ),
     "empty_path": "the path of the run is empty; expected the dump_path of a run",
     "two_runs": _two_runs,
     "one_run_hint": "; one run is enough with --phases, --ranks or --keys X=Y",

@@ -74,6 +74,10 @@ TEXTS: dict[str, str] = {
     "show_name": "a phase, a key, an entry, a record",
     "show_step": "of this step only",
     "show_rank": "of this rank only",
+    "show_code": (
+        "show the user's code that called an entry, with the lines around; of a cell in a compiled "
+        "graph its construct"
+    ),
     "show_json": "print JSON instead of text",
     "merge": ("put the directories of one run together, which nodes recorded apart"),
     "merge_describes": (

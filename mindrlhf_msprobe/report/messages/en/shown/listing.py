@@ -31,6 +31,12 @@ def _changes(first: str | None, then: Sequence[tuple[int, str]], left: int) -> s
     return ", ".join(([] if first is None else [first]) + parts)
 
 
+def _inside(cell: str | None) -> str:
+    if cell is None:
+        return ""
+    return f" inside {cell}" if cell else " outside every cell"
+
+
 TEXTS: dict[str, Any] = {
     "without": "Not held: {what}",
     "block": "{head}:",
@@ -60,6 +66,16 @@ TEXTS: dict[str, Any] = {
     "of_run": "{path}: {state}, {size}",
     "hint_entries": "With --step N (and --rank N): in the order of time, with what each entry "
     "returned.",
+    "code_of": lambda entry, cell, phases, steps, ranks: (
+        f"{entry}{_inside(cell)}  step {steps}, {phases}, rank {ranks}"
+    ),
+    "code_called": lambda line, cell: f"called{_inside(cell)} from {line}",
+    "code_inside": lambda cell: f"called{_inside(cell)}",
+    "code_in": "{place} in {function}",
+    "code_caller": "called from {line}",
+    "code_missing": "{file} is not at hand here: this is what was recorded",
+    "code_changed": "line {line} of {file} is another one by now: this is what was recorded",
+    "code_unknown": "no line of code was recorded with it",
     "hint_saves": "With --step N: each record's statistics and first values.",
     "no_entry": "no entry that could be read",
     "in_time": "step {step}, rank {rank}, in the order of time:",

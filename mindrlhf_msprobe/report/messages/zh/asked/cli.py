@@ -19,6 +19,10 @@ TEXTS: dict[str, Any] = {
     "fault_advice": "；设置环境变量 {variable}=0 可显示调用栈",
     "no_tables": "未写出表格：{error}结论直接打印如下。",
     "empty_path_of_a_run": "采集结果的路径为空；应为某次采集的 dump_path",
+    "code_of_entry": lambda name: (
+        f"--code 显示调用某个条目的代码：请给出条目名"
+        f"{f'，而不是 {name}' if name else ''}（show RUN PHASE 会列出条目）"
+    ),
     "empty_path": "采集结果的路径为空；应为某次采集的 dump_path",
     "two_runs": _two_runs,
     "one_run_hint": "；使用 --phases、--ranks 或 --keys X=Y 时给一份即可",

@@ -63,6 +63,7 @@ TEXTS: dict[str, str] = {
     "show_name": "阶段、关键数据、条目或记录的名称",
     "show_step": "只看该 step",
     "show_rank": "只看该 rank",
+    "show_code": "显示调用该条目的用户代码及前后几行；静态图模式下为该 Cell 的 construct",
     "show_json": "打印 JSON 而不是文字",
     "merge": "合并各节点分别采集的目录",
     "merge_describes": (

@@ -30,6 +30,12 @@ def _holds_none(path: str, what: str, number: int, held: Sequence[int]) -> str:
     return f"{path} 中没有 {what} {number}；{there}。"
 
 
+def _inside(cell: str | None) -> str:
+    if cell is None:
+        return ""
+    return f"（位于 {cell} 内）" if cell else "（不在任何 Cell 内）"
+
+
 TEXTS: dict[str, Any] = {
     "without": "不含：{what}",
     "block": "{head}：",
@@ -56,6 +62,16 @@ TEXTS: dict[str, Any] = {
     "times_of_phase": "{phase}：{seconds:.3f} s，打开 {openings} 次",
     "of_run": "{path}：{state}，{size}",
     "hint_entries": "加 --step N（及 --rank N）：按时间顺序列出，并给出各条目的输出。",
+    "code_of": lambda entry, cell, phases, steps, ranks: (
+        f"{entry}{_inside(cell)}  step {steps}，{phases}，rank {ranks}"
+    ),
+    "code_called": lambda line, cell: f"调用处{_inside(cell)}：{line}",
+    "code_inside": lambda cell: f"调用处{_inside(cell)}",
+    "code_in": "{place}（{function}）",
+    "code_caller": "上层调用：{line}",
+    "code_missing": "本机没有 {file}：以上为采集时记录的内容",
+    "code_changed": "{file} 第 {line} 行已被修改：以上为采集时记录的内容",
+    "code_unknown": "采集时未记录代码位置",
     "hint_saves": "加 --step N：列出每条记录的统计量与前几个元素。",
     "no_entry": "没有可读取的条目",
     "in_time": "step {step}，rank {rank}，按时间顺序：",

@@ -1,6 +1,16 @@
 """Parameters of the texts of `show` and `estimate`."""
 
+_WHERE = {"phases": "actor_update", "steps": "0-2", "ranks": "0"}
+
 EXAMPLES = {
+    "code_of": [
+        {"entry": "Mint.add.0.forward", "cell": cell, **_WHERE} for cell in (None, "", "layers.0")
+    ],
+    "code_called": [
+        {"line": "/net.py:8: return mint.add(x, y)", "cell": cell}
+        for cell in (None, "", "layers.0")
+    ],
+    "code_inside": [{"cell": cell} for cell in ("", "layers.0")],
     "states": [{"state": "running"}, {"state": "finished"}],
     "changes": [
         {"first": None, "then": [[2, "0.5"]], "left": 0},
