@@ -1,0 +1,66 @@
+"""Cells in compiled graphs have no call of their own in Python: their construct's place is noted."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+from helpers.small_networks import tensor
+from mindspore import Tensor, nn
+
+from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.cli import main
+
+
+class Doubled(nn.Cell):
+    """A cell of this file."""
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Double."""
+        return x * 2
+
+
+class Network(nn.Cell):
+    """Holds one of this file's and one of MindSpore's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubled = Doubled()
+        self.head = nn.Dense(3, 2)
+
+    @ms.jit
+    def construct(self, x: Tensor) -> Tensor:
+        """Both."""
+        return self.head(self.doubled(x))
+
+
+def test_the_construct_of_each_cell_is_said(tmp_path: Path, capsys) -> None:
+    """File and line of the `def`, not of a decorator, and none of the probes' own files."""
+    network = Network()
+    probe = Probe.from_config(
+        {"msprobe": True, "dump_path": str(tmp_path / "run"), "actor_train_dump": True}
+    )
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(2, 3))
+    probe.step()
+    probe.close()
+    entries = {entry.name: entry for entry in open_run(tmp_path / "run").entries()}
+    for cell in (Network, Doubled):
+        name = next(n for n in entries if f".{cell.__name__}.forward" in n)
+        lines, first = inspect.getsourcelines(cell.construct)
+        line = first + next(i for i, text in enumerate(lines) if "def construct" in text)
+        (frame,) = entries[name].stack[:1]
+        assert frame.startswith(f"File {__file__}, line ")
+        if cell is Doubled:  # the outermost is called by Python
+            assert f"line {line}, in construct" in frame
+            assert "def construct(self, x: Tensor)" in frame
+    head = next(entry for name, entry in entries.items() if ".Dense.forward" in name)
+    assert head.stack[0].endswith("def construct(self, x):")
+    name = next(n for n in entries if ".Doubled." in n)
+    assert main(["show", str(tmp_path / "run"), name, "--code"]) == 0
+    assert "return x * 2" in capsys.readouterr().out
