@@ -72,6 +72,11 @@ def parse_operator(entry: str) -> OperatorName | None:
     return OperatorName(match["kind"], match["name"], int(match["call"]), match["direction"])
 
 
+def is_operator(entry: str) -> bool:
+    """Return whether an entry, by its name, is that of an operator."""
+    return parse_operator(entry) is not None
+
+
 def operator_entry(kind: str, name: str, call: int, direction: str = "forward") -> str:
     """Return an entry's name, e.g. `Mint.add.0.forward`."""
     return f"{kind}.{name}.{call}.{direction}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, values_of
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -72,7 +72,7 @@ class EntryView:
     @property
     def is_operator(self) -> bool:
         """Whether it is the entry of an operator; `cell` is what that is called, `Mint.add`."""
-        return parse_operator(self.name) is not None
+        return is_operator(self.name)
 
     @property
     def around(self) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import (
     DEEPEST,
     LeafJson,
@@ -64,7 +64,7 @@ class Layout(_Shared):
     @cached_property
     def of_cells(self) -> list[str]:
         """The names of the entries that are not those of operators."""
-        return [name for name in self.names if parse_operator(name) is None]
+        return [name for name in self.names if not is_operator(name)]
 
     def rows(self, *parts: str) -> Rows:
         """Return the records of these parts."""
@@ -168,7 +168,7 @@ class Rows(_Shared):
         self.parts: list[str] = []
         number = 0
         for line, structure in enumerate(layout.structures):
-            counts = parse_operator(layout.names[line]) is None
+            counts = not is_operator(layout.names[line])
             for part, path in structure:
                 if counts and part in parts:
                     self.names.append((layout.names[line], path))

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.comparison.pairing.operators import (
     pair_backward,
     pair_operators,
 )
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry
 
 #: A cell in one direction under the name both runs have for it.
@@ -69,7 +69,7 @@ def align(
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
         cells_a, cells_b = (
-            {entry.cell for entry in side if parse_operator(entry.name) is None} for side in sides
+            {entry.cell for entry in side if not is_operator(entry.name)} for side in sides
         )
         names = match_names(cells_a, cells_b, rules, chosen)
         note = names.note(phase)
@@ -112,7 +112,7 @@ class _Side:
     def __init__(self, entries: Sequence[Entry], common_name: Callable[[str], str | None]) -> None:
         in_time = sorted(entries, key=lambda entry: entry.seq)
         self.by_name = {entry.name: entry for entry in in_time}
-        self.operators = [entry for entry in in_time if parse_operator(entry.name) is not None]
+        self.operators = [entry for entry in in_time if is_operator(entry.name)]
         operators = {entry.name for entry in self.operators}
         self.entries = [entry for entry in in_time if entry.name not in operators]
         self.cells: dict[str, _Cell | None] = {}

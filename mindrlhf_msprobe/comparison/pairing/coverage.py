@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     PHASES,
     reasons_of,
 )
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, is_optimizer_state
 
 #: What of a step `keep_mb` has removed: kind → reason.
@@ -177,7 +177,7 @@ def _records_cell_of(config: ProbeConfig, entry: Entry) -> bool:
 
     Where it is not known which one that is, the operator may lie in one that was left out.
     """
-    if parse_operator(entry.name) is None:
+    if not is_operator(entry.name):
         return config.records_cell(entry.cell)
     if entry.around is None:
         return not (config.include or config.exclude)
@@ -193,12 +193,12 @@ def why_no_level(
         held: whether what it does hold of the phase are operators. Without a configuration that
             tells, a phase with operators alone, or cells alone, was recorded so.
     """
-    is_operator = parse_operator(entry.name) is not None
-    code = "coverage.no_operators" if is_operator else "coverage.no_cells"
+    of_operator = is_operator(entry.name)
+    code = "coverage.no_operators" if of_operator else "coverage.no_cells"
     level = getattr(config, "level", None)
     if level is not None:
-        return message(code) if level == ("L0" if is_operator else "L1") else None
-    return message(code) if {*held} == {not is_operator} else None
+        return message(code) if level == ("L0" if of_operator else "L1") else None
+    return message(code) if {*held} == {not of_operator} else None
 
 
 def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> Message | None:

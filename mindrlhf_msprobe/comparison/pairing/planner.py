@@ -40,7 +40,7 @@ from mindrlhf_msprobe.storage.foreign.dialect import OWN, Dialect
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -350,7 +350,7 @@ class Planner:
         """Return whether what one side holds of a phase are operators."""
         if phase not in self._phases[i]:
             held = (entry.name for entry in self._sides[i].entries if entry.phase == phase)
-            self._phases[i][phase] = {parse_operator(name) is not None for name in held}
+            self._phases[i][phase] = {is_operator(name) for name in held}
         return self._phases[i][phase]
 
     def _carry_parameters(

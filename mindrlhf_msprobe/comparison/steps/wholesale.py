@@ -33,7 +33,7 @@ from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted
 from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import (
     Entry,
@@ -126,7 +126,7 @@ class _Lines:
                     return False
                 names.add(name)
                 self._add_shells(phase, (line, other), stacks)
-                if parse_operator(name) is not None and _lines_differ((line, other), stacks):
+                if is_operator(name) and _lines_differ((line, other), stacks):
                     return False
                 self.counted.append(_ordinary(line) if same else None)
                 self.content.append(line)

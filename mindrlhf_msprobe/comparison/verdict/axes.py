@@ -17,7 +17,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 SAMPLE, TOKEN, HEAD = "sample", "token", "head"
@@ -130,7 +130,7 @@ def _samples(first: FirstDifference) -> set[int]:
 def _of_entry(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
     entry, record, run = first.entry, first.record, first.runs[0]
     assert entry is not None
-    if parse_operator(entry.name) is not None:  # any layout may lie between two operators
+    if is_operator(entry.name):  # any layout may lie between two operators
         return {}
     attributes = attributes_of(run, role_of(run, first.finding.rank, entry.phase), entry.cell)
     sizes = _sizes_of(attributes)

@@ -37,11 +37,11 @@ from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_r
 from mindrlhf_msprobe.comparison.verdict.operators import (
     beside_operator,
     frame_of,
-    is_operator,
     place_of,
 )
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -299,7 +299,7 @@ def _explain_output(first: FirstDifference, history: History) -> _Explained:
         return Cause.PARAMETER, entry.name, (_state(first, history),)
     if entry.direction == PARAMETERS_GRAD:
         return _explain_parameter_gradient(first, entry.name)
-    if is_operator(entry):
+    if is_operator(entry.name):
         return Cause.COMPUTATION, entry.name, _operator_computed(first, entry)
     parameters = any(record.io == "parameters" for record in entry.records)
     given = "inputs_and_parameters" if parameters else "inputs"
@@ -359,7 +359,9 @@ def _explain_begin(first: FirstDifference) -> _Explained:
     if parent is None:
         return Cause.INPUT, entry.name, (_entered(first, entry), *_doubt(first, entry.name))
     what = "gradient" if entry.direction == "backward" else "input"
-    code = "explanation.container_of_operator" if is_operator(entry) else "explanation.container"
+    code = (
+        "explanation.container_of_operator" if is_operator(entry.name) else "explanation.container"
+    )
     why = (
         message(code, container=parent, given=what),
         *_doubt(first, parent),
@@ -376,7 +378,7 @@ def _entered(first: FirstDifference, entry: Entry) -> Message:
     )
     if earlier:
         code = "explanation.gradient_after" if gradient else "explanation.input_after"
-        if is_operator(entry):
+        if is_operator(entry.name):
             code = f"{code}_operators"
         return message(code, records=earlier, phase=phase)
     if first.filtered and not _known(first, entry.name):
@@ -417,7 +419,7 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
         return message("explanation.other_elements", key=first.event.name)
     if lacks(_of_phase(first)):
         return message("explanation.nothing_of_phase", run=missing, phase=first.finding.phase)
-    called = is_operator(first.entry)
+    called = is_operator(first.entry.name)
     code = "explanation.called_in_one_run" if called else "explanation.ran_in_one_run"
     return message(code, container=container)
 

@@ -21,18 +21,6 @@ _RANDOM = re.compile(
 )
 
 
-def is_operator(entry: Entry | str | None) -> bool:
-    """Return whether an entry is that of an operator."""
-    if entry is None:
-        return False
-    return parse_operator(entry if isinstance(entry, str) else entry.name) is not None
-
-
-def entry_called(first: FirstDifference, name: str) -> Entry | None:
-    """Return the entry of the first difference's phase that is called so in A, or in B alone."""
-    return next(iter(_called(first, [name])), None)
-
-
 def cell_of(first: FirstDifference, origin: str | None) -> str | None:
     """Return the cell of an entry, or the one around an operator.
 
@@ -40,7 +28,7 @@ def cell_of(first: FirstDifference, origin: str | None) -> str | None:
     """
     if origin is None:
         return None
-    if not is_operator(origin):
+    if parse_operator(origin) is None:
         return cell_name(origin)
     for entry in _called(first, [origin, forward_of(origin)]):
         if entry.around is not None:
@@ -69,7 +57,7 @@ def frame_of(first: FirstDifference, origin: str | None) -> str | None:
     name = origin or (first.entry.name if first.entry else None)
     if name is None:
         return None
-    forward = forward_of(name) if is_operator(name) else _forward_of_cell(name)
+    forward = forward_of(name) if parse_operator(name) else _forward_of_cell(name)
     frames = (users_frame(entry.stack) for entry in _called(first, [name, forward]))
     return next((frame for frame in frames if frame is not None), None)
 
@@ -79,15 +67,27 @@ def _forward_of_cell(name: str) -> str:
 
 
 def _called(first: FirstDifference, names: Iterable[str]) -> list[Entry]:
-    """Return the entries of the first difference's phase, in the order of their names."""
-    phase = first.event.phase
+    """Return the entries of the first difference's phase, in the order of their names.
+
+    An entry that B alone has may be called as another one of A: what belongs to it is of B alone.
+    """
+    phase, only_in_b = first.event.phase, _is_only_in_b(first)
     wanted = dict.fromkeys(names)
     found: dict[str, Entry] = {}
     for pair, _ in first.pairs:
         entry = pair.entry
-        if entry is not None and entry.name in wanted and pair.event.phase == phase:
-            found.setdefault(entry.name, entry)
+        if entry is None or entry.name not in wanted or pair.event.phase != phase:
+            continue
+        if entry.name not in found or (pair.a is None) == only_in_b:
+            found[entry.name] = entry
+    if first.entry is not None and first.entry.name in wanted:
+        found[first.entry.name] = first.entry
     return [found[name] for name in wanted if name in found]
+
+
+def _is_only_in_b(first: FirstDifference) -> bool:
+    """Return whether all of the entry that differs first is in B alone."""
+    return all(pair.a is None for pair, _ in first.pairs if pair.event == first.event)
 
 
 def beside_operator(entry: Entry) -> Messages:

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
@@ -91,7 +91,7 @@ def _around(name: str, parent: str | None) -> str | None:
 
     msprobe knows no outermost cell: what ran in no other one may have run in that.
     """
-    if parent is None or parse_operator(name) is None:
+    if parent is None or not is_operator(name):
         return None
     return cell_name(parent)
 

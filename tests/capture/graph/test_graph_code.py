@@ -1,4 +1,4 @@
-"""Cells in compiled graphs have no call of their own in Python: their construct's place is noted."""
+"""No line of Python calls a cell in a compiled graph: where its construct stands is noted."""
 
 from __future__ import annotations
 

@@ -206,3 +206,13 @@ def test_a_dump_of_operators_against_one_of_cells_and_operators():
     forward = [f for f in result.findings if f.entry.endswith(".forward")]
     assert forward
     assert all(f.status.agrees for f in forward)
+
+
+def test_an_operator_of_b_alone_has_its_own_line_though_a_has_one_of_its_name(tmp_path):
+    """The n-th call of A is another one: its cell and its line are not said."""
+    record_operators(tmp_path / "a")
+    record_operators(tmp_path / "b", extras=[Extra(LAYERS[0], 7, "Mint.matmul")])
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first.entry == "Mint.matmul.2.forward"
+    assert (first.cell, first.cause) == (LAYERS[0], Cause.MISSING)
+    assert "x = mint.add(x, 0.0)" in first.source

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.storage.journal_line import argument_of
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic, values_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -43,6 +44,14 @@ class Call(NamedTuple):
     content: Mapping[str, Any]
     stack: tuple[str, ...]
     entry: Entry | None = None
+
+    @property
+    def around(self) -> str | None:
+        """Of an operator, the cell around it; None if not known."""
+        if self.entry is not None:
+            return self.entry.around
+        found = self.content.get("cell") if is_operator(self.name) else None
+        return found if isinstance(found, str) else None
 
     def values(self) -> Iterator[Value]:
         """Yield its values in order."""

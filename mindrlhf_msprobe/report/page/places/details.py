@@ -14,6 +14,7 @@ from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.words import all_said, known
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -69,12 +70,19 @@ class Details:
         shown, seen = [], set()
         for name, call in own.items():
             partner = pairs.partner_of(phase, name)
-            seen.add(partner)
-            shown.append(self._entry(phase, call, others.get(partner), pairs, stacks))
+            other = others.get(partner)
+            if other is not None and not pairs.of_entry(phase, name) and is_operator(name):
+                # Nothing is listed of it: it agrees with one that may have another number.
+                other = other if _holds_the_same(call, other) else None
+            if other is not None:
+                seen.add(partner)
+            shown.append(self._entry(phase, call, other, pairs, stacks))
+        operators = any(map(is_operator, own))
         shown += [
             self._entry(phase, None, call, pairs, stacks)
             for name, call in others.items()
             if name not in seen
+            and (not (operators and is_operator(name)) or pairs.is_of_b_alone(phase, name))
         ]
         return shown
 
@@ -88,7 +96,7 @@ class Details:
     ) -> _Shown:
         call = a or b
         assert call is not None
-        found = pairs.of_entry(phase, call.name)
+        found = [finding for finding in pairs.of_entry(phase, call.name) if _is_of(finding, a, b)]
         if found and (a is None or a.entry is None) and (b is None or b.entry is None):
             records = [self._pair(None, None, finding) for finding in found]
         else:
@@ -226,9 +234,38 @@ class _Pairs:
         """Return the pairs of an entry, by what the findings call it; [] if none is listed."""
         return self._entries.get((phase, entry), [])
 
+    def is_of_b_alone(self, phase: str, entry: str) -> bool:
+        """Return whether all that is listed of an entry of B is in B alone."""
+        found = [
+            finding
+            for finding in self.of_entry(phase, entry)
+            if finding.b.name is not None and _entry_of(finding.b.name, finding) == entry
+        ]
+        return bool(found) and all(finding.a.name is None for finding in found)
+
     def partner_of(self, phase: str, entry: str) -> str:
         """Return what an entry of A is called in B."""
         return self._partners.get((phase, entry), entry)
+
+
+def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
+    """Return whether a finding that calls its entry so is of these calls, and not of another one.
+
+    What B alone has may be called as another call of A.
+    """
+    if finding.a.name is not None:
+        return a is not None
+    if finding.b.name is None or (a is not None and b is None):
+        return a is not None
+    return b is not None and _entry_of(finding.b.name, finding) == b.name
+
+
+def _holds_the_same(a: Call, b: Call) -> bool:
+    """Return whether the values of two calls are identical."""
+    sides = [{(v.io, v.path): v.leaf for v in call.values()} for call in (a, b)]
+    return sides[0].keys() == sides[1].keys() and all(
+        _agreement(leaf, sides[1][at]) == "identical" for at, leaf in sides[0].items()
+    )
 
 
 def _record_name(entry: str, value: Value) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.report.page.blocks import Blocks, as_little_endian
+from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import cell_name, direction_of
 
 #: Values that are kept, of all measures and places; beyond, places are left out.
@@ -55,6 +56,7 @@ class Heat:
         self.measures, self._interest, self._most = measures, {*interest}, most
         self.rows: dict[Map, dict[str, int]] = {}
         self._columns: dict[Place, dict[Map, tuple[array[int], array[int]]]] = {}
+        self._around: dict[tuple[str, str], str] = {}
         self._values = 0
         self._stride = 1
         self._steps: dict[int, int] = {}
@@ -64,8 +66,21 @@ class Heat:
         """Whether places were left out."""
         return self._stride > 1
 
-    def put(self, place: Place, phase: str, entry: str, codes: Sequence[int]) -> None:
-        """Take the codes of one call, as many as there are measures."""
+    def put(
+        self,
+        place: Place,
+        phase: str,
+        entry: str,
+        codes: Sequence[int],
+        around: str | None = None,
+    ) -> None:
+        """Take the codes of one call, as many as there are measures.
+
+        Args:
+            around: of an operator, the cell around it.
+        """
+        if around and around != "root":
+            self._around.setdefault((phase, entry), around)
         step, _ = place
         if self._steps.setdefault(step, len(self._steps)) % self._stride and (
             place not in self._interest
@@ -80,6 +95,12 @@ class Heat:
         self._values += len(codes)
         if self._values > self._most:
             self._thin()
+
+    def _path(self, phase: str, entry: str) -> str:
+        """Return where a row stands in the tree: an operator inside its cell."""
+        around = self._around.get((phase, entry))
+        name = cell_name(entry)
+        return name if around is None else f"{around}.{name}"
 
     def _thin(self) -> None:
         while self._values > self._most and self._stride < len(self._steps):
@@ -102,11 +123,15 @@ class Heat:
             entries = [*self.rows[at]]
             name = f"{phases.index(at[0])}-{at[1]}"
             calls = [_CALL.search(entry) for entry in entries]
+            operators = [parse_operator(entry) for entry in entries]
             maps[name] = {
                 "entries": entries,
-                "cells": [cell_name(entry) for entry in entries],
+                "cells": [self._path(at[0], entry) for entry in entries],
                 "classes": [call[1] if call else "" for call in calls],
-                "calls": [int(call[2]) if call else 0 for call in calls],
+                "calls": [
+                    op.call if op else int(call[2]) if call else 0
+                    for op, call in zip(operators, calls)
+                ],
             }
             found.append({"phase": phases.index(at[0]), "direction": at[1], "rows": len(entries)})
             self._write_map(blocks, name, at, places, len(entries))

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.report.page.blocks import logarithmic
 from mindrlhf_msprobe.report.page.places.calls import Measured, calls_of, larger, measured
 from mindrlhf_msprobe.report.page.places.heat import Heat, Measure, Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 PAIR_MEASURES: tuple[Measure, ...] = (
@@ -225,8 +226,23 @@ def _pairs_of_place(
         item.within += agreement.within_tolerance
         for entry, pair in _agreeing(agreement, runs):
             calls.setdefault((agreement.phase, entry), pair)
-    for (phase, entry), pair in calls.items():
-        found.heat.put(place, phase, entry, pair.codes())
+    around = _around(calls, place, runs)
+    for at, pair in calls.items():
+        found.heat.put(place, *at, pair.codes(), around.get(at))
+
+
+def _around(
+    calls: Iterable[tuple[str, str]], place: Place, runs: Sequence[Run]
+) -> dict[tuple[str, str], str | None]:
+    """Return the cells around the operators of a place; journals without any are not read."""
+    phases = {phase for phase, entry in calls if is_operator(entry)}
+    return {
+        (phase, call.name): call.around
+        for run in reversed(runs)
+        for phase in phases & {*run.phases_at(*place)}
+        for call in calls_of(run, phase, *place)
+        if is_operator(call.name)
+    }
 
 
 class _PairOfCalls:
@@ -312,18 +328,18 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
         seen = found.place(step, rank)
         of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
         begun: dict[str, float] = {}
-        codes: dict[str, list[tuple[str, list[int]]]] = {}
+        codes: dict[str, list[tuple[str, list[int], str | None]]] = {}
         for phase in run.phases_at(step, rank):
             of_phase = codes[phase] = []
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
                 begun[phase] = min(begun[phase], call.seq)
                 findings = of_place[phase, call.name]
-                of_phase.append((call.name, _codes(measured(call), findings)))
+                of_phase.append((call.name, _codes(measured(call), findings), call.around))
         for what, name in _in_time(run, (step, rank), begun, few=few):
             seen.item(what, name).compared = len(codes[name]) if what == "phase" else 1
-            for entry, of_call in codes[name] if what == "phase" else ():
-                found.heat.put((step, rank), name, entry, of_call)
+            for entry, of_call, around in codes[name] if what == "phase" else ():
+                found.heat.put((step, rank), name, entry, of_call, around)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.code_lines import CodeLine, code_line, is_users
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -84,7 +84,7 @@ def find_code(
 
 
 def _forward_of(name: str) -> str:
-    if parse_operator(name) is not None:
+    if is_operator(name):
         return f"{name.removesuffix('.backward').removesuffix('.forward')}.forward"
     return ".forward.".join(name.rsplit(".backward.", 1))
 
