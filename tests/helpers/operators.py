@@ -281,6 +281,7 @@ def record_operators(
         stacks: whether call stacks are recorded.
         cells: whether the cells themselves are, as at level mix.
     """
+    settings = {"level": "mix" if cells else "L1", **settings}
     recording = Recording(Path(root), **settings)
     random = np.random.default_rng(seed)
     x = random.normal(size=(4, 4)).astype(np.float32)

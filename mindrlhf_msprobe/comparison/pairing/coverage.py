@@ -195,9 +195,9 @@ def why_no_level(
     """
     of_operator = is_operator(entry.name)
     code = "coverage.no_operators" if of_operator else "coverage.no_cells"
-    level = getattr(config, "level", None)
-    if level is not None:
-        return message(code) if level == ("L0" if of_operator else "L1") else None
+    if config is not None:
+        recorded = config.records_operators if of_operator else config.records_cells
+        return None if recorded else message(code)
     return message(code) if {*held} == {not of_operator} else None
 
 

@@ -278,8 +278,8 @@ def _level_of(run: Run, event: Event) -> dict[str, Any] | None:
     """Return the setting without which a run does not record operators."""
     if event.entry is None or not event.entry.is_operator:
         return None
-    level = getattr(run.config(event.place.rank or 0), "level", None)
-    return None if level is None else {"level": level}
+    config = run.config(event.place.rank or 0)
+    return None if config is None else {"level": config.level}
 
 
 def equal_rewards(step: Step, event: Event) -> float | None:
