@@ -525,8 +525,8 @@ class Selection:
         return recorded
 
     def end(self, entry: str) -> None:
-        """Take note that an entry ended."""
-        if entry == self._last:
+        """Take note that an entry ended; "" is none."""
+        if entry and entry == self._last:
             self._inside = False
 
     def takes_part(self, part: str) -> bool:

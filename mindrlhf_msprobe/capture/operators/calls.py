@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from mindspore import ops
 
-from mindrlhf_msprobe.capture.framework.private import uncast
+from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
@@ -104,46 +105,51 @@ class OperatorCalls:
         """Count a call and note what it is given; None where nothing of it is recorded."""
         call = _Open(capture)
         with capture.opening.guard("lost.operator_inputs"):
-            name = _name_in_entries(operator, original)
-            if self._again(call, place, operator, name) or not self._counted(
-                call, place, operator, name
-            ):
-                return call if call.gradients and self._tap(call, args, kwargs) else None
+            full_name = f"{operator.kind}.{_name_in_entries(operator, original)}"
+            stack, runs = capture.stacks.here()
+            if runs is not None and runs.f_code is not FIRST_RUN:  # it is computed once more
+                self._repeat(call, place, operator, full_name, runs)
+            else:
+                self._count(call, place, operator, full_name, runs, stack)
             if call.line is not None and capture.opening.selection.inputs:
                 describe, inputs = capture.opening.describe, f"{call.entry}.input"
                 values = call.line.values
                 values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
                 values["input_kwargs"] = describe(kwargs, inputs)
-            self._tap(call, args, kwargs)
-        return call
+        if call.gradients is not None:
+            with capture.opening.guard("lost.gradients"):
+                call.gradients.enter(args, kwargs)
+        return call if call.line is not None or call.gradients is not None else None
 
-    def _again(self, call: _Open, place: Around, operator: Operator, name: str) -> bool:
-        """Return whether a recomputed cell calls an operator once more: for its gradients alone."""
-        if place.repeating is None:
-            return False
-        known = call.capture.repetitions.again(place.repeating, f"{operator.kind}.{name}")
+    def _repeat(
+        self, call: _Open, place: Around, operator: Operator, full_name: str, runs: FrameType
+    ) -> None:
+        """Find out whose gradients an operator shows that a recomputed cell calls once more."""
+        known = call.capture.repetitions.again(runs, full_name)
         if known is not None:
             call.entry = known.entry
             call.gradients = self._gradients(call, place, operator, known.parent)
-        return True
 
-    def _counted(self, call: _Open, place: Around, operator: Operator, name: str) -> bool:
-        """Count a call; return whether anything of it is recorded."""
-        capture, opening = call.capture, call.capture.opening
-        number = capture.count(f"{operator.kind}.{name}")
-        call.entry = entry = operator_entry(operator.kind, name, number)
+    def _count(
+        self,
+        call: _Open,
+        place: Around,
+        operator: Operator,
+        full_name: str,
+        runs: FrameType | None,
+        stack: tuple[str, ...],
+    ) -> None:
+        """Count a call, and begin what is recorded of it."""
+        opening = call.capture.opening
+        number = call.capture.count(full_name)
+        kind, _, name = full_name.partition(".")
+        call.entry = entry = operator_entry(kind, name, number)
         if not place.in_range:
-            return False
-        recorded = opening.forward and opening.selection.begin(entry)
-        traced = opening.backward and opening.selection.may_begin(backward_name(entry))
-        if not (recorded or traced):
-            return False
-        stack, first_run = capture.stacks.here()
-        if traced:
-            key = f"{operator.kind}.{name}"
-            capture.repetitions.first(first_run, key, Call(entry, place.traced_parent))
+            return
+        if opening.backward and opening.selection.may_begin(backward_name(entry)):
+            call.capture.repetitions.first(runs, full_name, Call(entry, place.traced_parent))
             call.gradients = self._gradients(call, place, operator, place.traced_parent)
-        if recorded:
+        if opening.selection.begin(entry) and opening.forward:
             call.line = opening.line(
                 entry,
                 opening.now(),
@@ -153,7 +159,6 @@ class OperatorCalls:
                 frames=stack,
                 around=place.cell,
             )
-        return True
 
     def _gradients(
         self, call: _Open, place: Around, operator: Operator, parent: str | None
@@ -161,12 +166,6 @@ class OperatorCalls:
         return call.capture.call_gradients(
             call.entry, parent, around=place.cell, in_place=_is_in_place(operator)
         )
-
-    def _tap(self, call: _Open, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if call.gradients is not None:
-            with call.capture.opening.guard("lost.gradients"):
-                call.gradients.enter(args, kwargs)
-        return True
 
     def _ended(self, call: _Open, output: Any) -> None:
         """Note what an operator returned."""

@@ -90,7 +90,6 @@ class _Frame:
         slot: what is known of the cell; None where it is not hooked.
         token: the token it belongs to.
         in_range: whether that token is recorded.
-        repeating: the frame that runs it once more for its gradients, of a recomputed cell.
     """
 
     cell: int
@@ -105,7 +104,6 @@ class _Frame:
     slot: _Slot | None = None
     token: int | None = None
     in_range: bool = True
-    repeating: FrameType | None = None
 
     def inside(self, frames: list[_Frame]) -> None:
         """Put it inside the cells that are running."""
@@ -127,7 +125,6 @@ class Around:
         in_range: whether that token is.
         token: the token that runs.
         parent, traced_parent: the innermost entry around it that is, or may be recorded.
-        repeating: the frame that runs the cell once more, of a recomputed one.
     """
 
     cell: str
@@ -137,7 +134,6 @@ class Around:
     token: int | None = None
     parent: str | None = None
     traced_parent: str | None = None
-    repeating: FrameType | None = None
 
 
 class EagerCapture:
@@ -156,6 +152,7 @@ class EagerCapture:
         self._passed_over: str | None = None  # what was counted last, and no more
         self._hooks = CellHooks(self._before, self._after)
         self._slots: dict[int, _Slot] = {}
+        self._recomputed: dict[int, int] = {}  # id of what runs a recomputed cell → the cell's own
         self._cells: dict[int, nn.Cell] = {}  # all that were in the network, hooked or not
         self._held_twice: dict[int, set[str]] = {}
         # Parameters that this opening has looked at: what a glance showed, and which of them were
@@ -208,7 +205,9 @@ class EagerCapture:
                     *(Children(cell), argument_names(cell)),
                 )
                 self._hooks.add(cell)
-            if self._opening.backward and (repeating := recomputing_cell(cell)) is not None:
+            repeats = self._opening.backward or self._opening.operators is not None
+            if repeats and (repeating := recomputing_cell(cell)) is not None:
+                self._recomputed[id(repeating)] = id(cell)
                 self._hooks.add_before(repeating, self._before_repetition)
 
     def _bounds_operators(self, name: str) -> bool:
@@ -298,7 +297,6 @@ class EagerCapture:
             frame.token,
             frame.entry if frame.recorded else frame.parent,
             frame.entry if frame.traced else frame.traced_parent,
-            frame.repeating,
         )
 
     def count(self, name: str) -> int:
@@ -367,9 +365,26 @@ class EagerCapture:
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Arguments | None:
         with self._opening.guard("lost.gradients"):
-            if gradients_flow():
+            if self._opening.operators is not None:
+                self._enter_repetition(cell)
+            if self._opening.backward and gradients_flow():
                 return inside_the_graph(args, kwargs)
         return None
+
+    def _enter_repetition(self, cell: nn.Cell) -> None:
+        """Let operators know the recomputed cell around them: no hook shows that it runs again.
+
+        Args:
+            cell: the one inside MindSpore that runs it.
+        """
+        slot = self._slots.get(self._recomputed[id(cell)])
+        if slot is None or self._closed:
+            return
+        frame = _Frame(id(cell), running_frame(), slot=slot)
+        frames = self._frames()
+        if frames and frames[-1].slot is slot:  # its first run
+            frame.token, frame.in_range = frames[-1].token, frames[-1].in_range
+        frame.inside(frames)
 
     def _after(self, cell: nn.Cell, output: Any) -> None:
         self._read_files(cell)
@@ -484,7 +499,7 @@ class EagerCapture:
 
     def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
         """Return the frame of a cell that runs once more: only its gradients are recorded."""
-        frame = _Frame(id(slot.cell), runs, slot=slot, repeating=repeating)
+        frame = _Frame(id(slot.cell), runs, slot=slot)
         call = self.repetitions.again(repeating, id(slot.cell)) if slot.recorded else None
         if call is not None:
             frame.entry = call.entry

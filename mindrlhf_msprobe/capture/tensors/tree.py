@@ -2,14 +2,16 @@
 
 Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to any depth below
 `MAX_DEPTH`, one that holds itself only once; None and Python scalars become leaves of their own;
-what cannot be looked into is named by its type and marked opaque, so that nobody takes it for
-compared. A masked array is followed into its `data` and its `mask`.
+dtypes and slices are leaves, too; what cannot be looked into is named by its type and marked
+opaque, so that nobody takes it for compared. A masked array is followed into its `data` and its
+`mask`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -82,7 +84,7 @@ class TreeDescriber:
                 self.describe(item, child_path(path, index), around)
                 for index, item in enumerate(value)
             ]
-        return self._to_json(Leaf(_type_name(value), opaque=True))
+        return self._to_json(_named(value))
 
     def _describe_items(
         self, items: Iterable[tuple[Any, Any]], path: str, around: tuple[int, ...]
@@ -110,6 +112,19 @@ def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value))
     return None
+
+
+def _named(value: Any) -> Leaf:
+    """Return the leaf of a value without elements: a dtype, a slice; else its type alone."""
+    bounds = [value.start, value.stop, value.step] if isinstance(value, slice) else ()
+    if bounds and all(bound is None or type(bound) is int for bound in bounds):
+        return Leaf("slice", value=bounds)
+    if value is Ellipsis:
+        return Leaf("ellipsis", value="...")
+    dtype = getattr(sys.modules.get("mindspore"), "Type", None)
+    if dtype is not None and isinstance(value, dtype):
+        return Leaf("mindspore.dtype", value=str(value))
+    return Leaf(_type_name(value), opaque=True)
 
 
 def _scalar(value: Any) -> Leaf:

@@ -1,0 +1,530 @@
+"""Operators as entries: what they were given and returned, where, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers.small_networks import Scale, hook_count, tensor
+from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore.communication import comm_func
+from mindspore.ops import softmax as imported_softmax
+
+from mindrlhf_msprobe.capture.opening.entries import HostEntries
+from mindrlhf_msprobe.capture.operators import interception
+from mindrlhf_msprobe.storage.operators import parse_operator
+
+PHASE = "actor_update"
+
+
+class Inner(nn.Cell):
+    """A product and a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(tensor(3, 3, start=0.5), name="weight")
+
+    def construct(self, x):
+        return mint.matmul(x, self.weight) + 1
+
+
+class Net(nn.Cell):
+    """Two cells with operators between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Inner()
+        self.second = Inner()
+        self.softmax = ops.Softmax()
+
+    def construct(self, x):
+        return self.second(mint.exp(self.softmax(self.first(x)))).sum()
+
+
+@pytest.fixture
+def record(layer_probe, recorded, tmp_path):
+    """Return a function that runs another one in a phase, and returns the run's entries."""
+    numbers = itertools.count()
+
+    def run(call: Callable[[], Any], network: nn.Cell | None = None, **settings: Any):
+        own = {"level": "mix", "strict": True, "task": "tensor"}
+        path = str(tmp_path / f"run{next(numbers)}")
+        probe = layer_probe(**{**own, "dump_path": path, **settings})
+        network = Scale() if network is None else network
+        probe.watch(actor=network)
+        with probe.phase(PHASE):
+            call()
+        assert hook_count(network) == 0
+        assert not interception.installed()
+        probe.step()
+        run = recorded(probe)
+        return {entry.name: entry for entry in run.entries(phase=PHASE, step=0, rank=0)}
+
+    return run
+
+
+def values(entry, io) -> list[Any]:
+    """Return the values of an entry in order: elements of tensors, scalars, types of others."""
+    return [
+        record.array()
+        if record.leaf.is_tensor
+        else record.leaf.type
+        if record.leaf.opaque
+        else record.leaf.value
+        for record in entry.records
+        if record.io == io
+    ]
+
+
+def same(found, expected) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        other = other.asnumpy() if isinstance(other, Tensor) else other
+        assert np.array_equal(one, other), (one, other)
+
+
+X, Y = tensor(3, 3, start=0.25), tensor(3, 3, start=1.25)
+
+#: Calls, what the operator is called, what it is given, and what it returns.
+CALLS: dict[str, tuple[Callable[[], Any], str, list[Any], list[Any]]] = {
+    "keyword-only": (
+        lambda: mint.add(X, X, alpha=2),
+        "Mint.add",
+        [X, X, 2],
+        [X.asnumpy() * np.float32(3)],
+    ),
+    "several outputs": (
+        lambda: mint.max(X, dim=-1),
+        "Mint.max",
+        [X, -1],
+        [X.asnumpy().max(-1), X.asnumpy().argmax(-1)],
+    ),
+    "none and scalars": (
+        lambda: mint.clamp(X, None, 0.5),
+        "Mint.clamp",
+        [X, None, 0.5],
+        [np.minimum(X.asnumpy(), np.float32(0.5))],
+    ),
+    "a text": (
+        lambda: ops.l1_loss(X, Y, reduction="sum"),
+        "Functional.l1_loss",
+        [X, Y, "sum"],
+        [np.float32(9)],
+    ),
+    "a dtype": (
+        lambda: ops.cast(X, ms.float16),
+        "Functional.cast",
+        [X, "Float16"],
+        [X.asnumpy().astype(np.float16)],
+    ),
+    "slices": (
+        lambda: X[1:, ..., None],
+        "Tensor.__getitem__",
+        [X, [1, None, None], "...", None],
+        [X.asnumpy()[1:, :, None]],
+    ),
+    "a scalar from the left": (
+        lambda: 2.5 - X,
+        "Tensor.__rsub__",
+        [X, 2.5],
+        [np.float32(2.5) - X.asnumpy()],
+    ),
+    "a list of tensors": (
+        lambda: mint.cat([X, X], 0),
+        "Mint.cat",
+        [X, X, 0],
+        [np.concatenate([X.asnumpy()] * 2)],
+    ),
+    "an imported name": (
+        lambda: imported_softmax(X, axis=0),
+        "Functional.softmax",
+        [X, 0],
+        [ops.softmax(X, axis=0)],
+    ),
+    "a primitive of no cell": (
+        lambda: ops.ReduceSum(keep_dims=True)(X, 1),
+        "Primitive.ReduceSum.ReduceSum",
+        [X, 1],
+        [X.asnumpy().sum(1, keepdims=True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_an_operators_entry_has_what_it_was_given_and_returned(record, case):
+    """Values are those of an independent call, arguments of any kind are told."""
+    call, name, given, returned = CALLS[case]
+    entries = record(call)
+    assert [*entries] == [f"{name}.0.forward"]
+    entry = entries[f"{name}.0.forward"]
+    same(values(entry, "input"), given)
+    found = values(entry, "output")
+    assert len(found) == len(returned)
+    for one, other in zip(found, returned):
+        other = other.asnumpy() if isinstance(other, Tensor) else other
+        assert np.allclose(one, other, rtol=1e-6, atol=0)
+        assert np.asarray(one).dtype == np.asarray(other).dtype or name == "Mint.max"
+    assert (entry.around, entry.parent) == ("", None)
+    assert "test_operator_entries.py" in entry.stack[0]
+
+
+def test_operators_stand_in_the_cells_that_call_them(record):
+    """Parent, cell, place in time, numbers; the primitive is called as its cell calls it."""
+    network = Net()
+    entries = record(lambda: (network(X), mint.exp(X)), network)
+    forward = {n: e for n, e in entries.items() if parse_operator(n)}
+    assert {n: (e.around, e.parent) for n, e in forward.items()} == {
+        "Mint.matmul.0.forward": ("first", "Cell.first.Inner.forward.0"),
+        "Tensor.__add__.0.forward": ("first", "Cell.first.Inner.forward.0"),
+        "Primitive.softmax.Softmax.0.forward": ("root", "Cell.root.Net.forward.0"),
+        "Mint.exp.0.forward": ("root", "Cell.root.Net.forward.0"),
+        "Mint.matmul.1.forward": ("second", "Cell.second.Inner.forward.0"),
+        "Tensor.__add__.1.forward": ("second", "Cell.second.Inner.forward.0"),
+        "Tensor.sum.0.forward": ("root", "Cell.root.Net.forward.0"),
+        "Mint.exp.1.forward": ("", None),
+    }
+    for entry in forward.values():
+        around = entries.get(entry.parent)
+        assert around is None or around.seq < entry.seq < entry.end < around.end
+
+
+def test_only_operators_of_chosen_cells_are_recorded(record):
+    """`include` and `exclude` ask for the cell around them; "^$" is outside every cell."""
+    network = Net()
+
+    def call():
+        network(X)
+        mint.exp(X)
+
+    def around(**settings):
+        entries = record(call, network, **settings)
+        return sorted({e.around for n, e in entries.items() if parse_operator(n)})
+
+    assert around(include=["second"]) == ["second"]
+    assert around(exclude=["second"]) == ["", "first", "root"]
+    assert around(include=["^$"]) == [""]
+    assert around(include=["^$", "first"]) == ["", "first"]
+    assert around(include=["root"]) == ["root"]
+    assert around(level="L0") == []
+
+
+def test_entries_narrows_operators(record):
+    """As msprobe's `list`: the names of entries that hold one of the texts."""
+    network = Net()
+    entries = record(lambda: network(X), network, entries=["Mint.matmul"])
+    assert [*entries] == ["Mint.matmul.0.forward", "Mint.matmul.1.forward"]
+
+
+def test_at_level_l1_cells_and_their_parameters_are_no_entries(record):
+    """The cell around an operator is known all the same."""
+    network = Net()
+    gradient = ms.value_and_grad(network, None, network.trainable_params())
+    entries = record(lambda: gradient(X), network, level="L1")
+    assert all(parse_operator(name) for name in entries)
+    assert entries["Mint.matmul.1.backward"].around == "second"
+    assert entries["Mint.matmul.1.forward"].parent is None
+
+
+def test_the_files_for_msprobe_say_their_level(layer_probe, tmp_path, recorded):
+    """dump.json names level and entries, stack.json their stacks, construct.json their parents."""
+    probe = layer_probe(level="mix")
+    network = Net()
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        network(X)
+    probe.step()
+    directory = recorded(probe).path / PHASE / "step0" / "rank0"
+    dump, stack, construct = (
+        json.loads((directory / f"{name}.json").read_text())
+        for name in ("dump", "stack", "construct")
+    )
+    assert dump["level"] == "mix"
+    entry = dump["data"]["Mint.matmul.1.forward"]
+    assert [*entry] == ["input_args", "input_kwargs", "output"]
+    assert construct["Mint.matmul.1.forward"] == "Cell.second.Inner.forward.0"
+    assert any("Mint.matmul.1.forward" in names for names, _ in stack.values())
+
+
+def test_gradients_arrive_at_operators_and_leave_them(record):
+    """Backward entries hold what autograd hands on, each input by itself."""
+    network = Scale(3.0)
+
+    def loss(x):
+        y = network(x)
+        z = mint.exp(y)
+        return mint.mul(z, y).sum()
+
+    entries = record(lambda: ms.value_and_grad(loss, 0)(X), network)
+    y = 3 * X.asnumpy().astype(np.float64)
+    z = np.exp(y)
+    product = entries["Mint.mul.0.backward"]
+    arrives, first, second = (*values(product, "input"), *values(product, "output"))
+    assert np.array_equal(arrives, np.ones((3, 3), np.float32))
+    assert np.allclose(first, y, rtol=1e-6)
+    assert np.allclose(second, z, rtol=1e-5)
+    exp = entries["Mint.exp.0.backward"]
+    assert np.allclose(values(exp, "input")[0], y, rtol=1e-6)
+    assert np.allclose(values(exp, "output")[0], y * z, rtol=1e-5)
+    scale = entries["Tensor.__mul__.0.backward"]
+    assert (scale.around, scale.parent) == ("root", "Cell.root.Scale.backward.0")
+    assert np.allclose(values(scale, "input")[0], z + y * z, rtol=1e-5)
+
+
+def test_an_operator_that_changes_its_argument_shows_it_before_and_after(record):
+    """In-place operators; also where they return nothing."""
+    x, y = tensor(3, 3), tensor(3, 3)
+
+    def call():
+        x.add_(2)
+        y[0] = 7.0
+
+    entries = record(call)
+    added, put = entries["Tensor.add_.0.forward"], entries["Tensor.__setitem__.0.forward"]
+    before = tensor(3, 3).asnumpy()
+    same(values(added, "input"), [before, 2])
+    same(values(added, "output"), [before + 2])
+    after = before.copy()
+    after[0] = 7
+    same(values(put, "input"), [before, 0, 7.0])
+    same(values(put, "output"), [after])
+    assert np.array_equal(y.asnumpy(), after)
+
+
+def test_the_gradient_of_an_operator_in_place(record):
+    """What arrives is behind the change, what leaves before it."""
+    network = Scale(2.0)
+
+    def loss(x):
+        y = network(x)
+        y[0] = y[1] * 5
+        return (y * y).sum()
+
+    plain = ms.value_and_grad(loss, 0)(X)
+    found: list[Any] = []
+    entries = record(lambda: found.append(ms.value_and_grad(loss, 0)(X)), network)
+    assert np.array_equal(found[0][1].asnumpy(), plain[1].asnumpy())
+    put = entries["Tensor.__setitem__.0.backward"]
+    y = 2 * X.asnumpy()
+    y[0] = y[1] * 5
+    assert np.allclose(values(put, "input")[0], 2 * y, rtol=1e-6)
+    leaves = 2 * y
+    leaves[0] = 0
+    assert np.allclose(values(put, "output")[0], leaves, rtol=1e-6)
+
+
+def test_random_operators_draw_what_they_would_draw(record):
+    """The state of the generator is not touched."""
+
+    def draw():
+        ms.set_seed(3)
+        return ops.dropout(X, 0.5), ops.rand(2, 2), ops.standard_normal((2,))
+
+    plain, found = draw(), []
+    entries = record(lambda: found.extend(draw()))
+    for one, other in zip(found, plain):
+        assert np.array_equal(one.asnumpy(), other.asnumpy())
+    assert {parse_operator(name).operator for name in entries} == {
+        *("Functional.dropout", "Functional.rand", "Functional.standard_normal")
+    }
+
+
+def test_an_operator_that_raises_has_no_end_and_what_follows_is_recorded(record):
+    """Caught by the trainer; also inside a cell that raised with it."""
+
+    class Fails(nn.Cell):
+        def construct(self, x):
+            return mint.add(x, "a text")
+
+    network = Fails()
+
+    def call():
+        for attempt in (lambda: network(X), lambda: mint.add(X, "a text")):
+            with pytest.raises(Exception, match=r".+"):
+                attempt()
+        mint.exp(X)
+
+    entries = record(call, network)
+    inside, outside = entries["Mint.add.0.forward"], entries["Mint.add.1.forward"]
+    assert (inside.end, values(inside, "output")) == (None, [])
+    assert (inside.around, outside.around) == ("root", "")
+    assert (entries["Mint.exp.0.forward"].around, outside.end) == ("", None)
+
+
+def test_operators_of_every_thread_are_recorded_in_the_cells_of_their_thread(record):
+    """Two threads run two cells at once."""
+    network = Net()
+    inside = threading.Barrier(2, timeout=60)
+
+    class Waits(Inner):
+        def construct(self, x):
+            inside.wait()
+            found = mint.exp(x) if self.weight.name == "a" else mint.log(x)
+            inside.wait()
+            return found
+
+    network.first, network.second = Waits(), Waits()
+    network.first.weight.name, network.second.weight.name = "a", "b"
+
+    def call():
+        threads = [
+            threading.Thread(target=cell, args=(tensor(3, start=1.0),))
+            for cell in (network.first, network.second)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    entries = record(call, network)
+    assert entries["Mint.exp.0.forward"].around == "first"
+    assert entries["Mint.log.0.forward"].around == "second"
+
+
+def test_a_recomputed_cell_calls_its_operators_once(record):
+    """The second run, for the gradients, is no call; its gradients belong to the first."""
+
+    class Again(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+            self.inner.recompute()
+
+        def construct(self, x):
+            return self.inner(x).sum()
+
+    def entries_of(network):
+        gradient = ms.value_and_grad(network, 0, network.trainable_params())
+        return record(lambda: gradient(X), network)
+
+    recomputed = Again()
+    entries = entries_of(recomputed)
+    plain = Again.__new__(Again)
+    nn.Cell.__init__(plain)
+    plain.inner = Inner()
+    expected = entries_of(plain)
+    names = {name for name in entries if parse_operator(name)}
+    assert names == {name for name in expected if parse_operator(name)}
+    assert "Mint.matmul.0.backward" in names
+    for name in names:
+        for one, other in zip(entries[name].records, expected[name].records):
+            assert one.leaf.fingerprint == other.leaf.fingerprint, one.name
+
+
+def test_communication_is_recorded_also_where_it_fails(record):
+    """No other rank is there; the trainer gets MindSpore's own error."""
+
+    def call():
+        with pytest.raises(Exception, match=r".+"):
+            comm_func.all_reduce(X)
+
+    entries = record(call)
+    assert [*entries] == ["Distributed.all_reduce.0.forward"]
+    same(values(entries["Distributed.all_reduce.0.forward"], "input")[:1], [X])
+
+
+def test_what_is_compiled_meanwhile_is_no_entry_and_computes_the_same(record):
+    """`ms.jit` and MindSpore's optimizers see the originals."""
+
+    @ms.jit
+    def compiled(x):
+        return mint.add(ops.softmax(x), 1)
+
+    plain = compiled(X).asnumpy()
+    weight = Parameter(tensor(3), name="w")
+    optimizer = nn.Adam([weight], learning_rate=0.1)
+    found = []
+    entries = record(
+        lambda: (found.append(compiled(X)), optimizer((tensor(3, start=1.0),)), mint.exp(X))
+    )
+    assert [*entries] == ["Mint.exp.0.forward"]
+    assert np.array_equal(found[0].asnumpy(), plain)
+
+
+def test_the_output_that_is_the_next_ones_input_is_summarised_once(record, monkeypatch):
+    """As between cells: statistics are computed once for each tensor."""
+    from mindrlhf_msprobe.capture.tensors import summary
+
+    computed = []
+    statistics_of = summary.statistics_of
+    monkeypatch.setattr(
+        summary, "statistics_of", lambda *a, **k: (computed.append(1), statistics_of(*a, **k))[1]
+    )
+    x = tensor(5, 7, start=3.0)
+    entries = record(lambda: mint.exp(mint.log(mint.sqrt(x))), task="statistics")
+    tensors = [r for e in entries.values() for r in e.records if r.leaf.is_tensor]
+    assert (len(tensors), len(computed)) == (6, 4)
+
+
+def test_a_fault_in_recording_is_counted_and_the_training_goes_on(
+    layer_probe, recorded, monkeypatch, tmp_path
+):
+    """What cannot be described is lost; the operator returns what it would."""
+
+    def fails(*_):
+        raise RuntimeError("on purpose")
+
+    probe = layer_probe(level="L1")
+    network = Scale()
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        mint.exp(X)
+        with monkeypatch.context() as patched:
+            patched.setattr(HostEntries, "append", fails)
+            found = mint.exp(X)
+        mint.exp(X)
+    probe.step()
+    run = recorded(probe)
+    assert np.array_equal(found.asnumpy(), mint.exp(X).asnumpy())
+    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    assert names == ["Mint.exp.0.forward", "Mint.exp.2.forward"]
+    assert "operator" in json.dumps(json.loads((run.path / "run.json").read_text())["lost"])
+
+
+def test_tokens_limit_operators_and_their_numbers_stay(layer_probe, recorded, tmp_path):
+    """A number is that of the call, whatever tokens are recorded."""
+    found = {}
+    for first in (0, 2):
+        tokens = {"token_range_start": first, "token_range_end": 2}
+        probe = layer_probe(level="mix", dump_path=str(tmp_path / str(first)), **tokens)
+        network = Net()
+        probe.watch(actor=network)
+        with probe.phase("actor_generate_sequences"):
+            for _ in range(4):
+                network(X)
+        probe.step()
+        run = recorded(probe)
+        found[first] = {
+            entry.name: entry.token
+            for entry in run.entries(phase="actor_generate_sequences", step=0, rank=0)
+        }
+    assert found[2] == {name: token for name, token in found[0].items() if token == 2}
+    assert found[2]["Mint.matmul.4.forward"] == 2
+
+
+def test_off_means_off(layer_probe, recorded):
+    """Level L0 replaces nothing, and does not even look for operators."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, tempfile, mindspore as ms\n"
+        "from mindspore import nn, mint\n"
+        "from mindrlhf_msprobe import Probe\n"
+        "ms.set_device('CPU')\n"
+        "net, add = nn.Dense(2, 2), mint.add\n"
+        "probe = Probe.from_config({'msprobe': True, 'actor_train_dump': True,\n"
+        "                           'dump_path': tempfile.mkdtemp()})\n"
+        "probe.watch(actor=net)\n"
+        "with probe.phase('actor_update'):\n"
+        "    net(ms.Tensor([[1.0, 2.0]])); assert mint.add is add\n"
+        "probe.close()\n"
+        "print([m for m in sys.modules if '.capture.operators.' in m])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
