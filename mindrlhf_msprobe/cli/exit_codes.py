@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.text.printable import printable, printable_json, printable_lines
@@ -43,6 +44,14 @@ def of_mismatches(found: Mismatches) -> int:
     if found.status is Agreement.UNDECIDED:
         return UNDECIDED
     return SAME if found else DIVERGED
+
+
+def of_replay(verdicts: Iterable[str]) -> int:
+    """Return the exit code that says whether what was recorded is right."""
+    found = {*verdicts}
+    if "wrong" in found:
+        return DIVERGED
+    return SAME if found == {"ordinary"} else UNDECIDED
 
 
 def complain(command: str, message: object, *, lines: bool = False) -> None:

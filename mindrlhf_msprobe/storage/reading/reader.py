@@ -698,7 +698,15 @@ class Run:
                 self._problem(Problem(path, why))
             yield file
 
-    def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+    def lines(self, phase: str, step: int, rank: int) -> list[JournalLine]:
+        """Return the lines of one place, ours or made of msprobe's: values as they were nested.
+
+        What cannot be read is a problem.
+        """
+        return self._read_dump(phase, step, rank)[0]
+
+    def _read_dump(self, phase: str, step: int, rank: int) -> tuple[list[JournalLine], str]:
+        """Return the lines of one place, and the name of the tool that wrote them."""
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
         at = directory
@@ -707,20 +715,24 @@ class Run:
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             if journal.is_file():
                 at = journal
-                lines, dialect = self._read_lines(journal, phase, step, rank), OWN.name
-            else:
-                dump = foreign.read_dump(self.path, directory, phase_order(phase))
-                lines, dialect = dump.lines, dump.dialect
-                for beside, why in dump.unreadable:
-                    self._problem(Problem(beside, why, phase, step, rank, partial=True))
-                if phase in self._without_times(step, rank):
-                    lines = [*map(foreign.with_changed_texts, lines)]
-                    why = message("unread.no_journal", file=layout.DUMP_FILE)
-                    self._problem(Problem(journal, why, phase, step, rank, partial=True))
+                return self._read_lines(journal, phase, step, rank), OWN.name
+            dump = foreign.read_dump(self.path, directory, phase_order(phase))
+            lines = dump.lines
+            for beside, why in dump.unreadable:
+                self._problem(Problem(beside, why, phase, step, rank, partial=True))
+            if phase in self._without_times(step, rank):
+                lines = [*map(foreign.with_changed_texts, lines)]
+                why = message("unread.no_journal", file=layout.DUMP_FILE)
+                self._problem(Problem(journal, why, phase, step, rank, partial=True))
+            return lines, dump.dialect
         except Exception as error:  # a file that is of no known form costs no other
             if not self._is_thinned_by_now(thinned.LAYERS, step, rank):
                 self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
-            return []
+            return [], OWN.name
+
+    def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        directory = self._layer_dirs[phase, step, rank]
+        lines, dialect = self._read_dump(phase, step, rank)
         entries: list[Entry] = []
         damaged = 0
         files = self.locator(phase, step, rank)

@@ -217,4 +217,35 @@ TEXTS: dict[str, str] = {
     "mismatch_output_path": "write mismatch.xlsx and mismatch.json into this directory",
     "mismatch_html": "write one offline HTML page of it",
     "mismatch_json": "print the result as JSON",
+    "replay": "compute a recorded operator or cell again, also in more bits: which run is wrong?",
+    "replay_describes": (
+        "Write a folder with a script that computes a recorded operator or cell again, forward and "
+        "backward: as it was recorded, in float32 and in float64; and run it. With two runs: which "
+        "of them is wrong? Without ENTRY: all recorded operators, ranked. Exit codes: 0 rounding "
+        "explains what is apart, 1 it does not, 2 could not decide."
+    ),
+    "replay_what": "RUN, RUN ENTRY or RUN_A RUN_B ENTRY: dump_path of runs, name of an entry",
+    "replay_output": "the folder: replay.py, and what was recorded; without ENTRY the table",
+    "replay_network": (
+        "for a cell: MODULE:FUNCTION that returns its network, or the YAML of a MindFormers model"
+    ),
+    "replay_phase": "the phase that the entry is of, where several have it",
+    "replay_step": "the step (default: the first that has its elements)",
+    "replay_rank": "the rank (default: the first)",
+    "replay_device": "where it is computed: CPU, GPU or Ascend (default: as MindSpore chooses)",
+    "replay_compute_dtype": (
+        "the lowest dtype that it computes in, where that is below those of inputs and weights, "
+        "e.g. bfloat16: rounding explains more then"
+    ),
+    "replay_no_run": "write the folder and do not run the script",
+    "replay_seed": "of random inputs, where statistics alone were recorded (default: 0)",
+    "replay_json": "print the result as JSON",
+    "compare_replay": (
+        "compute the entry at which they first diverge again on both sides, into OUT/replay, and "
+        "say which of them is wrong"
+    ),
+    "compare_network": (
+        "for --replay at a cell: MODULE:FUNCTION that returns its network, or the YAML of a "
+        "MindFormers model"
+    ),
 }

@@ -184,4 +184,28 @@ TEXTS: dict[str, str] = {
     "mismatch_output_path": "将 mismatch.xlsx 和 mismatch.json 写入该目录",
     "mismatch_html": "将结果写成一个离线 HTML 页面",
     "mismatch_json": "以 JSON 输出结果",
+    "replay": "以更高精度重新计算采集到的算子或 Cell：两次运行中哪一次是错的",
+    "replay_describes": (
+        "写出一个目录，其中的脚本重新计算采集到的算子或 Cell 的前向和反向：按采集的 dtype、以 "
+        "float32 和 float64 计算，并运行该脚本。给出两次运行时：哪一次是错的。不给 ENTRY 时：对采集到的"
+        "全部算子排序。退出码：0 差距可由舍入误差解释，1 不能，2 无法判定。"
+    ),
+    "replay_what": "RUN、RUN ENTRY 或 RUN_A RUN_B ENTRY：运行的 dump_path，条目名",
+    "replay_output": "目录：replay.py 和采集到的数据；不给 ENTRY 时为表格",
+    "replay_network": "Cell 的条目需要：返回其网络的 MODULE:FUNCTION，或 MindFormers 模型的 YAML",
+    "replay_phase": "多个阶段都有该条目时，指定阶段",
+    "replay_step": "step（默认：有其元素的第一个）",
+    "replay_rank": "rank（默认：第一个）",
+    "replay_device": "在哪里计算：CPU、GPU 或 Ascend（默认：由 MindSpore 决定）",
+    "replay_compute_dtype": (
+        "计算所用的最低 dtype（当它低于输入和权重的 dtype 时），例如 bfloat16：舍入误差的上限随之"
+        "放宽"
+    ),
+    "replay_no_run": "只写目录，不运行脚本",
+    "replay_seed": "只采集了统计量时，随机输入的种子（默认：0）",
+    "replay_json": "以 JSON 输出结果",
+    "compare_replay": "在两侧重新计算首个差异点的条目，写入 OUT/replay，并说明哪一侧是错的",
+    "compare_network": (
+        "--replay 遇到 Cell 时需要：返回其网络的 MODULE:FUNCTION，或 MindFormers 模型的 YAML"
+    ),
 }

@@ -1,0 +1,1 @@
+"""A recorded entry computed again: in higher precision, and as a script."""

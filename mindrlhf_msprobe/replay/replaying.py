@@ -1,0 +1,161 @@
+"""`replay`: writes the folder of an entry, runs its script, and says what came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.text.language import language
+from mindrlhf_msprobe.common.text.printable import printable_lines, shortened
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.script import folder
+from mindrlhf_msprobe.replay.script.operators import operator_of
+from mindrlhf_msprobe.replay.script.recorded import Call, Place, find_call
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+_MOST_SAID = 600  # characters of why a script failed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be computed again.
+
+    Attributes:
+        runs: the dump_path of one run or of two.
+        entry: the name of an entry, forward or backward; None: all operators.
+        output: the folder.
+        phase, step, rank: where the entry is; None: the first place that has its elements.
+        network: `module:factory` or a YAML of MindFormers, for a cell.
+        device: where it is computed; None: as MindSpore chooses.
+        compute_dtype: the lowest dtype that it computes in; None: of inputs, parameters, outputs.
+    """
+
+    runs: tuple[str, ...]
+    entry: str | None
+    output: str
+    phase: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    network: str | None = None
+    device: str | None = None
+    compute_dtype: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is looked for."""
+        return Place(self.phase, self.step, self.rank)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a script said.
+
+    Attributes:
+        text: all that it printed, and where it lies.
+        sides: letter → what was found of that run: `verdict`, `values`, `notes`.
+        answer: what is concluded, a line for each side and more.
+    """
+
+    folder: Path
+    text: str
+    sides: dict[str, Any] = field(default_factory=dict)
+    answer: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> list[str]:
+        """ordinary, wrong or undecided, of each side."""
+        return [side["verdict"] for side in self.sides.values()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"folder": str(self.folder), "sides": self.sides, "answer": list(self.answer)}
+
+
+def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
+    """Write the folder of an entry and run its script, in a process of its own.
+
+    Args:
+        run: whether the script is run.
+
+    Raises:
+        RunError: an entry or its elements are not there, the folder cannot be written, MindSpore
+            is missing, or the script failed.
+        UsageError: what is asked for does not fit what was recorded.
+    """
+    assert asked.entry is not None
+    place, calls = asked.place, []
+    for path in asked.runs:
+        calls.append(find_call(open_run(path), asked.entry, place))
+        place = calls[0].place  # the same in the second run
+    subject, yaml = _subject(calls[0], asked)
+    output = Path(asked.output)
+    words = folder.words_of(language())
+    dtype = _dtype(asked.compute_dtype)
+    folder.write_folder(output, calls, subject, words, compute_dtype=dtype)
+    if yaml is not None:
+        shutil.copyfile(yaml, output / folder.NETWORK)
+    command = [sys.executable, str(output / folder.SCRIPT)]
+    command += ["--device", asked.device] if asked.device else []
+    shown = shlex.join(["python", *command[1:]])
+    written = say("replay.written", folder=str(output), command=shown)
+    return _run(output, command, written) if run else Replayed(output, written)
+
+
+def _subject(call: Call, asked: Asked) -> tuple[str, Path | None]:
+    """Return the Python that names what is called, and the YAML that goes with it."""
+    if call.operator is not None:
+        home, attribute, _ = operator_of(call.operator)
+        return folder.subject_of_operator(home, attribute), None
+    if asked.network is None:
+        raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
+    return folder.subject_of_network(asked.network)
+
+
+def _dtype(name: str | None) -> str | None:
+    """Return a floating dtype as records call it.
+
+    Raises:
+        UsageError: it is none.
+    """
+    known = {dtype.lower(): dtype for dtype in folder.FLOATING}
+    if name is not None and name.lower() not in known:
+        expected = ", ".join(known)
+        raise UsageError.saying("replay.dtype", dtype=repr(name), expected=expected)
+    return None if name is None else known[name.lower()]
+
+
+def _run(output: Path, command: Sequence[str], written: str) -> Replayed:
+    """Run a script and return what it said."""
+    with tempfile.TemporaryDirectory() as directory:
+        result = Path(directory) / "result.json"
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(
+            [*command, "--json", str(result)],
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            encoding="utf-8",
+            env=environment,
+            check=False,
+        )
+        found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+    if "refused" in found:
+        raise RunError(Message("replay.refused", {"why": found["refused"]}))
+    if done.returncode or "sides" not in found:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
+        why = shortened(lines[-1], _MOST_SAID)
+        raise RunError.saying("replay.failed", script=command[1], why=why)
+    text = printable_lines("\n".join([done.stdout.rstrip("\n"), written]))
+    return Replayed(output, text, found["sides"], tuple(found["answer"]))

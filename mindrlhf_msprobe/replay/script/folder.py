@@ -1,0 +1,314 @@
+"""The folder of one entry: entry.json and tensors of one run or of two, and the script."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.script.recorded import Call, Half
+from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json
+from mindrlhf_msprobe.storage.records import Record
+
+SCRIPT, WORDS, NETWORK = "replay.py", "words.json", "network.yaml"
+#: The folders of both runs.
+SIDES = ("a", "b")
+ENTRY = "entry.json"
+
+#: The dtypes that a tensor, or an argument, may have.
+DTYPES = (
+    *("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+    *("Float16", "BFloat16", "Float32", "Float64", "Complex64", "Complex128"),
+)
+FLOATING = ("Float16", "BFloat16", "Float32", "Float64")
+_NUMBERS = ("int", "float", "bool")
+_SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n\n\n", re.DOTALL | re.MULTILINE)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_LONGEST_FILE = 80  # characters of a file's name
+#: Texts that an operator may be given: a mode, an equation; never a path.
+_TEXT = re.compile(r"[\w ,.>()*+-]{0,100}")
+
+#: Makes the elements of a tensor of which there are statistics alone; None: it is an error.
+Draw = Callable[[Leaf], np.ndarray]
+
+
+def write_folder(
+    output: Path, calls: list[Call], subject: str, words: Mapping[str, str], **also: Any
+) -> None:
+    """Write the folder of a call, of one run or of both.
+
+    Args:
+        subject: Python that defines `subject()`; made of nothing that stands in a dump.
+        words: the texts of the script.
+        also: what else stands in entry.json.
+
+    Raises:
+        RunError: a tensor was recorded without its elements, or cannot be read; the folder holds
+            something else, or cannot be written.
+        UsageError: an argument cannot be made again.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        held = {path.name for path in output.iterdir()}
+        if held and SCRIPT not in held:
+            raise RunError.saying("replay.other_folder", path=str(output), held=min(held))
+        for side in SIDES:
+            for path in (output / side).glob("*.npy"):
+                path.unlink()
+        if len(calls) < len(SIDES) and (output / SIDES[1] / ENTRY).exists():
+            (output / SIDES[1] / ENTRY).unlink()
+            (output / SIDES[1]).rmdir()
+        for call, side in zip(calls, SIDES):
+            write_side(output / side, call, **also)
+        _write(output / WORDS, json.dumps(words, ensure_ascii=False, indent=1))
+        _write(output / SCRIPT, script_of(subject))
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError.saying("replay.unwritten", path=str(output), why=why) from None
+
+
+def script_of(subject: str) -> str:
+    """Return the script with its `subject()`."""
+    template = Path(__file__).with_name("template.py").read_text(encoding="utf-8")
+    return _SUBJECT.sub(lambda _: f"{subject}\n\n", template)
+
+
+def write_side(folder: Path, call: Call, *, draw: Draw | None = None, **also: Any) -> None:
+    """Write entry.json and the tensors of a call into a folder.
+
+    Raises:
+        OSError, RunError, UsageError: as for `write_folder`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**_Written(folder, call, draw).content(), **also}
+    _write(folder / ENTRY, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomic(path, [text.encode("utf-8", errors="backslashreplace")])
+
+
+class _Written:
+    """One call, as it is written."""
+
+    def __init__(self, folder: Path, call: Call, draw: Draw | None) -> None:
+        self._folder, self._call, self._draw = folder, call, draw
+        self._files: set[str] = set()
+
+    def content(self) -> dict[str, Any]:
+        """Return what entry.json holds, and write the tensors."""
+        call = self._call
+        entry, forward, backward = call.entry, call.forward, call.backward
+        leaving = {} if backward is None else backward.records
+        args, kwargs = (forward.values.get(part) for part in ("input_args", "input_kwargs"))
+        if args is None and kwargs is None:
+            raise RunError.saying("replay.no_inputs", entry=shortened(entry.name))
+        parameters = []
+        for known in call.parameters:
+            node = self._tensor(known.record, f"parameter.{known.network_name}")
+            node |= {"cell": known.cell, "name": known.name, "at": known.network_name}
+            if known.gradient is not None and node["dtype"] in FLOATING:
+                gradient = f"gradient.{known.network_name}"
+                node["gradient"] = self._tensor(known.gradient, gradient)
+            parameters.append(node)
+        given = [self._node(forward, "input", item, str(i), leaving) for i, item in _listed(args)]
+        named = {
+            str(name): self._node(forward, "input", item, child_path("", name), leaving)
+            for name, item in (kwargs.items() if isinstance(kwargs, dict) else ())
+        }
+        outputs = forward.values.get("output")
+        returned = [
+            self._node(forward, "output", item, str(i), leaving) for i, item in _listed(outputs)
+        ]
+        return {
+            **{"entry": entry.name, "phase": entry.phase, "step": entry.step, "rank": entry.rank},
+            **{"run": str(call.run.path), "cell": entry.cell, "class": entry.class_name},
+            **{"args": given, "kwargs": named, "output": returned, "parameters": parameters},
+        }
+
+    def _node(
+        self, half: Half, io: str, content: Any, path: str, leaving: Mapping[Any, Record]
+    ) -> dict[str, Any]:
+        """Return what stands in entry.json for a structure of leaves."""
+        if content is None:
+            return {"value": None}
+        if isinstance(content, dict) and not is_leaf(content):
+            return {
+                "dict": {
+                    str(name): self._node(half, io, item, child_path(path, name), leaving)
+                    for name, item in content.items()
+                }
+            }
+        if isinstance(content, list):
+            items = [(child_path(path, i), item) for i, item in enumerate(content)]
+            return {"list": [self._node(half, io, item, at, leaving) for at, item in items]}
+        leaf = leaf_from_json(content)
+        if not leaf.is_tensor:
+            return {"value": None} if io == "output" else self._plain(leaf, path)
+        record = half.records.get((io, path))
+        if record is None:  # more values than an entry may hold
+            raise UsageError.saying("replay.argument", argument=path, kind=leaf.type)
+        if io == "output" and record.location is None and self._draw is not None:
+            return {"value": None}
+        name = f"{io}.{path}"
+        node = {**self._tensor(record, name), "at": name, "numpy": leaf.type == "numpy.ndarray"}
+        beside = leaving.get(("output" if io == "input" else "input", path))
+        if beside is not None and node["dtype"] in FLOATING and _is_gradient(beside, leaf):
+            what = "gradient" if io == "input" else "arriving"
+            node[what] = self._tensor(beside, f"gradient.{name}")
+        return node
+
+    def _plain(self, leaf: Leaf, path: str) -> dict[str, Any]:
+        """Return what stands for a value that is no tensor."""
+        value, kind = leaf.value, leaf.type
+        if kind == "NoneType":
+            return {"value": None}
+        if kind.rpartition(".")[2].lower() == "ellipsis":
+            return {"ellipsis": True}
+        if "dtype" in kind or "typing" in kind:
+            name = str(value).rpartition(".")[2]
+            found = [dtype for dtype in DTYPES if dtype.lower() == name.lower()]
+            if found:
+                return {"dtype": found[0]}
+        elif kind == "slice" and isinstance(value, list) and len(value) == 3:
+            if all(item is None or type(item) is int for item in value):
+                return {"slice": value}
+        elif kind == "str" and isinstance(value, str) and _TEXT.fullmatch(value):
+            return {"value": value}
+        elif isinstance(value, (bool, int, float)) and not leaf.opaque:
+            if isinstance(value, float) and not math.isfinite(value):
+                return {"number": str(value)}
+            return {"value": value}
+        elif isinstance(value, list) and all(type(item) in (bool, int, float) for item in value):
+            return {"list": [{"value": item} for item in value]}
+        raise UsageError.saying("replay.argument", argument=path, kind=shortened(kind))
+
+    def _tensor(self, record: Record, name: str) -> dict[str, Any]:
+        """Write a tensor; return what stands for it."""
+        leaf = record.leaf
+        if leaf.dtype not in DTYPES:
+            raise UsageError.saying("replay.argument", argument=name, kind=shortened(leaf.dtype))
+        try:
+            if record.location is None and leaf.why is None:
+                if self._draw is None:
+                    raise self._no_elements(record)
+                array = self._draw(leaf)
+            else:
+                array = record.array()
+            file = self._file(name)
+            save_npy(self._folder / file, array)
+        except ArrayFileError as error:
+            why = {"record": shortened(record.name), "why": error.said}
+            raise RunError.saying("replay.unread", **why) from None
+        return {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
+
+    def _no_elements(self, record: Record) -> RunError:
+        entry = self._call.entry
+        operator = self._call.operator
+        level = message("replay.level") if operator is not None else ""
+        place = {"phase": entry.phase, "step": entry.step}
+        return RunError.saying(
+            "replay.no_elements", record=shortened(record.name), level=level, **place
+        )
+
+    def _file(self, name: str) -> str:
+        """Return a name for a file that no other has, and that leads nowhere else."""
+        stem = _UNSAFE.sub("_", name).strip(".")[:_LONGEST_FILE] or "tensor"
+        file, number = f"{stem}.npy", 1
+        while file.lower() in self._files:
+            number += 1
+            file = f"{stem}.{number}.npy"
+        self._files.add(file.lower())
+        return file
+
+
+def _is_gradient(beside: Record, leaf: Leaf) -> bool:
+    """Return whether a record is the gradient of one value alone, and has elements."""
+    known = beside.leaf.shape == leaf.shape and beside.leaf.dtype in FLOATING
+    return known and beside.location is not None and not beside.leaf.whole
+
+
+def _listed(content: Any) -> Iterator[tuple[int, Any]]:
+    return enumerate(content if isinstance(content, list) else [] if content is None else [content])
+
+
+def drawn(seed: int) -> Draw:
+    """Return what draws the elements of tensors between the recorded minimum and maximum."""
+    random = np.random.default_rng(seed)
+
+    def draw(leaf: Leaf) -> np.ndarray:
+        least, most = (v if isinstance(v, (int, float)) else 0 for v in (leaf.min, leaf.max))
+        with suppress(ValueError, OverflowError):
+            kind = (leaf.dtype or "").lower().replace("bfloat16", "float32")
+            if kind == "bool":
+                return random.random(leaf.shape or ()) < 0.5
+            if leaf.is_integer:
+                return random.integers(int(least), int(most), leaf.shape, kind, endpoint=True)
+            return np.asarray(random.uniform(least, most, leaf.shape), kind)
+        raise ArrayFileError.saying("unread.statistics_alone")
+
+    return draw
+
+
+def subject_of_network(network: str) -> tuple[str, Path | None]:
+    """Return the Python of `subject()` for a cell, and the YAML that goes with it, if one does.
+
+    Args:
+        network: `module:factory`, or the path of a MindFormers YAML.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if network.endswith((".yaml", ".yml")):
+        path = Path(network)
+        if not path.is_file():
+            raise UsageError.saying("replay.no_yaml", path=network)
+        return _OF_YAML, path
+    module, colon, factory = network.partition(":")
+    if not (colon and factory.isidentifier() and all(p.isidentifier() for p in module.split("."))):
+        raise UsageError.saying("replay.network", network=repr(network))
+    return _OF_FACTORY.format(module=module, factory=factory), None
+
+
+def subject_of_operator(home: str, attribute: str) -> str:
+    """Return the Python of `subject()` for an operator of the installed MindSpore."""
+    module = home.removesuffix(".Tensor")
+    return _OF_OPERATOR.format(module=module, home=home, attribute=attribute)
+
+
+_OF_FACTORY = '''def subject() -> tuple[Any, Any]:
+    """Return the network whose cell is called."""
+    from {module} import {factory}
+
+    return None, {factory}()
+'''
+_OF_YAML = '''def subject() -> tuple[Any, Any]:
+    """Return the network whose cell is called."""
+    from mindformers import AutoModel
+
+    return None, AutoModel.from_config(str(HERE / "network.yaml"), download_checkpoint=False)
+'''
+_OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
+    """Return the operator."""
+    import {module}
+
+    return {home}.{attribute}, None
+'''
+
+
+def words_of(lang: str) -> dict[str, str]:
+    """Return the texts of the script in a language."""
+    texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.replay_script").TEXTS
+    return dict(texts)

@@ -1,0 +1,266 @@
+"""What a run recorded of one call: forward, backward, and the parameters at that moment."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import field, replace
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.operators import OperatorName, parse_operator
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import (
+    PARAMETERS_GRAD,
+    Entry,
+    Record,
+    cell_name,
+    direction_of,
+    network_name,
+)
+
+_MOST_NAMED = 5
+_MOST_NEAR = 10_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a run: None for any."""
+
+    phase: str | None = None
+    step: int | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Half:
+    """One direction of a call.
+
+    Attributes:
+        values: part (`input_args`, `output`, …) → nested lists and dicts of leaves.
+        records: (io, path) → the value there.
+    """
+
+    entry: Entry
+    values: dict[str, Any]
+    records: dict[tuple[str, str], Record]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as it was when the call ran.
+
+    Attributes:
+        cell, name: the cell that holds it, and what it is called there.
+        gradient: what the call's backward pass gave it, where that is known to be of this call.
+    """
+
+    cell: str
+    name: str
+    record: Record
+    gradient: Record | None
+
+    @property
+    def network_name(self) -> str:
+        """What it is called in its network."""
+        return network_name(self.cell, self.name)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator or of a cell.
+
+    Attributes:
+        operator: its name, or None for a cell.
+        backward: None where no gradient was recorded.
+        parameters: of the cell and those inside it.
+        phases: others of the same step that have an entry of this name.
+    """
+
+    run: Run
+    forward: Half
+    backward: Half | None
+    operator: OperatorName | None
+    parameters: tuple[Parameter, ...] = field(default=())
+
+    @property
+    def entry(self) -> Entry:
+        """The forward entry."""
+        return self.forward.entry
+
+    @property
+    def place(self) -> Place:
+        """Where it was recorded."""
+        return Place(self.entry.phase, self.entry.step, self.entry.rank)
+
+
+def find_call(run: Run, name: str, place: Place) -> Call:
+    """Return a call by the name of its entry, forward or backward.
+
+    Args:
+        place: where it is looked for; the first step that has its elements is taken.
+
+    Raises:
+        RunError: there is no such entry; the message names the nearest.
+        UsageError: several phases have one, and none was chosen; or it is of no call.
+    """
+    wanted = forward_name(name)
+    near: dict[str, None] = {}
+    found: Call | None = None
+    for step, rank in sorted(run.places):
+        if place.step not in (None, step) or place.rank not in (None, rank):
+            continue
+        phases = [p for p in run.phases_at(step, rank) if place.phase in (None, p)]
+        calls = [(phase, _Lines(run, phase, step, rank)) for phase in phases]
+        having = [phase for phase, lines in calls if wanted in lines.by_name]
+        if len(having) > 1:
+            listed = ", ".join(having)
+            raise UsageError.saying("replay.several_phases", entry=shortened(name), phases=listed)
+        for _, lines in calls:
+            if wanted in lines.by_name and found is None:
+                call = lines.call(wanted)
+                if _has_elements(call.forward):
+                    return call
+                found = call
+            elif len(near) < _MOST_NEAR:
+                near.update(dict.fromkeys(lines.by_name))
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(wanted, near, n=3, cutoff=0.3)
+    hint = message("error.nearest_records", names=", ".join(close)) if close else ""
+    raise RunError.saying("replay.no_entry", path=run.path, name=shortened(name), hint=hint)
+
+
+def operator_calls(run: Run, place: Place) -> Iterator[Call]:
+    """Yield every call of an operator that was recorded, in the order of places and time."""
+    for step, rank in sorted(run.places):
+        if place.step not in (None, step) or place.rank not in (None, rank):
+            continue
+        for phase in run.phases_at(step, rank):
+            if place.phase not in (None, phase):
+                continue
+            lines = _Lines(run, phase, step, rank)
+            for name in lines.by_name:
+                operator = parse_operator(name)
+                if operator is not None and operator.direction == "forward":
+                    yield lines.call(name)
+
+
+def forward_name(entry: str) -> str:
+    """Return the forward entry of a call.
+
+    Raises:
+        UsageError: it is the entry of no call.
+    """
+    operator = parse_operator(entry)
+    if operator is not None:
+        return replace(operator, direction="forward").entry
+    if direction_of(entry) == "forward":
+        return entry
+    head, backward, call = entry.rpartition(".backward.")
+    if direction_of(entry) != "backward" or not backward:
+        raise UsageError.saying("replay.no_call", entry=shortened(entry))
+    return f"{head}.forward.{call}"
+
+
+def backward_name(forward: str) -> str:
+    """Return the backward entry of a call, by its forward one."""
+    operator = parse_operator(forward)
+    if operator is not None:
+        return replace(operator, direction="backward").entry
+    head, _, call = forward.rpartition(".forward.")
+    return f"{head}.backward.{call}"
+
+
+def _has_elements(half: Half) -> bool:
+    return any(record.location is not None for record in half.records.values())
+
+
+class _Lines:
+    """The entries of one place, by name, with their values as they were nested."""
+
+    def __init__(self, run: Run, phase: str, step: int, rank: int) -> None:
+        self._run, self._at = run, (phase, step, rank)
+        self.by_name: dict[str, JournalLine] = {}
+        for line in run.lines(phase, step, rank):
+            self.by_name.setdefault(line.entry, line)
+
+    def _half(self, name: str) -> Half | None:
+        line = self.by_name.get(name)
+        entries = None if line is None else self._run.entries_of([line], *self._at)
+        if line is None or not entries:
+            return None
+        entry = entries[0]
+        return Half(entry, line.values, {(r.io, r.path): r for r in entry.records})
+
+    def call(self, name: str) -> Call:
+        forward = self._half(name)
+        if forward is None:
+            raise RunError.saying("replay.unread_entry", path=self._run.path, entry=shortened(name))
+        backward = self._half(backward_name(name))
+        operator = parse_operator(name)
+        parameters = () if operator else tuple(self._parameters(forward.entry, backward))
+        return Call(self._run, forward, backward, operator, parameters)
+
+    def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
+        """Yield the parameters of a cell and of those inside it, as they were when it ran."""
+        latest: dict[tuple[str, str], Record] = {}
+        whole = entry.cell == "root"
+        for line in sorted(self.by_name.values(), key=lambda line: line.seq):
+            if "parameters" not in line.values or line.seq > (entry.end or entry.seq):
+                continue
+            half = self._half(line.entry)
+            cell = "" if half is None else half.entry.cell
+            if half is None or not (
+                whole or cell == entry.cell or cell.startswith(entry.cell + ".")
+            ):
+                continue
+            for (io, path), record in half.records.items():
+                if io == "parameters":
+                    latest[cell, _unescaped(path)] = record
+        for (cell, name), record in latest.items():
+            yield Parameter(cell, name, record, self._gradient(cell, name, entry, backward))
+
+    def _gradient(self, cell: str, name: str, entry: Entry, backward: Half | None) -> Record | None:
+        """Return the gradient that a parameter got from one call alone, where that is certain.
+
+        There are as many gradients of it as backward calls of its cell, and one of each while this
+        call went backward.
+        """
+        if backward is None:
+            return None
+        own, grads = [], []
+        for other in self.by_name.values():
+            if cell_name(other.entry) != cell:
+                continue
+            if direction_of(other.entry) == PARAMETERS_GRAD:
+                grads.append(other)
+            elif direction_of(other.entry) == "backward":
+                own.append(other)
+        after = [
+            line.seq
+            for line in self.by_name.values()
+            if line.entry.rpartition(".")[0] == backward.entry.name.rpartition(".")[0]
+            and line.seq > backward.entry.seq
+        ]
+        span = range(backward.entry.seq, min(after, default=1 << 62))
+        within = [line for line in grads if line.seq in span]
+        calls = [line for line in own if line.seq in span]
+        if len(grads) != len(own) or len(within) != 1 or len(calls) != 1:
+            return None
+        half = self._half(within[0].entry)
+        found = [] if half is None else [*half.records.items()]
+        of_it = [r for (_, path), r in found if _unescaped(path.partition(".")[0]) == name]
+        one = of_it[0] if len(of_it) == 1 else None
+        return None if one is None or one.location is None or one.leaf.at_optimizer else one
+
+
+def _unescaped(path: str) -> str:
+    """Return a name of which a path is made; dots in it were escaped."""
+    from urllib.parse import unquote
+
+    return unquote(path)

@@ -1,0 +1,554 @@
+"""Compute one recorded entry of a training again, and say how far the record is from it.
+
+    python replay.py [--device CPU|GPU|Ascend] [--json FILE]
+
+Needs MindSpore and numpy; for a cell also what builds its network, see subject(). Beside it lie
+words.json, with the texts, and a/ (and b/, of a second run), each with entry.json and the recorded
+tensors. Bfloat16 is stored as float32, which is exact; entry.json has the dtype.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+WORDS: dict[str, str] = {}
+if __name__ == "__main__":
+    WORDS.update(json.loads((HERE / "words.json").read_text(encoding="utf-8")))
+try:
+    import mindspore
+    from mindspore import Tensor, ops
+except ImportError as error:
+    sys.exit(WORDS.get("no_mindspore", "{error}").format(error=error))
+
+BITS = {"BFloat16": 7, "Float16": 10, "Float32": 23, "Float64": 52}  # of the mantissa
+SMALLEST = {"BFloat16": -126, "Float16": -14, "Float32": -126, "Float64": -1022}  # exponents
+LARGEST = {"BFloat16": 3.39e38, "Float16": 65504.0, "Float32": 3.403e38, "Float64": 1.797e308}
+DISTURBED = 3  # runs in float64 in which every value that goes in is off by one rounding
+Node = dict[str, Any]
+
+
+# subject: begin
+def subject() -> tuple[Any, Any]:
+    """Return what is called, and None; or None, and the network whose cell is called."""
+    raise NotImplementedError
+
+
+# subject: end
+
+
+class Refused(Exception):
+    """The entry cannot be computed; says why."""
+
+    def __init__(self, code: str, **params: Any) -> None:
+        super().__init__(say(code, **params))
+
+
+def say(code: str, **params: Any) -> str:
+    """Return a text of words.json; names of a dump cannot move the cursor in it."""
+    text = WORDS[code].format(**params)
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def nodes(found: Any) -> Iterator[Node]:
+    """Yield every value below a part of entry.json, structures before what is in them."""
+    if isinstance(found, dict):
+        yield found
+    inside = found.get("list", found.get("dict", ())) if isinstance(found, dict) else found
+    for node in inside.values() if isinstance(inside, dict) else inside:
+        yield from nodes(node)
+
+
+def tensors(found: Any) -> list[Node]:
+    """Return the floating tensors below a part of entry.json."""
+    return [node for node in nodes(found) if "file" in node and node["dtype"] in BITS]
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the dtype of a tensor as entry.json calls it."""
+    return str(tensor.dtype)
+
+
+def at_least(dtype: str, least: str | None) -> str:
+    """Return a dtype, or `least` where that is a floating one with more bits."""
+    return least if least and dtype in BITS and BITS[dtype] < BITS[least] else dtype
+
+
+def tensor_of(array: np.ndarray, dtype: str) -> Any:
+    """Return a tensor of a dtype; bfloat16 comes as float32 or float64."""
+    if dtype == "BFloat16":
+        return Tensor(array.astype(np.float32)).astype(mindspore.bfloat16)
+    return Tensor(np.ascontiguousarray(array).reshape(array.shape).astype(dtype.lower()))
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """Return the elements of a tensor."""
+    bfloat16 = tensor.dtype == mindspore.bfloat16
+    return (tensor.astype(mindspore.float32) if bfloat16 else tensor).asnumpy()
+
+
+class Side:
+    """What was recorded in one run, and how it is computed again.
+
+    Args:
+        folder: holds entry.json and the tensors.
+        operator: what is called; None: a cell of the network.
+
+    Raises:
+        Refused: the network is not the one of which the entry was recorded.
+    """
+
+    def __init__(self, folder: Path, operator: Any, network: Any) -> None:
+        self.folder, self.network = folder, network
+        self.entry = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
+        self.sequence: type = tuple  # a record does not tell lists from tuples
+        self.called = self.cell() if operator is None else operator
+        self.constants = [
+            (cell, name, value)
+            for _, cell in (network.cells_and_names() if operator is None else ())
+            for name, value in vars(cell).items()
+            if type(value) is Tensor and dtype_of(value) in BITS
+        ]
+        entry = self.entry
+        given = [*entry["args"], *entry["kwargs"].values()]
+        self.inputs = [node for node in tensors(given) if not node["numpy"]]
+        self.parameters: list[Node] = entry["parameters"]
+        found = [*self.inputs, *tensors(entry["parameters"]), *tensors(entry["output"])]
+        dtypes = [node["dtype"] for node in found]
+        self.lowest = entry["compute_dtype"] or min(dtypes, key=BITS.__getitem__, default="Float32")
+
+    def cell(self) -> Any:
+        """Return the cell that was recorded, in the network that was built."""
+        network, wanted = self.network, self.entry["cell"]
+        if not isinstance(network, mindspore.nn.Cell):
+            raise Refused("no_network", kind=type(network).__name__)
+        cells = {name or "root": cell for name, cell in network.cells_and_names()}
+        if wanted not in cells:
+            raise Refused("no_cell", cell=wanted, network=type(network).__name__)
+        recorded, built = self.entry["class"], type(cells[wanted]).__name__
+        if recorded != built:
+            raise Refused("other_class", cell=wanted, recorded=recorded, built=built)
+        for node in self.entry["parameters"]:
+            held = cells.get(node["cell"])
+            own = {} if held is None else dict(held.parameters_and_names(expand=False))
+            if node["name"] not in own:
+                raise Refused("no_parameter", parameter=node["at"])
+            shapes = {"recorded": tuple(node["shape"]), "built": tuple(own[node["name"]].shape)}
+            if shapes["recorded"] != shapes["built"]:
+                raise Refused("other_shape", parameter=node["at"], **shapes)
+            node["parameter"] = own[node["name"]]
+        known = {id(node["parameter"]) for node in self.entry["parameters"]}
+        left = [p.name for p in cells[wanted].get_parameters() if id(p) not in known]
+        if left:
+            raise Refused("not_recorded", parameter=left[0], count=len(left))
+        return cells[wanted]
+
+    def array(self, node: Node) -> np.ndarray:
+        """Return the elements of a recorded tensor."""
+        return np.load(self.folder / node["file"], allow_pickle=False)
+
+    def value(self, node: Node, given: dict[int, Any], least: str | None) -> Any:
+        """Return what an argument is, its floating tensors taken from `given`."""
+        if id(node) in given:
+            return given[id(node)]
+        if "file" in node:
+            array = self.array(node)
+            return array if node["numpy"] else tensor_of(array, node["dtype"])
+        if "list" in node:
+            return self.sequence(self.value(item, given, least) for item in node["list"])
+        if "dict" in node:
+            return {name: self.value(item, given, least) for name, item in node["dict"].items()}
+        if "dtype" in node:
+            return getattr(mindspore, at_least(node["dtype"], least).lower())
+        if "slice" in node:
+            return slice(*node["slice"])
+        if "number" in node:  # which JSON has not
+            return float(node["number"])
+        return ... if "ellipsis" in node else node["value"]
+
+    def compute(self, least: str | None = None, seed: int | None = None) -> dict[str, Any]:
+        """Compute the entry, forward and backward.
+
+        Args:
+            least: the dtype that no floating value is below; None: the recorded dtypes.
+            seed: disturbs every floating value that goes in by one rounding; None: none is.
+
+        Returns:
+            Name → the tensor that came out.
+        """
+        random = np.random.default_rng(seed)
+        rounding = 2.0 ** -(BITS[self.lowest] + 1)
+
+        def made(node: Node) -> Any:
+            array = self.array(node)
+            if seed is not None and node["dtype"] in BITS:
+                array = array.astype(np.float64)
+                array = array * (1 + rounding * random.choice([-1.0, 1.0], array.shape))
+            return tensor_of(array, at_least(node["dtype"], least))
+
+        for node in self.parameters:
+            value = made(node)
+            node["parameter"].set_dtype(value.dtype)
+            node["parameter"].set_data(value)
+        for cell, name, constant in self.constants:
+            setattr(cell, name, tensor_of(array_of(constant), at_least(dtype_of(constant), least)))
+        outputs = tensors(self.entry["output"])
+        arriving = [(n["at"], made(n["arriving"])) for n in outputs if "arriving" in n]
+        weights = [node for node in self.parameters if "gradient" in node]
+        found: dict[str, Any] = {}
+
+        def forward(*given: Any) -> Any:
+            known = {id(node): value for node, value in zip(self.inputs, given)}
+            args = [self.value(node, known, least) for node in self.entry["args"]]
+            kwargs = {k: self.value(v, known, least) for k, v in self.entry["kwargs"].items()}
+            returned = self.called(*args, **kwargs)
+            several = isinstance(returned, tuple) and len(self.entry["output"]) == len(returned)
+            pairs = zip(self.entry["output"], returned if several else (returned,))
+            found.update(item for node, value in pairs for item in returned_tensors(node, value))
+            # So the gradient at each output is the recorded one, exactly.
+            products = [(found[at] * gradient).sum() for at, gradient in arriving if at in found]
+            return sum(products[1:], products[0]) if products else Tensor(0.0)
+
+        inputs = [made(node) for node in self.inputs]
+        with casts_go_no_lower_than(least):
+            if not arriving or not (inputs or weights):
+                self.tried(forward, inputs)
+                return found
+            positions = tuple(range(len(inputs))) or None
+            parameters = [node["parameter"] for node in weights] or None
+            gradients_of = mindspore.value_and_grad(forward, positions, parameters)
+            gradients = self.tried(gradients_of, inputs)[1]
+        of_inputs, of_weights = gradients if positions and parameters else (gradients, gradients)
+        if positions:
+            found.update(zip([f"gradient:{n['at']}" for n in self.inputs], listed(of_inputs)))
+        if parameters:
+            found.update(zip([f"gradient:{n['at']}" for n in weights], listed(of_weights)))
+        return found
+
+    def tried(self, compute: Callable[..., Any], inputs: list[Any]) -> Any:
+        """Compute it with tuples, or with lists, where it does not take those."""
+        try:
+            return compute(*inputs)
+        except (TypeError, ValueError):
+            given = nodes([*self.entry["args"], *self.entry["kwargs"].values()])
+            if self.sequence is list or not any("list" in node for node in given):
+                raise
+            self.sequence = list
+            return compute(*inputs)
+
+    def recorded(self) -> dict[str, Node]:
+        """Return name → what was recorded of each value that comes out."""
+        found = {node["at"]: node for node in nodes(self.entry["output"]) if "file" in node}
+        for node in (*self.inputs, *self.parameters):
+            if "gradient" in node:
+                found[f"gradient:{node['at']}"] = node["gradient"]
+        return found
+
+
+def listed(found: Any) -> Any:
+    """Return gradients as a sequence."""
+    return found if isinstance(found, (tuple, list)) else (found,)
+
+
+def returned_tensors(node: Node, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and tensor of what was returned, as it was recorded."""
+    if "file" in node:
+        yield node["at"], value if isinstance(value, Tensor) else Tensor(value)
+    elif "list" in node:
+        for item, inside in zip(node["list"], value):
+            yield from returned_tensors(item, inside)
+    elif "dict" in node:
+        for name, item in node["dict"].items():
+            inside = value[name] if isinstance(value, dict) else getattr(value, name)
+            yield from returned_tensors(item, inside)
+
+
+@contextmanager
+def casts_go_no_lower_than(least: str | None) -> Iterator[None]:
+    """Let casts to a floating dtype below `least` go to that, and checks take float64."""
+    if least is None:
+        yield
+        return
+    wanted = getattr(mindspore, least.lower())
+    known = {name.lower(): name for name in BITS}
+
+    def raised(value: Any) -> Any:
+        if not isinstance(value, (str, mindspore.Type)):
+            return value
+        name = known.get(str(value).rpartition(".")[2].lower(), "")
+        return wanted if name and at_least(name, least) != name else value
+
+    def cast(original: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: original(
+            *map(raised, args), **{name: raised(value) for name, value in kwargs.items()}
+        )
+
+    def named(dtype: Any) -> Callable[..., Any]:
+        return lambda tensor: tensor.astype(raised(dtype))
+
+    def check(name: Any, dtype: Any, *args: Any) -> Any:
+        return of_types(name, mindspore.float32 if dtype == mindspore.float64 else dtype, *args)
+
+    checks = mindspore._checkparam  # MindFormers asks it whether an input may be float64
+    of_types = checks.check_type_name
+    replaced = [(ops.Cast, "__call__", cast(ops.Cast.__call__)), (checks, "check_type_name", check)]
+    replaced += [(owner, "cast", cast(owner.cast)) for owner in (ops, ops.functional)]
+    replaced += [(Tensor, name, cast(getattr(Tensor, name))) for name in ("astype", "to", "type")]
+    for name, dtype in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
+        replaced.append((Tensor, name, named(getattr(mindspore, dtype))))
+    with ExitStack() as stack:
+        for owner, name, new in replaced:
+            stack.enter_context(mock.patch.object(owner, name, new))
+        yield
+
+
+def spacing(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return one unit in the last place of a dtype at each element, at least at their mean size."""
+    finite = np.abs(array[np.isfinite(array)])
+    mean = math.sqrt(np.mean(finite**2)) if finite.size else 0.0
+    sizes = np.maximum(np.where(np.isfinite(array), np.abs(array), 0.0), mean)
+    exponents = np.frexp(sizes)[1] - 1
+    return np.ldexp(1.0, np.maximum(exponents, SMALLEST[dtype]) - BITS[dtype])
+
+
+def differences(recorded: np.ndarray, computed: np.ndarray, dtype: str) -> np.ndarray:
+    """Return how far the elements of two arrays are apart; inf where one alone is not finite."""
+    with np.errstate(all="ignore"):
+        same = (recorded == computed) | (np.isnan(recorded) & np.isnan(computed))
+        if dtype in LARGEST:  # it has no number for them
+            same |= np.isinf(recorded) & (np.abs(computed) > LARGEST[dtype])
+        apart = np.where(same, 0.0, np.abs(recorded - computed))
+    return np.where(np.isnan(apart), np.inf, apart)
+
+
+def distance(recorded: np.ndarray, computed: np.ndarray, dtype: str) -> dict[str, float]:
+    """Return how far a recorded tensor is from a computed one: ulp, max_abs, relative.
+
+    ulp: of the recorded dtype, of the larger of the element and the root of the mean square of
+    all; relative: the norm of the difference by the norm of what was computed.
+    """
+    if not recorded.size:
+        return {"ulp": 0.0, "max_abs": 0.0, "relative": 0.0}
+    apart = differences(recorded, computed, dtype)
+    units = apart / spacing(computed, dtype) if dtype in BITS else apart
+    norm, size = np.linalg.norm(apart), np.linalg.norm(computed[np.isfinite(computed)])
+    relative = norm / size if size else (math.inf if norm else 0.0)
+    return {"ulp": float(units.max()), "max_abs": float(apart.max()), "relative": float(relative)}
+
+
+def allowance(exact: np.ndarray, disturbed: list[np.ndarray], dtype: str, length: int) -> Any:
+    """Return how far from the exact value rounding may lead, for each element.
+
+    What one rounding of all that goes in does, and one of what comes out, times 4; times the root
+    of the length of sums, which a kernel may add up in any order. Below float32, sums of more than
+    16 elements are added up in more bits than they are stored in.
+
+    Args:
+        disturbed: the same with inputs that are off by one rounding.
+        length: of the longest sum there may be.
+    """
+    with np.errstate(all="ignore"):
+        moved = np.max([np.abs(other - exact) for other in disturbed], axis=0)
+    moved = np.where(np.isfinite(moved), moved, 0.0)
+    if moved.ndim:  # two roundings may cancel: none moves less than its row does on average
+        moved = np.maximum(moved, np.sqrt(np.mean(moved**2, axis=-1, keepdims=True)))
+    times = 4 * math.sqrt(length if BITS[dtype] > 10 else min(length, 16))
+    sizes = np.where(np.isfinite(exact), np.abs(exact), 0.0)
+    smallest = 2.0 ** (SMALLEST[dtype] - BITS[dtype])
+    return times * (moved + sizes * 2.0 ** -(BITS[dtype] + 1) + smallest)
+
+
+def replay(side: Side) -> dict[str, Any]:
+    """Compute a side again, and judge what was recorded.
+
+    Returns:
+        verdict: ordinary (rounding explains what is apart), wrong or undecided; reference: the
+        dtype it was compared in; values: of each, its distances and verdict; notes.
+    """
+    runs = {"again": side.compute(), "repeated": side.compute()}
+    notes, reference = [], ""
+    for dtype in ("Float32", "Float64"):
+        if BITS[side.lowest] < BITS[dtype]:
+            try:
+                runs[dtype] = side.compute(dtype)
+                reference = dtype
+            except Exception as error:  # no kernel of this dtype, or a check that refuses it
+                why = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+                notes.append(say("no_kernel", dtype=dtype, error=why[:300]))
+    if reference:
+        runs |= {f"disturbed{n}": side.compute(reference, seed=n) for n in range(DISTURBED)}
+    arrays = {run: elements(found) for run, found in runs.items()}
+    values = {}
+    for name, node in side.recorded().items():
+        if name not in runs["again"]:
+            notes.append(say("not_returned", value=name))
+            continue
+        if tuple(node["shape"]) != runs["again"][name].shape:
+            shapes = {"recorded": node["shape"], "built": list(runs["again"][name].shape)}
+            raise Refused("other_output", value=name, **shapes)
+        came = dtype_of(runs[reference][name]) if reference else ""
+        of_it = {run: found[name] for run, found in arrays.items() if name in found}
+        values[name], said = judge(side, node, of_it, reference)
+        if node["dtype"] in BITS and came in BITS and BITS[came] <= BITS[side.lowest]:
+            values[name]["verdict"] = "undecided"
+            said.append("cast_inside")
+        known = {"value": name, "dtype": came, "share": f"{values[name].get('here', 0):.2g}"}
+        notes += [say(code, **known) for code in said]
+    verdicts = {value["verdict"] for value in values.values()} or {"undecided"}
+    verdict = next(one for one in ("wrong", "undecided", "ordinary") if one in verdicts)
+    return {"verdict": verdict, "reference": reference, "values": values, "notes": notes}
+
+
+def judge(
+    side: Side, node: Node, runs: dict[str, np.ndarray], reference: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the distances and the verdict of one recorded tensor, and codes of what to say."""
+    recorded, dtype, again = side.array(node), node["dtype"], runs["again"]
+    recorded = recorded.astype(np.result_type(recorded, np.float64))
+    value: dict[str, Any] = {"dtype": dtype, "shape": node["shape"], "verdict": "undecided"}
+    for run in ("again", "Float32", "Float64"):
+        if run in runs:
+            value[run] = distance(recorded, runs[run], dtype)
+    value["repeats"] = bool(np.array_equal(again, runs["repeated"], equal_nan=True))
+    if dtype not in BITS or not recorded.size:
+        value["verdict"] = "undecided" if value["again"]["max_abs"] else "ordinary"
+    if dtype not in BITS or not recorded.size or reference not in runs:
+        return value, []
+    exact = runs[reference]
+    shapes = [other["shape"] for other in (*side.inputs, *side.parameters)]
+    length = max([1, *(n for shape in shapes for n in shape)])
+    length = max([length, *(math.prod(shape) // recorded.size for shape in shapes)])
+    disturbed = [runs[f"disturbed{n}"] for n in range(DISTURBED)]
+    lowest = min(dtype, side.lowest, key=BITS.__getitem__)
+    allowed = allowance(exact, disturbed, lowest, length)
+
+    def share(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.max(differences(a, b, dtype) / allowed))
+
+    value["share"], value["here"] = share(recorded, exact), share(again, exact)
+    if share(runs["repeated"], again) > 1:
+        return value, ["random"]
+    if value["share"] <= 1:
+        value["verdict"] = "ordinary"
+    elif value["share"] > 8 or value["here"] < value["share"] / 4:
+        value["verdict"] = "wrong"
+    return value, ["wrong_here"] if value["here"] > 1 else []
+
+
+def elements(found: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return tensors as arrays of float64, or of what holds all of their elements."""
+    arrays = {name: array_of(tensor) for name, tensor in found.items()}
+    return {name: a.astype(np.result_type(a, np.float64)) for name, a in arrays.items()}
+
+
+def headline(letter: str, found: dict[str, Any]) -> str:
+    """Return what is concluded of one side."""
+    verdict, reference = found["verdict"], found["reference"]
+    values = {
+        n: v for n, v in found["values"].items() if v["verdict"] == verdict and reference in v
+    }
+    if verdict == "undecided" or not values:
+        return say("undecided", side=letter)
+    worst = max(values, key=lambda name: values[name].get("share", 0.0))
+    apart = values[worst][reference]
+    known = {"side": letter, "dtype": reference.lower(), "value": worst}
+    if verdict == "ordinary":
+        ulp = max(value[reference]["ulp"] for value in values.values())
+        return say("agrees", ulp=f"{ulp:.2g}", **known)
+    if math.isinf(apart["max_abs"]):
+        return say("not_finite", **known)
+    share = apart["relative"]
+    return say("off", by=f"{share:.1%}" if share >= 1e-3 else f"{share:.1e}", **known)
+
+
+def show(letter: str, side: Side, found: dict[str, Any]) -> None:
+    """Print the distances of one side."""
+    place = {name: side.entry[name] for name in ("entry", "phase", "step", "rank", "run")}
+    print(say("title", side=letter, **place))
+    print(f"{'':30}{'ulp':>12}{'max abs':>12}{'relative':>12}")
+    for name, value in found["values"].items():
+        known = {"value": name, "dtype": value["dtype"], "shape": value["shape"]}
+        code = value["verdict"]
+        if value["dtype"] not in BITS:
+            code = "equal" if value["verdict"] == "ordinary" else "other"
+        share = f"{value.get('share', 0.0):.2g}"
+        print(f"  {say('value', **known)}: {say(f'is_{code}', share=share)}")
+        for run in ("again", "Float32", "Float64"):
+            if run in value:
+                label = say("again") if run == "again" else say("in", dtype=run)
+                apart = (f"{value[run][k]:>12.3g}" for k in ("ulp", "max_abs", "relative"))
+                print(f"    {label:26}{''.join(apart)}")
+        if not value["repeats"]:
+            print(f"    {say('differs_between_runs')}")
+    for note in dict.fromkeys(found["notes"]):
+        print(f"  {note}")
+
+
+def same_inputs(a: Side, b: Side) -> bool:
+    """Return whether what goes in is the same in both runs, bit for bit."""
+    files = []
+    for side in (a, b):
+        given = [*side.entry["args"], *side.entry["kwargs"].values(), *side.parameters]
+        files.append([(side, node) for node in nodes(given) if "file" in node])
+    return len(files[0]) == len(files[1]) and all(
+        (x["dtype"], x["shape"]) == (y["dtype"], y["shape"])
+        and a.array(x).tobytes() == b.array(y).tobytes()
+        for (_, x), (_, y) in zip(*files)
+    )
+
+
+def conclusion(sides: dict[str, Side], found: dict[str, Any]) -> list[str]:
+    """Return what is concluded: a line for each side, and of two which is wrong."""
+    lines = [headline(letter, one) for letter, one in found.items()]
+    if len(sides) == 2:
+        wrong = [letter for letter, one in found.items() if one["verdict"] == "wrong"]
+        lines.append(say("inputs_agree" if same_inputs(*sides.values()) else "inputs_differ"))
+        if len(wrong) == 2:
+            lines.append(say("both_wrong"))
+        elif wrong and "ordinary" in (one["verdict"] for one in found.values()):
+            lines.append(say("one_is_wrong", side=wrong[0]))
+    return lines
+
+
+def main() -> None:
+    """Replay all that was recorded beside this file."""
+    parser = argparse.ArgumentParser(description=say("describes"))
+    parser.add_argument("--device", help=say("help_device"))
+    parser.add_argument("--json", metavar="FILE", help=say("help_json"))
+    arguments = parser.parse_args()
+    if arguments.device:
+        mindspore.set_device(arguments.device)
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    sys.path.insert(0, os.getcwd())  # where the network's module may be
+    result: dict[str, Any] = {}
+    try:
+        operator, network = subject()
+        folders = [HERE / name for name in ("a", "b") if (HERE / name / "entry.json").exists()]
+        sides = {folder.name.upper(): Side(folder, operator, network) for folder in folders}
+        found = {letter: replay(side) for letter, side in sides.items()}
+        result = {"sides": found, "answer": conclusion(sides, found)}
+        for letter, side in sides.items():
+            show(letter, side, found[letter])
+        device = mindspore.get_context("device_target")
+        print(say("device", version=mindspore.__version__, device=device))
+        print("\n".join(result["answer"]))
+    except Refused as refused:
+        result = {"refused": str(refused)}
+        sys.exit(str(refused))
+    finally:
+        if arguments.json:
+            text = json.dumps(result, ensure_ascii=False, indent=1)
+            Path(arguments.json).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""`replay` 所说的话（中文）。"""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+TEXTS: dict[str, Text] = {
+    "several_phases": "{entry} 在多个阶段中都有采集：{phases}。请用 --phase 指定其中一个。",
+    "no_entry": (
+        "{path}：没有条目 {name}{hint}；应为算子或 Cell 的条目，可用 `mindrlhf-msprobe show {path} "
+        "PHASE` 列出。"
+    ),
+    "no_call": "{entry} 不是一次调用的条目；应为算子或 Cell 的前向或反向条目。",
+    "unread_entry": "{path}：条目 {entry} 无法读取",
+    "no_inputs": "{entry}：没有采集其输入；请以 directions: [forward, backward] 采集",
+    "no_elements": (
+        "{record} 只采集了统计量，replay 需要其元素。请重新采集 {phase} 的 step {step}："
+        "msprobe_config: {{task: tensor, {level}step_start: {step}, step_end: {step}}}"
+    ),
+    "level": "level: mix, ",
+    "unread": "{record} 无法读取：{why}",
+    "argument": (
+        "输入 {argument} 的类型是 {kind}，采集结果中没有其内容；应为张量、数值、None、切片、dtype、"
+        "文字，或由它们组成的结构"
+    ),
+    "other_folder": "{path} 中有其他文件，例如 {held}；应为新目录，或 replay 写过的目录。",
+    "unwritten": "{path} 无法写入：{why}",
+    "no_yaml": "--network {path}：没有这个文件；应为 MindFormers 模型的 YAML",
+    "network": (
+        "--network 为 {network}；应为返回网络的 MODULE:FUNCTION（从当前目录或 Python 路径导入），"
+        "或 MindFormers 模型的 YAML"
+    ),
+    "needs_network": (
+        "{entry} 是 Cell 的条目，replay 需要其网络：请用 --network 给出返回网络的 MODULE:FUNCTION，"
+        "或 MindFormers 模型的 YAML。"
+    ),
+    "unknown_operator": (
+        "{operator} 不是已安装的 MindSpore（{version}）的算子；应为可采集的算子。采集结果中的名称"
+        "不会被导入。"
+    ),
+    "side_effects": "{operator} 会写文件、打印、通信或运行自带的代码，因此不重新计算。",
+    "primitive": "{operator}：采集结果中没有该原语的属性，无法重新构造。请重算包含它的 Cell。",
+    "needs_mindspore": (
+        "replay 需要 MindSpore 来计算，此处无法导入：{error}。请在装有 MindSpore 的机器上运行。"
+    ),
+    "dtype": "--compute-dtype 为 {dtype}；应为 {expected} 之一",
+    "runs_and_entry": "收到 {given}；应为 RUN、RUN ENTRY 或 RUN_A RUN_B ENTRY",
+    "failed": "{script} 运行失败：{why}。单独运行该脚本可看到全部输出。",
+    "refused": "原因：{why}",
+    "written": "目录：{folder}   再次运行：{command}",
+    "no_operators": (
+        "{path} 中没有算子的条目；请以 msprobe_config: {{level: mix}} 采集，或给出 Cell 的 ENTRY。"
+    ),
+    "table_title": "{path} 的 {calls} 个算子，最可疑的在前",
+    "table_head": "舍入倍数",
+    "table_wrong": "错误",
+    "table_ordinary": "正常",
+    "table_undecided": "无法判定",
+    "table_random_inputs": "随机输入",
+    "table_summary": (
+        "错误 {wrong} 个，正常 {ordinary} 个，无法判定 {undecided} 个；其中 {drawn} 个没有采集"
+        "元素，以采集范围内的随机输入计算：它们判定的是算子在此处的计算，而不是采集结果。"
+    ),
+    "table_files": "表格：{files}",
+    "command": "在两侧重新计算：{command}",
+}
