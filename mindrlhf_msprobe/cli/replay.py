@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.exit_codes import SAME, answer, of_replay
 from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.replay.replaying import Asked
@@ -34,9 +35,13 @@ def _replay(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     if asked.entry is None:
         from mindrlhf_msprobe.replay.table import replay_operators
+        from mindrlhf_msprobe.report.console.progress import progress_bar
+        from mindrlhf_msprobe.report.console.replay import render
 
-        table = replay_operators(asked, seed=arguments.seed)
-        return answer(table.to_json() if arguments.json else table.text, of_replay(table.verdicts))
+        with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
+            table = replay_operators(asked, seed=arguments.seed, progress=advance)
+        code = of_replay(table.verdicts)
+        return answer(table.to_json() if arguments.json else render(table), code)
     found = replay_entry(asked, run=not arguments.no_run)
     code = SAME if arguments.no_run else of_replay(found.verdicts)
     return answer(found.to_json() if arguments.json else found.text, code)

@@ -17,10 +17,10 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import language
-from mindrlhf_msprobe.common.text.printable import printable_lines, shortened
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.script import folder
-from mindrlhf_msprobe.replay.script.operators import operator_of
+from mindrlhf_msprobe.replay.script.operators import home_of, operator_of
 from mindrlhf_msprobe.replay.script.recorded import Call, Place, find_call
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -102,7 +102,7 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     subject, yaml = _subject(calls[0], asked)
     output = Path(asked.output)
     words = folder.words_of(language())
-    dtype = _dtype(asked.compute_dtype)
+    dtype = floating_dtype(asked.compute_dtype)
     folder.write_folder(output, calls, subject, words, compute_dtype=dtype)
     if yaml is not None:
         shutil.copyfile(yaml, output / folder.NETWORK)
@@ -116,14 +116,14 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
 def _subject(call: Call, asked: Asked) -> tuple[str, Path | None]:
     """Return the Python that names what is called, and the YAML that goes with it."""
     if call.operator is not None:
-        home, attribute, _ = operator_of(call.operator)
-        return folder.subject_of_operator(home, attribute), None
+        operator = operator_of(call.operator)
+        return folder.subject_of_operator(home_of(operator), operator.attribute), None
     if asked.network is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
     return folder.subject_of_network(asked.network)
 
 
-def _dtype(name: str | None) -> str | None:
+def floating_dtype(name: str | None) -> str | None:
     """Return a floating dtype as records call it.
 
     Raises:
@@ -157,5 +157,4 @@ def _run(output: Path, command: Sequence[str], written: str) -> Replayed:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
         why = shortened(lines[-1], _MOST_SAID)
         raise RunError.saying("replay.failed", script=command[1], why=why)
-    text = printable_lines("\n".join([done.stdout.rstrip("\n"), written]))
-    return Replayed(output, text, found["sides"], tuple(found["answer"]))
+    return Replayed(output, f"{found['text']}\n{written}", found["sides"], tuple(found["answer"]))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.script.recorded import Call, Half
@@ -39,6 +38,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST_FILE = 80  # characters of a file's name
 #: Texts that an operator may be given: a mode, an equation; never a path.
 _TEXT = re.compile(r"[\w ,.>()*+-]{0,100}")
+
+_MOST_DRAWN = 1 << 27  # elements of a tensor
 
 #: Makes the elements of a tensor of which there are statistics alone; None: it is an error.
 Draw = Callable[[Leaf], np.ndarray]
@@ -160,12 +161,10 @@ class _Written:
         record = half.records.get((io, path))
         if record is None:  # more values than an entry may hold
             raise UsageError.saying("replay.argument", argument=path, kind=leaf.type)
-        if io == "output" and record.location is None and self._draw is not None:
-            return {"value": None}
         name = f"{io}.{path}"
         node = {**self._tensor(record, name), "at": name, "numpy": leaf.type == "numpy.ndarray"}
         beside = leaving.get(("output" if io == "input" else "input", path))
-        if beside is not None and node["dtype"] in FLOATING and _is_gradient(beside, leaf):
+        if beside is not None and node["dtype"] in FLOATING and self._is_gradient(beside, leaf):
             what = "gradient" if io == "input" else "arriving"
             node[what] = self._tensor(beside, f"gradient.{name}")
         return node
@@ -214,14 +213,18 @@ class _Written:
             raise RunError.saying("replay.unread", **why) from None
         return {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
 
+    def _is_gradient(self, beside: Record, leaf: Leaf) -> bool:
+        """Return whether a record is the gradient of one value alone, and can be had."""
+        known = beside.location is not None or self._draw is not None
+        fits = beside.leaf.shape == leaf.shape and beside.leaf.dtype in FLOATING
+        return known and fits and not beside.leaf.whole
+
     def _no_elements(self, record: Record) -> RunError:
         entry = self._call.entry
-        operator = self._call.operator
-        level = message("replay.level") if operator is not None else ""
-        place = {"phase": entry.phase, "step": entry.step}
-        return RunError.saying(
-            "replay.no_elements", record=shortened(record.name), level=level, **place
-        )
+        place = {"record": shortened(record.name), "phase": entry.phase, "step": entry.step}
+        if self._call.operator is not None:
+            return RunError.saying("replay.no_elements_of_operator", **place)
+        return RunError.saying("replay.no_elements", **place)
 
     def _file(self, name: str) -> str:
         """Return a name for a file that no other has, and that leads nowhere else."""
@@ -232,12 +235,6 @@ class _Written:
             file = f"{stem}.{number}.npy"
         self._files.add(file.lower())
         return file
-
-
-def _is_gradient(beside: Record, leaf: Leaf) -> bool:
-    """Return whether a record is the gradient of one value alone, and has elements."""
-    known = beside.leaf.shape == leaf.shape and beside.leaf.dtype in FLOATING
-    return known and beside.location is not None and not beside.leaf.whole
 
 
 def _listed(content: Any) -> Iterator[tuple[int, Any]]:
@@ -251,7 +248,9 @@ def drawn(seed: int) -> Draw:
     def draw(leaf: Leaf) -> np.ndarray:
         least, most = (v if isinstance(v, (int, float)) else 0 for v in (leaf.min, leaf.max))
         with suppress(ValueError, OverflowError):
-            kind = (leaf.dtype or "").lower().replace("bfloat16", "float32")
+            kind: Any = (leaf.dtype or "").lower().replace("bfloat16", "float32")
+            if math.prod(leaf.shape or ()) > _MOST_DRAWN:
+                raise ValueError
             if kind == "bool":
                 return random.random(leaf.shape or ()) < 0.5
             if leaf.is_integer:

@@ -123,7 +123,7 @@ def find_call(run: Run, name: str, place: Place) -> Call:
         for _, lines in calls:
             if wanted in lines.by_name and found is None:
                 call = lines.call(wanted)
-                if _has_elements(call.forward):
+                if has_elements(call.forward):
                     return call
                 found = call
             elif len(near) < _MOST_NEAR:
@@ -176,7 +176,8 @@ def backward_name(forward: str) -> str:
     return f"{head}.backward.{call}"
 
 
-def _has_elements(half: Half) -> bool:
+def has_elements(half: Half) -> bool:
+    """Return whether the elements of any tensor were recorded."""
     return any(record.location is not None for record in half.records.values())
 
 

@@ -22,10 +22,14 @@ TEXTS: dict[str, Text] = {
     ),
     "no_elements": (
         "{record} was recorded by statistics alone, and replay needs its elements. Record step "
-        "{step} of {phase} again, with msprobe_config: {{task: tensor, {level}step_start: {step}, "
+        "{step} of {phase} again, with msprobe_config: {{task: tensor, step_start: {step}, "
         "step_end: {step}}}"
     ),
-    "level": "level: mix, ",
+    "no_elements_of_operator": (
+        "{record} was recorded by statistics alone, and replay needs its elements. Record step "
+        "{step} of {phase} again, with msprobe_config: {{task: tensor, level: mix, "
+        "step_start: {step}, step_end: {step}}}"
+    ),
     "unread": "{record} cannot be read: {why}",
     "argument": (
         "argument {argument} is a {kind}, whose content is not in a record; expected tensors, "
@@ -70,17 +74,26 @@ TEXTS: dict[str, Text] = {
         "{path} holds no entry of an operator; record some, with msprobe_config: {{level: mix}}, "
         "or give the ENTRY of a cell."
     ),
-    "table_title": "{calls} operators of {path}, the most suspicious first",
-    "table_head": "of rounding",
-    "table_wrong": "wrong",
-    "table_ordinary": "ordinary",
-    "table_undecided": "undecided",
-    "table_random_inputs": "random inputs",
-    "table_summary": (
-        "{wrong} wrong, {ordinary} ordinary, {undecided} undecided; {drawn} by random inputs in "
-        "the recorded range, as their elements were not recorded: these judge the operator as it "
-        "computes here, not the record."
+    "table_title": "{calls} calls of operators in {path}, the most suspicious first",
+    "row": "{verdict}: {entry}, {phase}, step {step}, rank {rank}",
+    "apart": (
+        "{value}: {share:.2g} of what rounding explains, {ulp:.2g} ulp, relative {relative:.1e}"
+        "{drawn}"
     ),
-    "table_files": "Table: {files}",
+    "drawn_row": " (random inputs)",
+    "wrong": "wrong",
+    "ordinary": "ordinary",
+    "undecided": "undecided",
+    "drawn": "random",
+    "recorded": "recorded",
+    "more": "  … and {count} more, which the table has",
+    "table_summary": "{wrong} wrong, {ordinary} ordinary, {undecided} undecided",
+    "table_drawn": (
+        "{drawn} were computed from random inputs in the recorded range, as statistics alone were "
+        "recorded: that judges the operator as it computes here, not what was recorded."
+    ),
+    "table_file": "Table: {file}",
+    "computing": "computing again",
+    "unit": "operators",
     "command": "Compute it again, on both sides: {command}",
 }

@@ -187,8 +187,8 @@ TEXTS: dict[str, str] = {
     "replay": "以更高精度重新计算采集到的算子或 Cell：两次运行中哪一次是错的",
     "replay_describes": (
         "写出一个目录，其中的脚本重新计算采集到的算子或 Cell 的前向和反向：按采集的 dtype、以 "
-        "float32 和 float64 计算，并运行该脚本。给出两次运行时：哪一次是错的。不给 ENTRY 时：对采集到的"
-        "全部算子排序。退出码：0 差距可由舍入误差解释，1 不能，2 无法判定。"
+        "float32 和 float64 计算，并运行该脚本。给出两次运行时：哪一次是错的。不给 ENTRY 时：对采集"
+        "到的全部算子排序。退出码：0 差距可由舍入误差解释，1 不能，2 无法判定。"
     ),
     "replay_what": "RUN、RUN ENTRY 或 RUN_A RUN_B ENTRY：运行的 dump_path，条目名",
     "replay_output": "目录：replay.py 和采集到的数据；不给 ENTRY 时为表格",

@@ -15,9 +15,12 @@ TEXTS: dict[str, Text] = {
     "no_inputs": "{entry}：没有采集其输入；请以 directions: [forward, backward] 采集",
     "no_elements": (
         "{record} 只采集了统计量，replay 需要其元素。请重新采集 {phase} 的 step {step}："
-        "msprobe_config: {{task: tensor, {level}step_start: {step}, step_end: {step}}}"
+        "msprobe_config: {{task: tensor, step_start: {step}, step_end: {step}}}"
     ),
-    "level": "level: mix, ",
+    "no_elements_of_operator": (
+        "{record} 只采集了统计量，replay 需要其元素。请重新采集 {phase} 的 step {step}："
+        "msprobe_config: {{task: tensor, level: mix, step_start: {step}, step_end: {step}}}"
+    ),
     "unread": "{record} 无法读取：{why}",
     "argument": (
         "输入 {argument} 的类型是 {kind}，采集结果中没有其内容；应为张量、数值、None、切片、dtype、"
@@ -51,16 +54,25 @@ TEXTS: dict[str, Text] = {
     "no_operators": (
         "{path} 中没有算子的条目；请以 msprobe_config: {{level: mix}} 采集，或给出 Cell 的 ENTRY。"
     ),
-    "table_title": "{path} 的 {calls} 个算子，最可疑的在前",
-    "table_head": "舍入倍数",
-    "table_wrong": "错误",
-    "table_ordinary": "正常",
-    "table_undecided": "无法判定",
-    "table_random_inputs": "随机输入",
-    "table_summary": (
-        "错误 {wrong} 个，正常 {ordinary} 个，无法判定 {undecided} 个；其中 {drawn} 个没有采集"
-        "元素，以采集范围内的随机输入计算：它们判定的是算子在此处的计算，而不是采集结果。"
+    "table_title": "{path} 中算子的 {calls} 次调用，最可疑的在前",
+    "row": "{verdict}：{entry}，{phase}，step {step}，rank {rank}",
+    "apart": (
+        "{value}：为舍入上限的 {share:.2g} 倍，{ulp:.2g} ulp，相对误差 {relative:.1e}{drawn}"
     ),
-    "table_files": "表格：{files}",
+    "drawn_row": "（随机输入）",
+    "wrong": "错误",
+    "ordinary": "正常",
+    "undecided": "无法判定",
+    "drawn": "随机",
+    "recorded": "采集",
+    "more": "  …… 另有 {count} 个，见表格",
+    "table_summary": "错误 {wrong} 个，正常 {ordinary} 个，无法判定 {undecided} 个",
+    "table_drawn": (
+        "其中 {drawn} 个只采集了统计量，以采集范围内的随机输入计算：判定的是算子在此处的计算，"
+        "而不是采集结果。"
+    ),
+    "table_file": "表格：{file}",
+    "computing": "重新计算",
+    "unit": "算子",
     "command": "在两侧重新计算：{command}",
 }

@@ -1,0 +1,125 @@
+"""All recorded operators computed again: `replay RUN` without an entry."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.text.language import language
+from mindrlhf_msprobe.errors import MsprobeError, RunError
+from mindrlhf_msprobe.replay.replaying import Asked, floating_dtype
+from mindrlhf_msprobe.replay.script.folder import ENTRY, drawn, words_of, write_side
+from mindrlhf_msprobe.replay.script.operators import check_mindspore, operator_of
+from mindrlhf_msprobe.replay.script.recorded import Call, has_elements, operator_calls
+from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+_LONGEST_NOTE = 300
+
+
+def replay_operators(
+    asked: Asked, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+) -> ReplayedOperators:
+    """Compute every recorded operator of a run again, in this process, and write the table.
+
+    Args:
+        seed: of inputs that are drawn, where statistics alone were recorded.
+        progress: called with (done, total).
+
+    Raises:
+        RunError: the run has no operators, MindSpore is missing, or the table cannot be written.
+    """
+    from mindrlhf_msprobe.report.tables.replay import write_replayed
+
+    run = open_run(asked.runs[0])
+    calls = [*operator_calls(run, asked.place)]
+    if not calls:
+        raise RunError.saying("replay.no_operators", path=run.path)
+    check_mindspore()
+    import mindspore
+
+    from mindrlhf_msprobe.replay.script import template
+
+    if asked.device:
+        mindspore.set_device(asked.device)
+    template.prepare()
+    template.WORDS.update(words_of(language()))
+    dtype = floating_dtype(asked.compute_dtype)
+    found = []
+    for number, call in enumerate(calls):
+        found.append(_replayed(call, seed + number, dtype))
+        progress(number + 1, len(calls))
+    found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
+    table = ReplayedOperators(str(run.path), tuple(found), Path(asked.output))
+    return replace(table, file=write_replayed(table, Path(asked.output)))
+
+
+def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:
+    """Compute one call again."""
+    from mindrlhf_msprobe.replay.script.template import Refused, replay
+
+    entry = call.entry
+    unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
+    assert call.operator is not None
+    draws = not has_elements(call.forward)
+    try:
+        operator = operator_of(call.operator)
+        with tempfile.TemporaryDirectory() as folder:
+            draw = drawn(seed) if draws else None
+            write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
+            if draws:
+                _compute_what_is_judged(Path(folder), operator.original)
+            found = replay(_side(Path(folder), operator.original))
+    except (MsprobeError, Refused) as error:
+        return replace(unknown, notes=(str(error),))
+    except Exception as error:  # of MindSpore: what was recorded does not fit the operator here
+        said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+        return replace(unknown, drawn=draws, notes=(said[:_LONGEST_NOTE],))
+    return _row(unknown, found, draws)
+
+
+def _side(folder: Path, operator: Any) -> Any:
+    from mindrlhf_msprobe.replay.script.template import Side
+
+    return Side(folder, operator, None)
+
+
+def _compute_what_is_judged(folder: Path, operator: Any) -> None:
+    """Put what the operator computes here in the place of what was not recorded."""
+    from mindrlhf_msprobe.replay.script.template import array_of, dtype_of
+
+    side = _side(folder, operator)
+    computed = side.compute()
+    for name, node in side.recorded().items():
+        if name in computed:
+            array = array_of(computed[name])
+            node |= {"dtype": dtype_of(computed[name]), "shape": list(array.shape)}
+            np.save(folder / node["file"], array)
+    (folder / ENTRY).write_text(json.dumps(side.entry), encoding="utf-8")
+
+
+def _row(row: ReplayedOperator, found: dict[str, Any], draws: bool) -> ReplayedOperator:
+    """Return what was found of a call, by the value that is furthest off."""
+    notes = tuple(dict.fromkeys(found["notes"]))
+    row = replace(row, verdict=found["verdict"], drawn=draws, notes=notes)
+    of_it = {n: v for n, v in found["values"].items() if v["verdict"] == found["verdict"]}
+    if not of_it:
+        return row
+    worst = max(of_it, key=lambda name: of_it[name].get("share", 0.0))
+    value = of_it[worst]
+    apart = value.get(found["reference"]) or value["again"]
+    share = value.get("share")
+    return replace(
+        row,
+        value=worst,
+        share=None if share is None or math.isnan(share) else share,
+        dtype=value["dtype"],
+        **{name: apart[name] for name in ("ulp", "max_abs", "relative")},
+    )

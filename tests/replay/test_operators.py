@@ -1,0 +1,188 @@
+"""Operators computed again: faults are told from rounding, over dtypes and seeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, mint, ops
+from replay.operator_runs import BFloat16, Operation, write_run
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.replay.replaying import Asked
+from mindrlhf_msprobe.replay.table import replay_operators
+
+SEEDS = (0, 1, 2)
+
+
+def elements(tensor: Tensor) -> Any:
+    if tensor.dtype == ms.bfloat16:
+        return BFloat16(tensor.astype(ms.float32).asnumpy())
+    return tensor.asnumpy()
+
+
+def tensor(value: Any) -> Any:
+    if isinstance(value, BFloat16):
+        return Tensor(value.array).astype(ms.bfloat16)
+    if isinstance(value, np.ndarray):
+        return Tensor(value)
+    return value
+
+
+def recorded(name: str, operator: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Operation:
+    """Return a call of a healthy operator as it is recorded, forward and backward."""
+    given = [tensor(arg) for arg in args]
+    floating = [i for i, a in enumerate(given) if isinstance(a, Tensor) and a.is_floating_point()]
+    output = operator(*given, **kwargs)
+    random = np.random.default_rng(seed + 100)
+    arriving = Tensor(random.normal(size=output.shape).astype(np.float32)).astype(output.dtype)
+
+    def weighted(*tensors: Any) -> Any:
+        full = [*given]
+        for i, one in zip(floating, tensors):
+            full[i] = one
+        return (operator(*full, **kwargs) * arriving).sum()
+
+    found = ms.grad(weighted, tuple(floating))(*(given[i] for i in floating))
+    gradients: list[Any] = [None] * len(given)
+    for i, gradient in zip(floating, found if isinstance(found, tuple) else (found,)):
+        gradients[i] = elements(gradient)
+    return Operation(
+        name, args, kwargs, (elements(output),), (elements(arriving),), tuple(gradients)
+    )
+
+
+def healthy(seed: int) -> list[Operation]:
+    """Return ordinary calls of float32, float16 and bfloat16 operators."""
+    random = np.random.default_rng(seed)
+
+    def normal(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+        return random.normal(size=shape).astype(dtype)
+
+    half = {"dtype": np.float16}
+    return [
+        recorded("Mint.matmul", mint.matmul, normal(16, 96), normal(96, 24), seed=seed),
+        recorded("Mint.exp", mint.exp, normal(6, 8), seed=seed),
+        recorded("Mint.erf", mint.erf, normal(40, 30), seed=seed),
+        recorded("Mint.sigmoid", mint.sigmoid, normal(40, 30), seed=seed),
+        recorded("MintFunctional.silu", mint.nn.functional.silu, normal(40, 30), seed=seed),
+        recorded("Functional.softmax", ops.softmax, 8 * normal(16, 60), -1, seed=seed),
+        recorded("Functional.log_softmax", ops.log_softmax, 8 * normal(16, 60), -1, seed=seed),
+        recorded("Tensor.sum", lambda x: x.sum(), normal(300, 200), seed=seed),
+        recorded("Tensor.__mul__", lambda x, y: x * y, normal(30, 20), 0.1, seed=seed),
+        recorded("Tensor.reshape", lambda x, s: x.reshape(s), normal(4, 6), (3, 8), seed=seed),
+        recorded("Mint.matmul", mint.matmul, normal(16, 96, **half), normal(96, 24, **half)),
+        recorded("Functional.softmax", ops.softmax, normal(16, 60, **half), -1, seed=seed),
+    ]
+
+
+def to_float16(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float16).astype(np.float32)
+
+
+def without_last_row(array: np.ndarray) -> np.ndarray:
+    return np.vstack([array[:-1], np.zeros_like(array[:1])])
+
+
+def faulty(seed: int) -> list[Operation]:
+    """Return calls with a fault each: what a wrong kernel leaves in a record."""
+    random = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.normal(size=shape).astype(np.float32)
+
+    rounded = recorded("Mint.matmul", mint.matmul, normal(16, 96), normal(96, 24), seed=seed)
+    rounded.output = (to_float16(rounded.output[0]),)
+    dropped = recorded("Mint.add", mint.add, normal(16, 96), normal(16, 96), seed=seed)
+    dropped.output = (without_last_row(dropped.output[0]),)
+    half = recorded("Functional.softmax", ops.softmax, normal(16, 60).astype(np.float16), -1)
+    half.output = (without_last_row(half.output[0]),)
+    logits = 40 * normal(16, 60)
+    overflowing = recorded("Functional.log_softmax", ops.log_softmax, logits, -1, seed=seed)
+    with np.errstate(all="ignore"):
+        powers = np.exp(3 * logits)
+        overflowing.output = (np.log(powers / powers.sum(-1, keepdims=True)).astype(np.float32),)
+    gradient = recorded("MintFunctional.silu", mint.nn.functional.silu, normal(40, 30), seed=seed)
+    gradient.leaving = (gradient.leaving[0] * np.float32(1.001),)
+    return [rounded, dropped, half, overflowing, gradient]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pynative() -> None:
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def verdicts(run: Path, output: Path, **asked: Any) -> dict[str, str]:
+    table = replay_operators(Asked((str(run),), None, str(output), **asked))
+    return {one.entry: one.verdict for one in table.operators}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ordinary_operators_are_not_accused(tmp_path, seed):
+    """Kernels that approximate, sums in any order, float16."""
+    found = verdicts(write_run(tmp_path / "run", healthy(seed)), tmp_path / "out")
+    assert set(found.values()) == {"ordinary"}, found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_wrong_operators_are_found(tmp_path, seed):
+    """Rounded to float16, a row lost, no maximum subtracted, a wrong gradient."""
+    found = verdicts(write_run(tmp_path / "run", faulty(seed)), tmp_path / "out")
+    assert set(found.values()) == {"wrong"}, found
+
+
+def test_a_sum_in_another_order_is_ordinary(tmp_path):
+    """A reduction that is not deterministic differs by rounding."""
+    values = np.random.default_rng(0).normal(size=(300, 200)).astype(np.float32)
+    call = recorded("Tensor.sum", lambda x: x.sum(), values)
+    other = np.float32(0)
+    for row in np.random.default_rng(1).permutation(values).sum(1, dtype=np.float32):
+        other += row
+    call.output = (np.asarray(other),)
+    assert {*verdicts(write_run(tmp_path / "run", [call]), tmp_path / "out").values()} == {
+        "ordinary"
+    }
+
+
+def test_statistics_alone_judge_the_operator_as_it_computes_here(tmp_path, capsys):
+    """Whatever was recorded; the answer says so."""
+    run = write_run(tmp_path / "run", faulty(0), elements=False)
+    assert main(["replay", str(run), "-o", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["operators"]
+    assert {one["verdict"] for one in found} == {"ordinary"}
+    assert all(one["drawn"] for one in found)
+    main(["replay", str(run), "-o", str(tmp_path / "out"), "--lang", "en"])
+    assert "random inputs" in capsys.readouterr().out
+
+
+def test_the_table_is_ranked_and_written(tmp_path, capsys):
+    """The most suspicious first, and exit code 1."""
+    run = write_run(tmp_path / "run", [*healthy(0)[:3], *faulty(0)[:2]])
+    assert main(["replay", str(run), "-o", str(tmp_path / "out"), "--lang", "en"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "wrong: Mint.add.0.forward" in lines[1]
+    assert "2 wrong, 3 ordinary, 0 undecided" in lines
+    assert (tmp_path / "out" / "replay.xlsx").is_file()
+
+
+def test_what_cannot_be_computed_again_is_said(tmp_path):
+    """Random operators, communication, what prints or writes, unknown ones, wrong arguments."""
+    x = np.ones((4, 4), np.float32)
+    calls = [
+        Operation("Functional.dropout", (x,), {"p": 0.5}, (x,)),
+        Operation("Distributed.all_reduce", (x,), {}, (x,)),
+        Operation("Functional.tensordump", ("stolen", x), {}, ()),
+        Operation("Functional.print_", (x,), {}, ()),
+        Operation("Mint.no_such", (x,), {}, (x,)),
+        Operation("Primitive.custom.Custom", (x,), {}, (x,)),
+        Operation("Mint.matmul", (x, np.ones((3, 3), np.float32)), {}, (x,)),
+    ]
+    table = replay_operators(
+        Asked((str(write_run(tmp_path / "run", calls)),), None, str(tmp_path / "out"))
+    )
+    assert {one.verdict for one in table.operators} == {"undecided"}
+    assert all(one.notes for one in table.operators), table.operators
