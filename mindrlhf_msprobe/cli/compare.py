@@ -29,6 +29,7 @@ from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
+    from mindrlhf_msprobe.replay.replaying import Replayed
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
@@ -78,6 +79,8 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("--engine", choices=("local", "ray"), default="local")
     compare.add_argument("--address", metavar="ADDRESS")
     compare.add_argument("--html", metavar="FILE")
+    compare.add_argument("--replay", action="store_true")
+    compare.add_argument("--network", metavar="MODULE:FUNCTION|FILE")
     compare.add_argument("--fail-on", choices=FAIL_ON, default=FAIL_ON[0])
     compare.add_argument("--json", action="store_true")
 
@@ -89,6 +92,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
+    from mindrlhf_msprobe.replay.of_comparison import command_for
     from mindrlhf_msprobe.report.console.console import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
@@ -116,10 +120,34 @@ def _compare(arguments: argparse.Namespace) -> int:
     if code == SAME and arguments.fail_on == "suspicious" and result.verdict.suspicious.records:
         code = DIVERGED
     seconds = time.perf_counter() - began
+    replayed = _replayed(arguments, result)
     if arguments.json:
-        return answer(result.to_json(), code)
+        beside = {} if replayed is None else {"replay": replayed.to_json()}
+        return answer({**result.to_json(), **beside}, code)
     page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    return answer("\n".join([render(result, seconds), *page]), code)
+    command = "" if arguments.replay else command_for(result, _folder_of(arguments))
+    again = [] if replayed is None else [replayed.text]
+    return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _folder_of(arguments: argparse.Namespace) -> str:
+    """Return where the entry that is to blame is computed again."""
+    return os.path.join(arguments.output_path, "replay")
+
+
+def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
+    """Compute the entry that is to blame again, where that was asked for and can be done."""
+    from mindrlhf_msprobe.errors import MsprobeError
+    from mindrlhf_msprobe.replay.of_comparison import asked_by
+    from mindrlhf_msprobe.replay.replaying import replay_entry
+
+    if not arguments.replay or result.verdict.first_divergence is None:
+        return None
+    try:
+        return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
+    except MsprobeError as error:
+        complain("compare", error.said)
+        return None
 
 
 def _runs(arguments: argparse.Namespace) -> list[str]:

@@ -85,8 +85,8 @@ def write_run(
                 for key, number in zip(("Max", "Min", "Mean"), numbers):
                     content[key] = number if math.isfinite(number) else str(number)
             if elements:
-                np.save(tensors / f"{name}.npy", value)
-                content["data_name"] = f"{name}.npy"
+                content["data_name"] = f"{len([*tensors.iterdir()])}.npy"
+                np.save(tensors / content["data_name"], value)
             return content
         return {"type": type(value).__name__, "value": value}
 

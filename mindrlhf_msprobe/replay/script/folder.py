@@ -211,7 +211,9 @@ class _Written:
         except ArrayFileError as error:
             why = {"record": shortened(record.name), "why": error.said}
             raise RunError.saying("replay.unread", **why) from None
-        return {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
+        node = {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
+        # A gradient that is the difference of two: by how much an element may be off.
+        return node if leaf.rounding is None else {**node, "rounding": leaf.rounding}
 
     def _is_gradient(self, beside: Record, leaf: Leaf) -> bool:
         """Return whether a record is the gradient of one value alone, and can be had."""

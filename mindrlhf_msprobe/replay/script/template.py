@@ -197,8 +197,6 @@ class Side:
             value = made(node)
             node["parameter"].set_dtype(value.dtype)
             node["parameter"].set_data(value)
-        for cell, name, constant in self.constants:
-            setattr(cell, name, tensor_of(array_of(constant), at_least(dtype_of(constant), least)))
         outputs = tensors(self.entry["output"])
         arriving = [(n["at"], made(n["arriving"])) for n in outputs if "arriving" in n]
         weights = [node for node in self.parameters if "gradient" in node]
@@ -217,7 +215,7 @@ class Side:
             return sum(products[1:], products[0]) if products else Tensor(0.0)
 
         inputs = [made(node) for node in self.inputs]
-        with casts_go_no_lower_than(least):
+        with casts_go_no_lower_than(least), self.constants_at_least(least):
             if not arriving or not (inputs or weights):
                 self.tried(forward, inputs)
                 return found
@@ -231,6 +229,17 @@ class Side:
         if parameters:
             found.update(zip([f"gradient:{n['at']}" for n in weights], listed(of_weights)))
         return found
+
+    @contextmanager
+    def constants_at_least(self, least: str | None) -> Iterator[None]:
+        """Cast what the cells hold beside parameters up, and put it back at the end."""
+        for cell, name, constant in self.constants:
+            setattr(cell, name, tensor_of(array_of(constant), at_least(dtype_of(constant), least)))
+        try:
+            yield
+        finally:
+            for cell, name, constant in self.constants:
+                setattr(cell, name, constant)
 
     def tried(self, compute: Callable[..., Any], inputs: list[Any]) -> Any:
         """Compute it with tuples, or with lists, where it does not take those."""
@@ -448,7 +457,7 @@ def judge(
         for of in ("again", reference)
     ]
     lowest = min(dtype, side.lowest, key=BITS.__getitem__)
-    allowed = allowance(exact, np.maximum(*moved), lowest, length)
+    allowed = allowance(exact, np.maximum(*moved), lowest, length) + node.get("rounding", 0.0)
 
     def share(a: np.ndarray, b: np.ndarray) -> float:
         return float(np.max(differences(a, b, dtype) / allowed))

@@ -45,18 +45,25 @@ _RULES = 2
 _RANKS = 4
 
 
-def render(comparison: Comparison, seconds: float | None = None, *, lang: str | None = None) -> str:
+def render(
+    comparison: Comparison,
+    seconds: float | None = None,
+    *,
+    replay: str = "",
+    lang: str | None = None,
+) -> str:
     """Return what a comparison says, as plain text; names cannot move the cursor or hide lines.
 
     Args:
         seconds: how long it took.
+        replay: the command that computes the entry that is to blame again; "" for none.
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
     """
     with speaking(lang):
-        return "\n".join(map(printable, _lines(comparison, seconds)))
+        return "\n".join(map(printable, _lines(comparison, seconds, replay)))
 
 
-def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
+def _lines(comparison: Comparison, seconds: float | None, replay: str) -> list[str]:
     verdict = comparison.verdict
     more = say("console.in_summary") if comparison.tables else ""
     lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
@@ -69,6 +76,7 @@ def _lines(comparison: Comparison, seconds: float | None) -> list[str]:
         lines += _ranks(verdict, more)
         one = comparison.run_a == comparison.run_b
         lines += _look_closer(verdict.first_divergence, comparison.output_path, one)
+        lines += [say("replay.command", command=replay)] * bool(replay)
         if verdict.non_finite.records and not suspicious:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
     lines += suspicious

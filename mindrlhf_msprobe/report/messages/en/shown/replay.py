@@ -95,5 +95,9 @@ TEXTS: dict[str, Text] = {
     "table_file": "Table: {file}",
     "computing": "computing again",
     "unit": "operators",
-    "command": "Compute it again, on both sides: {command}",
+    "command": "Which one is wrong: {command}",
+    "nothing_computed": (
+        "--replay: the runs do not diverge at what an operator or a cell computes (cause: "
+        "{cause}), or are one run; there is nothing to compute again."
+    ),
 }

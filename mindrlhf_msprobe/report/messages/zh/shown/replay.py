@@ -74,5 +74,9 @@ TEXTS: dict[str, Text] = {
     "table_file": "表格：{file}",
     "computing": "重新计算",
     "unit": "算子",
-    "command": "在两侧重新计算：{command}",
+    "command": "判断哪一侧错误：{command}",
+    "nothing_computed": (
+        "--replay：差异不在算子或 Cell 的计算中（原因：{cause}），"
+        "或两侧是同一次运行；没有可重新计算的内容。"
+    ),
 }

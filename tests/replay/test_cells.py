@@ -1,0 +1,226 @@
+"""Cells of a MindFormers Llama computed again: real runs, forward and backward."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, ops
+
+from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.demo.networks import build_networks
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
+from mindrlhf_msprobe.replay.script import folder, template
+from mindrlhf_msprobe.replay.script.recorded import Place, find_call
+from mindrlhf_msprobe.storage.records import cell_name
+
+SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "multiple_of": 16}
+LINEAR = "model.layers.1.feed_forward.w2"
+LAYER = "Cell.model.layers.1.LLamaDecodeLayer.forward.0"
+#: What the script is given as --network.
+NETWORKS = f"""
+import mindspore as ms
+from mindspore import nn
+from mindrlhf_msprobe.demo.networks import build_networks
+
+SIZES = {SIZES!r}
+
+def actor():
+    return build_networks(SIZES, SIZES, 13, 8, seed=77)["actor"]
+
+def wider():
+    return build_networks({{**SIZES, "multiple_of": 64}}, SIZES, 13, 8, seed=77)["actor"]
+
+def another():
+    return nn.Dense(3, 4)
+
+def nothing():
+    return None
+"""
+
+
+def networks(**sizes: Any) -> dict[str, Any]:
+    return build_networks({**SIZES, **sizes}, SIZES, 13, 8, seed=5)
+
+
+def record(path: Path, network: Any, **settings: Any) -> Path:
+    """Record one forward and backward pass; the tokens are always the same."""
+    tokens = Tensor(np.random.default_rng(3).integers(1, 13, (2, 8)), ms.int32)
+    given = {"msprobe": True, "actor_train_dump": True, "task": "tensor", **settings}
+    with Probe.from_config({**given, "dump_path": str(path)}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            ms.value_and_grad(
+                lambda tokens: ops.log_softmax(network(tokens)[0], -1)[:, :, 0].sum(),
+                None,
+                network.trainable_params(),
+            )(tokens)
+        probe.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return runs of the healthy network, and of one whose linear layer rounds to float16."""
+    root = tmp_path_factory.mktemp("cells")
+    network = networks()["actor"]
+    found = {"healthy": record(root / "healthy", network)}
+    linear = dict(network.cells_and_names())[LINEAR]
+    construct = linear.construct
+    linear.construct = lambda x: construct(x).astype(ms.float16).astype(ms.float32)
+    found["rounded"] = record(root / "rounded", network)
+    linear.construct = construct
+    found["statistics"] = record(root / "statistics", network, task="statistics")
+    (root / "networks_of_tests.py").write_text(NETWORKS, encoding="utf-8")
+    return found
+
+
+def again(run: Path, entry: str, output: Path, network: Any = None) -> dict[str, Any]:
+    """Return what the script finds, in this process."""
+    template.WORDS.update(folder.words_of("en"))
+    template.prepare()
+    call = find_call(open_run(run), entry, Place())
+    folder.write_side(output, call, compute_dtype=None)
+    network = networks()["actor"] if network is None else network
+    return template.replay(template.Side(output, None, network))
+
+
+def test_every_cell_of_a_llama_is_ordinary_forward_and_backward(runs, tmp_path):
+    """Computed again it is the same bit for bit; float64 is as near as rounding lets it be."""
+    network, kinds, gradients = networks()["actor"], set(), 0
+    for entry in open_run(runs["healthy"]).entries("actor_update"):
+        if entry.direction != "forward" or entry.class_name in kinds:
+            continue
+        kinds.add(entry.class_name)
+        found = again(runs["healthy"], entry.name, tmp_path / entry.class_name, network)
+        assert found["values"], entry.name
+        for name, value in found["values"].items():
+            # A gradient that goes on beside the cell is recorded as the difference of two.
+            most = 1e-6 if name.startswith("gradient:input") else 0
+            assert value["again"]["max_abs"] <= most, (entry.name, name)
+        gradients += sum(name.startswith("gradient:") for name in found["values"])
+        assert found["verdict"] == "ordinary", (entry.name, found)
+    assert len(kinds) > 8
+    assert gradients > 30
+
+
+def test_a_linear_layer_that_rounds_to_float16_is_wrong(runs, tmp_path):
+    """And so is nothing else of its run that was given the same."""
+    entry = f"Cell.{LINEAR}.Linear.forward.0"
+    found = again(runs["rounded"], entry, tmp_path / "rounded")
+    assert found["values"]["output.0"]["verdict"] == "wrong"
+    assert found["values"]["gradient:input.0"]["verdict"] == "wrong"  # it went through the cast
+    other = entry.replace("w2", "w3")
+    assert again(runs["rounded"], other, tmp_path / "other")["verdict"] == "ordinary"
+
+
+def test_lower_precision_inside_a_network_is_ordinary_where_it_is_declared(runs, tmp_path):
+    """compute_dtype says that the network itself computes in fewer bits."""
+    template.WORDS.update(folder.words_of("en"))
+    call = find_call(open_run(runs["rounded"]), f"Cell.{LINEAR}.Linear.forward.0", Place())
+    folder.write_side(tmp_path, call, compute_dtype="Float16")
+    found = template.replay(template.Side(tmp_path, None, networks()["actor"]))
+    assert found["verdict"] == "ordinary"
+
+
+def test_two_runs_as_a_new_user_would(runs, tmp_path, monkeypatch, capsys):
+    """The command says which run is wrong; the folder runs by itself, without this package."""
+    monkeypatch.chdir(runs["healthy"].parent)
+    entry, output = f"Cell.{LINEAR}.Linear.backward.0", tmp_path / "out"
+    command = ["replay", str(runs["healthy"]), str(runs["rounded"]), entry, "-o", str(output)]
+    assert main([*command, "--network", "networks_of_tests:actor", "--lang", "en"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert "B is the wrong one." in said
+    assert "What went in is the same in A and B, bit for bit." in said
+    assert [line for line in said if line.startswith("A agrees with float64 to ")]
+    assert [line for line in said if line.startswith("B is off by ")]
+    files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
+    assert {path for path in files if path.endswith(".py")} == {"replay.py"}
+    assert {"a/entry.json", "b/entry.json", "words.json"} <= files
+
+
+def test_the_script_needs_no_package_of_ours_and_says_when_mindspore_lacks(runs, tmp_path):
+    """It is imported nowhere; without MindSpore it says what to do, and exits with 1."""
+    asked = Asked((str(runs["healthy"]),), LAYER, str(tmp_path), network="somewhere:network")
+    replay_entry(asked, run=False)
+    text = (tmp_path / "replay.py").read_text(encoding="utf-8")
+    assert "import mindrlhf" not in text
+    assert "from mindrlhf" not in text
+    assert "from somewhere import network" in text
+    without = "import runpy, sys; sys.modules['mindspore'] = None; runpy.run_path(sys.argv[1], {}, "
+    command = [sys.executable, "-c", f"{without}'__main__')", str(tmp_path / "replay.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "MindSpore" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("wider", "feed_forward.w1.weight has shape"),
+        ("another", "has no cell model.layers.1"),
+        ("nothing", "returned a NoneType"),
+    ],
+)
+def test_another_network_is_refused(runs, tmp_path, monkeypatch, factory, said):
+    """The message names the weight, or what else is another one."""
+    monkeypatch.chdir(runs["healthy"].parent)
+    asked = Asked(
+        (str(runs["healthy"]),), LAYER, str(tmp_path), network=f"networks_of_tests:{factory}"
+    )
+    replay_entry(asked, run=False)
+    result = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["replay.py", "--json", str(result)])
+    with pytest.raises(SystemExit) as refused:
+        runpy.run_path(str(tmp_path / "replay.py"), run_name="__main__")
+    assert said in str(refused.value)
+    assert said in json.loads(result.read_text(encoding="utf-8"))["refused"]
+
+
+def test_a_record_without_elements_says_what_to_record(runs, tmp_path):
+    with pytest.raises(RunError, match=r"task: tensor.*step_start: 0"):
+        replay_entry(
+            Asked((str(runs["statistics"]),), LAYER, str(tmp_path / "out"), network="m:f"),
+            run=False,
+        )
+
+
+def test_what_is_asked_wrongly_is_said(runs, tmp_path):
+    """No network, an entry that is not there, a folder of somebody else."""
+    run, output = (str(runs["healthy"]),), tmp_path / "out"
+    with pytest.raises(UsageError, match="--network"):
+        replay_entry(Asked(run, LAYER, str(output)), run=False)
+    with pytest.raises(UsageError, match="MODULE:FUNCTION"):
+        replay_entry(Asked(run, LAYER, str(output), network="no network"), run=False)
+    with pytest.raises(RunError, match=r"layers\.1"):
+        replay_entry(Asked(run, LAYER.replace("layers.1", "layer.1"), str(output)), run=False)
+    with pytest.raises(UsageError, match="no call"):
+        replay_entry(Asked(run, "Cell.lm_head.Linear.parameters_grad.0", str(output)), run=False)
+    output.mkdir()
+    (output / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(RunError, match="thesis"):
+        replay_entry(Asked(run, LAYER, str(output), network="m:f"), run=False)
+    assert (output / "thesis.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_compare_prints_the_command_and_does_it(runs, tmp_path, monkeypatch, capsys):
+    """Under the answer; with --replay it says which run is wrong."""
+    monkeypatch.chdir(runs["healthy"].parent)
+    command = ["compare", str(runs["healthy"]), str(runs["rounded"]), "-o", str(tmp_path / "out")]
+    assert main([*command, "--lang", "en"]) == 1
+    printed = capsys.readouterr().out
+    line = next(line for line in printed.splitlines() if "mindrlhf-msprobe replay" in line)
+    assert cell_name(line.split(" -o ")[0].split()[-1]) == LINEAR
+    network = ["--network", "networks_of_tests:actor", "--lang", "en"]
+    assert main([*command, "--replay", *network]) == 1
+    assert "B is the wrong one." in capsys.readouterr().out
