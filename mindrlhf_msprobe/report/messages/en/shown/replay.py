@@ -27,8 +27,8 @@ TEXTS: dict[str, Text] = {
     ),
     "no_elements_of_operator": (
         "{record} was recorded by statistics alone, and replay needs its elements. Record step "
-        "{step} of {phase} again, with msprobe_config: {{task: tensor, level: mix, "
-        "step_start: {step}, step_end: {step}}}"
+        "{step} of {phase} again, with msprobe_config: {{task: tensor, step_start: {step}, "
+        "step_end: {step}, level: mix}}"
     ),
     "unread": "{record} cannot be read: {why}",
     "argument": (

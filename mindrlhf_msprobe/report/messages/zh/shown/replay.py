@@ -19,7 +19,7 @@ TEXTS: dict[str, Text] = {
     ),
     "no_elements_of_operator": (
         "{record} 只采集了统计量，replay 需要其元素。请重新采集 {phase} 的 step {step}："
-        "msprobe_config: {{task: tensor, level: mix, step_start: {step}, step_end: {step}}}"
+        "msprobe_config: {{task: tensor, step_start: {step}, step_end: {step}, level: mix}}"
     ),
     "unread": "{record} 无法读取：{why}",
     "argument": (
