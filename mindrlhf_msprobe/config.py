@@ -30,7 +30,11 @@ SECTION = "msprobe_config"
 NO_END = 2**31 - 1
 
 #: What a run records of each tensor.
-TASKS = ("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
+TASKS = ("statistics", "tensor", "overflow_check", "grad_probe", "sketch", "free_benchmark")
+
+#: What `task: free_benchmark` disturbs inputs by, as msprobe names it.
+PERT_MODES = ("improve_precision", "add_noise", "bit_noise", "no_change", "change_value")
+_FLOATS = {"float16": "Float16", "bfloat16": "BFloat16", "float32": "Float32", "float64": "Float64"}
 
 #: What is recorded: cells, operators, or both; msprobe's words.
 LEVELS = ("L0", "L1", "mix")
@@ -213,6 +217,23 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
     return dict(value)
 
 
+def _positive(name: str, value: Any) -> float:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 < float(value) < float("inf"):
+        raise _fail(name, value, message("config.positive"))
+    return float(value)
+
+
+def _fuzz_thresholds(name: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise _fail(name, value, message("config.thresholds"))
+    for dtype, threshold in value.items():
+        if dtype not in _FLOATS:
+            raise _fail(f"{name}.{dtype}", threshold, message("config.thresholds"))
+        _positive(f"{name}.{dtype}", threshold)
+    return {dtype: float(threshold) for dtype, threshold in value.items()}
+
+
 def _setting(default: Any, check: Callable[[str, Any], Any]) -> Any:
     """Return a key of the section: its default, and what checks a value and makes it uniform."""
     metadata = {"check": check}
@@ -272,6 +293,12 @@ class ProbeConfig:
     on_finding: str = _setting("", _on_finding)
     rules: str = _setting("", _path_or_none("config.file"))
     tensorboard: str = _setting("", _path_or_none("config.directory"))
+    pert_mode: str = _setting("improve_precision", _choice(*PERT_MODES))
+    handler_type: str = _setting("check", _choice("check", "fix"))
+    fuzz_stage: str = _setting("forward", _choice("forward", "backward"))
+    fuzz_runs: int = _setting(3, _whole_number(1))
+    fuzz_thresholds: Mapping[str, float] = _setting({}, _fuzz_thresholds)
+    fuzz_ratio: float = _setting(100.0, _positive)
     phases: Mapping[str, str] = _setting({}, _own_phases)
 
     def __post_init__(self) -> None:
@@ -282,6 +309,8 @@ class ProbeConfig:
         _check_range("step_start", "step_end", self)
         if self.task == "grad_probe" and "backward" not in self.directions:
             raise ConfigError.saying("config.no_backward", directions=str(list(self.directions)))
+        if self.handler_type == "fix":
+            self._check_fix()
         if self.steps and self.step_interval > 1:
             raise ConfigError.saying("config.steps_and_interval", interval=self.step_interval)
         if self.steps and not self.recorded_steps:
@@ -292,6 +321,27 @@ class ProbeConfig:
                 last=self.step_end,
                 needed=max(self.steps),
             )
+
+    def _check_fix(self) -> None:
+        """Refuse what `handler_type: fix` could not hand to the training."""
+        for name, needed in (
+            ("task", "free_benchmark"),
+            ("pert_mode", "improve_precision"),
+            ("fuzz_stage", "forward"),
+        ):
+            if getattr(self, name) != needed:
+                expected = message("config.for_fix", value=needed)
+                raise _fail(name, getattr(self, name), expected)
+
+    @property
+    def fuzz_limits(self) -> dict[str, float]:
+        """The thresholds of changes that were given, by MindSpore's names of dtypes."""
+        return {_FLOATS[dtype]: limit for dtype, limit in self.fuzz_thresholds.items()}
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether the training goes on with something that it did not compute itself."""
+        return self.msprobe and self.handler_type == "fix"
 
     def phase_table(self) -> dict[str, Phase]:
         """Return every phase a trainer may open, by name."""

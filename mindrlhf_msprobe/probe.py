@@ -110,6 +110,10 @@ class Probe:
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
+        if self._config.task == "free_benchmark":
+            from mindrlhf_msprobe.replay.observing import observed_by
+
+            self._recorder.observe = observed_by(self._config, self._recorder)
         atexit.register(self._close_at_exit)
         if self._live is not None:
             of = self._recorder

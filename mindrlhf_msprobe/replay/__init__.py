@@ -1,1 +1,1 @@
-"""A recorded entry computed again: in higher precision, and as a script."""
+"""A recorded entry computed again: in higher precision, disturbed, as a script."""

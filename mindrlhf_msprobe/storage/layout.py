@@ -1,6 +1,7 @@
 """Every path and file name of a run, in one place.
 
 run.json  configurations.json  findings.rank<R>.jsonl  timeline.rank<R>.jsonl
+free_benchmark.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
 <phase>/step<S>/rank<R>/sketches.bin
@@ -62,6 +63,11 @@ def findings_name(rank: int) -> str:
 def timeline_name(rank: int) -> str:
     """Return the file of when the phases of one rank's steps ran."""
     return f"timeline.rank{rank}.jsonl"
+
+
+def benchmark_name(rank: int) -> str:
+    """Return the file of what became of one rank's disturbed computations."""
+    return f"free_benchmark.rank{rank}.jsonl"
 
 
 def manifest_rank(path: Path) -> int:

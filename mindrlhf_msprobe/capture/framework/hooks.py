@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ from mindrlhf_msprobe.capture.framework.private import (
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 #: Takes a cell and what it is called with; returns what to call it with instead, or None.
 Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], "Arguments | None"]
-#: Takes a cell and what it returned.
-After = Callable[[nn.Cell, Any], None]
+#: Takes a cell and what it returned; returns what its caller gets instead, or None.
+After = Callable[[nn.Cell, Any], Any]
 
 
 def _yes() -> bool:
@@ -44,6 +45,25 @@ class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore
 _COMPILING = _Compiling()
 
 
+class _Unseen(threading.local):
+    """Whether the cells that run in this thread run for us alone."""
+
+    on = False
+
+
+_UNSEEN = _Unseen()
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Let cells run in this thread without any hook of ours being called."""
+    before, _UNSEEN.on = _UNSEEN.on, True
+    try:
+        yield
+    finally:
+        _UNSEEN.on = before
+
+
 # MindSpore takes plain functions only, and passes what they return on to the training. It also
 # compiles them into what `ms.jit` compiles while they are registered, where they are called without
 # kwargs and must do nothing.
@@ -53,7 +73,7 @@ def _pre_hook(before: Before) -> Callable[..., Any]:
     """Return `before` as MindSpore takes it."""
 
     def pre_hook(cell: nn.Cell, args: Any, kwargs: Any = None) -> Any:
-        if not _COMPILING():
+        if not _COMPILING() and not _UNSEEN.on:
             return before(cell, args, kwargs)
         return None
 
@@ -73,9 +93,10 @@ class CellHooks:
         self._after = uncast(after)
         self._handles: list[Any] = []
 
-        def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> None:
-            if not _COMPILING():
-                self._after(cell, output)
+        def hook(cell: nn.Cell, args: Any, kwargs: Any, output: Any = None) -> Any:
+            if not _COMPILING() and not _UNSEEN.on:
+                return self._after(cell, output)
+            return None
 
         self._pre_hook = _pre_hook(self._before)
         self._hook = hook
@@ -158,6 +179,11 @@ class _Registered:
         self._end = left_out_of_copies(cell, self._leave_out)
         self.on_cells.add(self)
 
+    @property
+    def number(self) -> int:
+        """What MindSpore calls it by."""
+        return int(self._handle.handle_id)
+
     def _leave_out(self, attributes: dict[str, Any]) -> None:
         number = self._handle.handle_id
         for name in HOOKS:
@@ -187,6 +213,13 @@ def no_hooks() -> Iterator[None]:
         for hook in [*_Registered.on_cells]:
             ends.callback(hook.hold_off())
         yield
+
+
+def has_hooks_of_others(cell: nn.Cell) -> bool:
+    """Return whether somebody else's forward hooks are on a cell."""
+    ours = {hook.number for hook in _Registered.on_cells}
+    attributes = vars(cell)
+    return any(number not in ours for name in HOOKS for number in attributes.get(name) or ())
 
 
 class _NoHooks(OrderedDict):
@@ -221,12 +254,13 @@ class _Runs:
         self._end = left_out_of_copies(cell, self._restore)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        watches = [*self.watches]
+        watches = [] if _UNSEEN.on else [*self.watches]
         for watch in watches:
             args, kwargs = watch.before(self._cell, args, kwargs) or (args, kwargs)
         output = self._run(*args, **kwargs)
         for watch in reversed(watches):
-            watch.after(self._cell, output)
+            instead = watch.after(self._cell, output)
+            output = output if instead is None else instead
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -115,6 +115,7 @@ NAMES: tuple[PrivateName, ...] = (
     *_names("nn.Cell", nn.Cell, "mindspore.own_bprop", "_run_construct", "_lazy_forward_hook"),
     *_names("nn.Cell", nn.Cell, "mindspore.recomputed", "_recompute_cell"),
     *_names("nn.Cell", nn.Cell, "mindspore.graphs", "_predict", "compile_and_run"),
+    *_names("nn.Cell", nn.Cell, "", "_complex_call"),
     *_names("nn.Cell", nn.Cell, "", "_init_flag", "_is_check_and_refresh", "_compile_cache"),
     *_names("nn.Cell", nn.Cell, "", "_has_config_recompute", "_lazy_forward_hook_with_kwargs"),
     *_names("nn.Cell", nn.Cell, "", "_lazy_forward_pre_hook", "_lazy_forward_pre_hook_with_kwargs"),
@@ -185,6 +186,24 @@ FORWARD_HOOKS, RUN = "_lazy_forward_hook", "_run_construct"
 INNER = ("network", "_backbone")
 #: How attributes that hold hooks begin.
 HOOK_PREFIX = "_lazy_"
+
+
+@contextmanager
+def not_on_top(cell: nn.Cell) -> Iterator[None]:
+    """Let a cell run again inside its own hook.
+
+    A cell that is differentiated itself ends that when it returns, also from such a run.
+    """
+    attributes = vars(cell)
+    if not attributes.get("is_top_cell"):
+        yield
+        return
+    attributes["is_top_cell"] = False
+    try:
+        yield
+    finally:
+        attributes["is_top_cell"] = True
+
 
 #: What every cell holds, and no trainer sets; MindSpore 2.7. Later versions are asked beside.
 OF_EVERY_CELL = frozenset(
@@ -386,6 +405,16 @@ def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
             set_cast(not_cast, False)
 
     return inside
+
+
+#: The function of a cell that puts its cast on and takes it off.
+CASTING = _code(nn.Cell, "_complex_call")
+
+
+def close_cast() -> None:
+    """End the cast of the cell with `to_float` that was entered last, where it did not itself."""
+    if _SET_CAST is not None and _NOT_CAST is not None:
+        _SET_CAST(_NOT_CAST, False)
 
 
 def no_gradients() -> AbstractContextManager[Any]:

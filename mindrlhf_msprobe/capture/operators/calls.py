@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -81,9 +82,10 @@ class OperatorCalls:
             and (call := self._begin(capture, place, operator, original, args, kwargs))
         ]
         if not calls:
-            return original(*args, **kwargs)
+            return self._computed(operator, original, args, kwargs)
+        recorded = next((call for call in calls if call.line is not None), None)
         try:
-            output = original(*args, **kwargs)
+            output = self._computed(operator, original, args, kwargs, recorded)
         except BaseException:
             for call in calls:
                 self._raised(call)
@@ -92,6 +94,23 @@ class OperatorCalls:
         for call in reversed(calls):
             self._end(call, output if changed is None else changed)
         return output
+
+    def _computed(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        recorded: _Open | None = None,
+    ) -> Any:
+        """Return what an operator computes; observers see it, and may have it computed again."""
+        compute = original
+        observers = [c.opening.observer for c in self._captures]
+        for observer in (one for one in observers if one is not None):
+            own = recorded is not None and recorded.capture.opening.observer is observer
+            entry = recorded.entry if recorded is not None and own else None
+            compute = partial(observer.compute, operator, compute, entry)
+        return compute(*args, **kwargs)
 
     def _begun(
         self,

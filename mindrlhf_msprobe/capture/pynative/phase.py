@@ -38,6 +38,7 @@ from mindrlhf_msprobe.capture.networks.constructs import (
 )
 from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
+from mindrlhf_msprobe.capture.opening.observer import ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.pynative.gradients import (
@@ -90,6 +91,7 @@ class _Frame:
         slot: what is known of the cell; None where it is not hooked.
         token: the token it belongs to.
         in_range: whether that token is recorded.
+        observed: what the opening's observer made of it.
     """
 
     cell: int
@@ -104,6 +106,7 @@ class _Frame:
     slot: _Slot | None = None
     token: int | None = None
     in_range: bool = True
+    observed: ObservedCall | None = None
 
     def inside(self, frames: list[_Frame]) -> None:
         """Put it inside the cells that are running."""
@@ -181,6 +184,8 @@ class EagerCapture:
             if self._opening.backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
             self._hook(cells)
+            if self._opening.observer is not None:
+                self._opening.observer.open()
         except BaseException:
             self._hooks.remove()
             self._backlog.close()
@@ -263,6 +268,9 @@ class EagerCapture:
         if self._parameter_gradients is not None:
             with self._opening.guard("lost.parameter_gradient"):
                 self._parameter_gradients.remove()
+        if self._opening.observer is not None:
+            with self._opening.guard("lost.second_run"):
+                self._opening.observer.close()
         with self._opening.guard("lost.phase_entries"):
             self._opening.entries.flush()
 
@@ -355,11 +363,16 @@ class EagerCapture:
         frame = None
         with self._opening.guard("lost.inputs"):
             frame = self._enter(cell, args, kwargs)
-        if frame is None or frame.gradients is None:
+        if frame is None:
             return None
-        with self._opening.guard("lost.gradients"):
-            return frame.gradients.enter(args, kwargs)
-        return None
+        given: Arguments | None = None
+        if frame.gradients is not None:
+            with self._opening.guard("lost.gradients"):
+                given = frame.gradients.enter(args, kwargs)
+        if frame.recorded and (observer := self._opening.observer) is not None:
+            with self._opening.guard("lost.second_run"):
+                frame.observed = observer.entered(frame.entry, cell, *(given or (args, kwargs)))
+        return given
 
     def _before_repetition(
         self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -386,16 +399,29 @@ class EagerCapture:
             frame.token, frame.in_range = frames[-1].token, frames[-1].in_range
         frame.inside(frames)
 
-    def _after(self, cell: nn.Cell, output: Any) -> None:
+    def _after(self, cell: nn.Cell, output: Any) -> Any:
         self._read_files(cell)
         if not self._reads_files and is_jitted(cell):
             INNER_EXECUTOR.sync()  # its cells are known as its own while it runs
         frames = self._frames()
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):
-            return  # it was entered before the phase opened, or passed over
+            return None  # it was entered before the phase opened, or passed over
+        instead = self._computed_again(cell, output)
         with self._opening.guard("lost.output"):
-            self._leave(cell, output)
+            self._leave(cell, output if instead is None else instead)
+        return instead
+
+    def _computed_again(self, cell: nn.Cell, output: Any) -> Any:
+        """Return what the observer has the training go on with instead of an output, or None."""
+        if self._opening.observer is None:
+            return None
+        frame = next(frame for frame in reversed(self._frames()) if frame.cell == id(cell))
+        observed, frame.observed = frame.observed, None
+        if observed is not None and not self._closed:
+            with self._opening.guard("lost.second_run"):
+                return observed.left(output)
+        return None
 
     def _read_files(self, cell: nn.Cell) -> None:
         """Read what graphs wrote, before a jitted or an outermost cell begins and ends."""
@@ -613,6 +639,8 @@ class EagerCapture:
             frame.gradients.leave(results)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
+        if frame.observed is not None:
+            frame.observed.abandoned()
         if frame.gradients is not None:
             frame.gradients.abandon()
         self._opening.selection.end(frame.entry)

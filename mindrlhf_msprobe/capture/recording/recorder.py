@@ -60,6 +60,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     PHASES,
 )
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.storage.writing.benchmark_file import forget_rows
 from mindrlhf_msprobe.storage.writing.findings_file import forget_findings
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.timeline_file import forget_times
@@ -68,6 +69,7 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+    from mindrlhf_msprobe.capture.opening.observer import CallObserver
     from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
@@ -139,6 +141,8 @@ class Recorder:
         self._generates: str | None = None  # the phase that is open, if it generates
         self._random_states = RandomStates(self.fault)
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
+        #: Makes what looks at the calls of a phase, of its name and its network.
+        self.observe: Callable[[str, Any], CallObserver] | None = None
         for what, error in unknown:
             self.fault(what, error)
         FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
@@ -156,6 +160,17 @@ class Recorder:
         """The run's directory."""
         return self._writer.root
 
+    @property
+    def rank(self) -> int:
+        """Which rank it records."""
+        return self._writer.rank
+
+    def note_changed_training(self, **settings: str) -> None:
+        """Write down, and say, that the training goes on with results of a second run."""
+        with self._lock:
+            self._writer.note_changed_training(settings)
+        warn("log.changes_training", **settings)
+
     def note_not_observed(self, why: Message) -> None:
         """Write down that steps were recorded and not looked at while training."""
         with self._lock:
@@ -169,6 +184,7 @@ class Recorder:
             if self._writer.continues:
                 forget_findings(self._writer.root, self._writer.rank, step)
                 forget_times(self._writer.root, self._writer.rank, step)
+                forget_rows(self._writer.root, self._writer.rank, step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None
@@ -459,6 +475,7 @@ class Recorder:
             directions=self._config.directions,
             parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
             at_optimizer=hooks.parameters(phase.role) if (hooks := self._optimizer_hooks) else (),
+            observer=self.observe(phase.name, network) if self.observe is not None else None,
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
             operators=self._config.records_cell if self._config.records_operators else None,

@@ -312,6 +312,7 @@ class RunFile(Settings):
     others = Key(_texts)
     random_states = Key(_object)
     checkpoints = Key(_section)
+    changed_training = Key(_section)
     recording = Key(_section)
     stopped = Key(_one(Stopped))
 

@@ -496,6 +496,10 @@ class RunWriter:
             message("lost.checkpoints"), lambda: self.manifest.note_checkpoint(role, path)
         )
 
+    def note_changed_training(self, content: Mapping[str, str]) -> None:
+        """Note by what the training goes on with results that it did not compute itself."""
+        self.manifest.content.changed_training = dict(content)
+
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of random generators; as `note_generation`."""
         self._hand_over(

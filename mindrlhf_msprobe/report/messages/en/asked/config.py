@@ -77,6 +77,12 @@ TEXTS: dict[str, Text] = {
     "pattern": "a regular expression on cell names",
     "texts": "a list of texts that occur in the names of entries",
     "text": "a text that occurs in the names of entries",
+    "positive": "a number above 0",
+    "thresholds": (
+        "a mapping of float16, bfloat16, float32 or float64 to numbers above 0, e.g. "
+        "{{float16: 0.002}}"
+    ),
+    "for_fix": "{value}, which alone goes with handler_type: fix",
     "bounds": "numbers in ascending order, at least one, each within ±2**63",
     "scope": "[], or the names of two entries, the first and the last to be recorded",
     "entry": "the name of an entry, such as {example}",

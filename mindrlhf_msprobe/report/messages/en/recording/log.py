@@ -71,6 +71,11 @@ TEXTS: Mapping[str, Any] = chosen(
         ),
         "text": "{path} is a {kind}, written as the text {text}",
         "texts": "configurations: {each}{and_texts_left}",
+        "changes_training": (
+            "THE TRAINING IS CHANGED: handler_type: fix hands the result of the second run "
+            "({task}, {pert_mode}) to the training instead of its own. run.json says so under "
+            "changed_training."
+        ),
         "left_out": Joined("{what} are not recorded: {why}", "; "),
         "layers_of": "the layers of {phase}",
         "needs_mindspore": "what needs MindSpore's {name}",

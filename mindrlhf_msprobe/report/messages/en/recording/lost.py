@@ -37,6 +37,7 @@ TEXTS: dict[str, Text] = {
     "phase_entries": "the entries of a phase",
     "inputs": "the inputs of a cell",
     "output": "the output of a cell",
+    "second_run": "the second run of a cell",
     "gradients": "the gradients of a cell",
     "parameter_gradient": "the gradient of a parameter",
     "changed_parameter": "a parameter that changed while its phase was open",

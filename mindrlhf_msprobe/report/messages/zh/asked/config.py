@@ -67,6 +67,11 @@ TEXTS: dict[str, Text] = {
     "pattern": "匹配 Cell 名称的正则表达式",
     "texts": "文本的列表，文本为条目名称的一部分",
     "text": "文本，为条目名称的一部分",
+    "positive": "大于 0 的数值",
+    "thresholds": (
+        "float16、bfloat16、float32 或 float64 到大于 0 的数值的映射，如 {{float16: 0.002}}"
+    ),
+    "for_fix": "{value}：handler_type: fix 只支持该取值",
     "bounds": "由小到大的数值列表，至少一个，绝对值不超过 2**63",
     "scope": " []，或两个条目的名称，即采集范围的首个与最后一个",
     "entry": "条目名称，例如 {example}",

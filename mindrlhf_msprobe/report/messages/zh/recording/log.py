@@ -73,6 +73,10 @@ TEXTS: Mapping[str, Any] = chosen(
         ),
         "text": "{path} 的类型为 {kind}，按文本写入：{text}",
         "texts": "训练配置：{each}{and_texts_left}",
+        "changes_training": (
+            "训练已被改变：handler_type: fix 用第二次运行的结果（{task}，{pert_mode}）"
+            "代替训练自身的结果。run.json 的 changed_training 对此有记录。"
+        ),
         "left_out": lambda what, why: f"未采集{_behind_verb(what)}：{'；'.join(why)}",
         "layers_of": "{phase} 的层数据",
         "needs_mindspore": "依赖 MindSpore 的 {name} 的内容",

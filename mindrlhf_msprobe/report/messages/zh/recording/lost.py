@@ -13,6 +13,7 @@ TEXTS: dict[str, Text] = {
     "overflow": "溢出条目的真实数据",
     "gradient": "梯度",
     "entry": "条目",
+    "second_run": "Cell 的再次运行",
     "step": "step",
     "old_steps": "较早 step 的清理",
     "initial_weight": "初始权重",

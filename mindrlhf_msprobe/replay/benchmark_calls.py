@@ -1,0 +1,615 @@
+"""Free benchmark while training: each call of a chosen cell runs again, on disturbed inputs."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
+from mindrlhf_msprobe.capture.framework.private import no_gradients
+from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
+from mindrlhf_msprobe.capture.graph.probes import SITES
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
+from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
+from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.arguments import (
+    CannotRepeatError,
+    HeldArguments,
+    tensors_in,
+    with_tensors,
+)
+from mindrlhf_msprobe.replay.disturb import (
+    DISTURBANCES,
+    FORMATS,
+    IMPROVE_PRECISION,
+    NO_CHANGE,
+    bits_of,
+    is_mask,
+    values_of,
+)
+from mindrlhf_msprobe.replay.free_benchmark import (
+    MOST_TIMES,
+    THRESHOLDS,
+    coarsest_of,
+    inputs_change,
+    judge,
+)
+from mindrlhf_msprobe.replay.higher import Higher
+from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.replay.state import State, once_more
+
+FORWARD, BACKWARD = "forward", "backward"
+CHECK, FIX = "check", "fix"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to disturb, and from when on a change is too large.
+
+    Attributes:
+        mode: `pert_mode`.
+        handler: `handler_type`: check or fix.
+        stage: `fuzz_stage`: forward or backward.
+        runs: how often each call runs again.
+        thresholds, most_times: as `free_benchmark.judge`.
+        held_bytes: of inputs that may wait until the phase ends, for its gradients.
+    """
+
+    mode: str = IMPROVE_PRECISION
+    handler: str = CHECK
+    stage: str = FORWARD
+    runs: int = 1
+    thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
+    most_times: float = MOST_TIMES
+    held_bytes: int = 512 << 20
+
+
+class _Running(threading.local):
+    """The observed calls that are running in this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+
+
+class BenchmarkedPhase:
+    """Takes the calls of one opening of a phase; a `CallObserver`.
+
+    Args:
+        network: the network of the phase.
+        place: what every row begins with: `step`, `phase`, `rank`.
+        take: is given the rows when the phase ends.
+        listens: whether it listens to operators itself, because they are not recorded.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        network: nn.Cell,
+        place: Mapping[str, Any],
+        take: Callable[[Sequence[Row]], None],
+        *,
+        listens: bool = True,
+    ) -> None:
+        self.settings = settings
+        self._place = dict(place)
+        self._take = take
+        self._running = _Running()
+        self._interception = Interception(_heard, network=network, every_thread=True)
+        self._listens = listens
+        self._rows: list[Row] = []
+        self._lock = threading.Lock()
+        self._later: list[_Call] = []
+        self._held = 0
+        self._open = False
+
+    def open(self) -> None:
+        """Begin to listen to operators: what they draw and write decides what can run again."""
+        if self._listens:
+            _OPEN.append(self)
+            self._interception.__enter__()
+        self._set_data = vars(Parameter)["set_data"]
+        self._instead = self._written(self._set_data)
+        Parameter.set_data = self._instead
+        self._open = True
+
+    def _written(self, set_data: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what stands in for `Parameter.set_data`: a cell may write by it, too."""
+
+        @functools.wraps(set_data)
+        def written(parameter: Parameter, *args: Any, **kwargs: Any) -> Any:
+            for call in self._running.calls:
+                call.keep(parameter)
+            return set_data(parameter, *args, **kwargs)
+
+        return written
+
+    def entered(
+        self, entry: str, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Call | None:
+        """Hold what a call begins with; None where it cannot run again, which is said."""
+        try:
+            call = _Call(self, entry, cell, args, kwargs)
+        except CannotRepeatError as error:
+            self.say(entry, error.said)
+            return None
+        self._running.calls.append(call)
+        return call
+
+    def close(self) -> None:
+        """End to listen, compute the gradients that wait, and hand the rows over."""
+        if self._open:
+            if self._listens:
+                self._interception.__exit__()
+                _OPEN.remove(self)
+            if vars(Parameter)["set_data"] is self._instead:
+                Parameter.set_data = self._set_data
+            self._open = False
+        later, self._later = self._later, []
+        for call in later:
+            self.add(call.gradients())
+        rows, self._rows = self._rows, []
+        if rows:
+            self._take(rows)
+
+    def left(self, call: _Call) -> None:
+        """Take note that a call has ended."""
+        calls = self._running.calls
+        while calls:
+            if calls.pop() is call:
+                break
+
+    def wait(self, call: _Call) -> None:
+        """Have a call's gradients computed when the phase ends."""
+        with self._lock:
+            size = sum(tensor.elements.nbytes for tensor in call.held.tensors)
+            if self._held + size <= self.settings.held_bytes:
+                self._held += size
+                self._later.append(call)
+                return
+        self.say(call.entry, message("benchmark.too_many"))
+
+    def say(self, entry: str, why: Message) -> None:
+        """Note that a call did not run again, and why."""
+        self.add([self.row(entry, why=[why.as_json()])])
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Take rows."""
+        with self._lock:
+            self._rows += rows
+
+    def row(self, entry: str, **more: Any) -> Row:
+        """Return a row of an entry."""
+        settings = self.settings
+        head = {"entry": entry, "pert_mode": settings.mode, "stage": settings.stage}
+        return {**self._place, **head, "handler_type": settings.handler, **more}
+
+    def compute(
+        self,
+        operator: Operator,
+        compute: Callable[..., Any],
+        entry: str | None,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Return what an operator computes; take note of what it draws and writes."""
+        calls = self._running.calls
+        if not calls:
+            return compute(*args, **kwargs)
+        for call in calls:
+            call.operator_begins(operator, args, kwargs)
+        output = compute(*args, **kwargs)
+        for call in calls:
+            call.operator_ended(operator, args, output)
+        return output
+
+
+#: The phases that listen to operators themselves.
+_OPEN: list[BenchmarkedPhase] = []
+
+
+def _heard(
+    operator: Operator,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Have every phase that is open take note of a call of an operator."""
+    compute = original
+    for phase in [*_OPEN]:
+        compute = functools.partial(phase.compute, operator, compute, None)
+    return compute(*args, **kwargs)
+
+
+class _Call:
+    """One call of a cell that is to run again; an `ObservedCall`.
+
+    Raises:
+        CannotRepeatError: it cannot.
+    """
+
+    def __init__(
+        self,
+        phase: BenchmarkedPhase,
+        entry: str,
+        cell: nn.Cell,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        cells = named_cells(cell)
+        for name, one in cells.items():
+            if is_jitted(one) or number_of(one) in SITES.compiled:
+                raise CannotRepeatError(message("benchmark.compiled", cell=name))
+            if has_hooks_of_others(one):
+                raise CannotRepeatError(message("benchmark.hooks", cell=name))
+        self._phase, self._settings = phase, phase.settings
+        self.entry, self._cell = entry, cell
+        self.held = HeldArguments(args, kwargs)
+        self._state = State(cell)
+        self._dtypes = {tensor.dtype for tensor in self.held.tensors}
+        self._dtypes |= {str(parameter.dtype) for parameter in cell.get_parameters()}
+        self._drawn: list[_Drawn] = []
+        self._refused: Message | None = None
+
+    # --- the first run ---------------------------------------------------------------------------
+
+    def operator_begins(
+        self, operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Take note of what an operator that runs inside is about to do."""
+        if communicates(operator.kind, operator.name):
+            self._refuse(message("benchmark.communicates", operator=operator.full_name))
+        if not writes(operator.name):
+            return
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Parameter):
+                if not (value.requires_grad and is_norm(operator.name)):
+                    self._state.keep(value)
+            elif isinstance(value, Tensor) and self._state.holds(value):
+                self._refuse(message("benchmark.own_state", operator=operator.full_name))
+
+    def operator_ended(self, operator: Operator, args: tuple[Any, ...], output: Any) -> None:
+        """Take note of what an operator that ran inside returned."""
+        for _, tensor in tensors_in(output):
+            self._dtypes.add(str(tensor.dtype))
+        if draws(operator.name):
+            self._drawn.append(_Drawn(operator, args, output))
+
+    def keep(self, parameter: Parameter) -> None:
+        """Take note that a parameter is about to be written."""
+        self._state.keep(parameter)
+
+    def _refuse(self, why: Message) -> None:
+        self._refused = self._refused or why
+
+    def abandoned(self) -> None:
+        """It raised: there is nothing to compare with."""
+        self._phase.left(self)
+
+    def left(self, output: Any) -> Any:
+        """Run it again, and return what the training goes on with, if that is another output."""
+        self._phase.left(self)
+        if self._refused is not None:
+            self._phase.say(self.entry, self._refused)
+            return None
+        if self._settings.stage == BACKWARD:
+            self._phase.wait(self)
+            return None
+        first = dict(tensors_in(output))
+        self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
+        try:
+            disturbed = [*self._disturbed()]
+            instead, rows = self._compared(output, first, disturbed)
+        except CannotRepeatError as error:
+            self._phase.say(self.entry, error.said)
+            return None
+        self._phase.add(rows)
+        return instead
+
+    # --- the second run --------------------------------------------------------------------------
+
+    @property
+    def _coarsest(self) -> str:
+        return coarsest_of(sorted(self._dtypes))
+
+    def _disturbed(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the tensors among the inputs that are disturbed, and their new bits."""
+        disturb = DISTURBANCES.get(self._settings.mode)
+        if disturb is None:
+            return
+        floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
+        chosen = [n for n in floating if not is_mask(self.held.tensors[n].values())] or floating
+        changed = False
+        for number in chosen:
+            tensor = self.held.tensors[number]
+            bits = disturb(tensor.elements, tensor.dtype)
+            if not np.array_equal(bits, tensor.elements):
+                changed = True
+                yield number, bits
+        if not changed:
+            raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
+
+    def _compared(
+        self, output: Any, first: Mapping[str, Tensor], disturbed: Sequence[tuple[int, np.ndarray]]
+    ) -> tuple[Any, list[Row]]:
+        """Return what the training is to go on with, or None; and a row of each output."""
+        exact = self._settings.mode == NO_CHANGE  # then whole numbers count, too
+        judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
+        host = {path: _values(tensor) for path, tensor in judged.items()}
+        before = {path: values for path, values in host.items() if values is not None}
+        if not before:
+            raise CannotRepeatError(message("benchmark.no_output"))
+        fixes = self._settings.handler == FIX
+        worst: dict[str, Row] = {}
+        instead = None
+        for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
+            again = self._run({n: self.held.tensors[n].tensor(bits) for n, bits in disturbed})
+            if fixes:
+                instead = _like(output, again, first)
+            after = dict(tensors_in(again))
+            for index, (path, values) in enumerate(before.items()):
+                second = _values(after[path]) if path in after else None
+                if second is None or second.shape != values.shape:
+                    raise CannotRepeatError(message("benchmark.shapes", path=path or "0"))
+                row = self._row(index, path, str(first[path].dtype), values, second, disturbed)
+                if path not in worst or _badness(row) > _badness(worst[path]):
+                    worst[path] = row
+        return instead, [*worst.values()]
+
+    def _row(
+        self,
+        index: int,
+        path: str,
+        dtype: str,
+        values: np.ndarray,
+        second: np.ndarray,
+        disturbed: Sequence[tuple[int, np.ndarray]],
+    ) -> Row:
+        settings, coarsest = self._settings, self._coarsest
+        by = inputs_change(
+            [(t.values(), values_of(b, t.dtype)) for t, b in self._with_tensors(disturbed)]
+        )
+        found = judge(
+            values,
+            second,
+            dtype=dtype,
+            mode=settings.mode,
+            disturbed_by=by,
+            coarsest=coarsest,
+            thresholds=settings.thresholds,
+            most_times=settings.most_times,
+        )
+        return self._phase.row(
+            self.entry,
+            output_index=index,
+            path=path,
+            dtype=dtype,
+            shape=[*values.shape],
+            change=_finite(found.change),
+            disturbed_by=by,
+            coarsest=coarsest,
+            ratio=None if found.ratio is None else _finite(found.ratio),
+            differing=found.differing,
+            threshold=found.threshold,
+            consistent=found.consistent,
+        )
+
+    def _with_tensors(
+        self, disturbed: Sequence[tuple[int, np.ndarray]]
+    ) -> Iterator[tuple[Any, np.ndarray]]:
+        for number, bits in disturbed:
+            yield self.held.tensors[number], bits
+
+    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
+        """Return what the cell computes of its inputs, with some tensors in the place of others."""
+        improves = self._settings.mode == IMPROVE_PRECISION
+        higher = Higher(self._coarsest) if improves else None
+        fixes = self._settings.handler == FIX
+        drawn = deque(self._drawn)
+
+        def handle(
+            operator: Operator,
+            original: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+        ) -> Any:
+            if draws(operator.name):
+                if not drawn or drawn[0].operator is not operator:
+                    raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
+                return drawn.popleft().again(args)
+            if higher is not None:
+                return higher.compute(operator, original, args, kwargs)
+            return original(*args, **kwargs)
+
+        with ExitStack() as contexts:
+            contexts.enter_context(unseen())
+            contexts.enter_context(once_more(self._state, differentiated=fixes))
+            args, kwargs = self._given(tensors, higher)
+            contexts.enter_context(Interception(handle, network=self._cell))
+            return self._called(args, kwargs)
+
+    def _given(
+        self, tensors: Mapping[int, Tensor], higher: Higher | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        with not_intercepted():
+            args, kwargs = self.held.rebuilt(tensors)
+            return (
+                (args, kwargs) if higher is None else (higher.raised(args), higher.raised(kwargs))
+            )
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._cell(*args, **kwargs)
+        except CannotRepeatError:
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            raise CannotRepeatError(message("benchmark.raised", why=why)) from error
+
+    # --- gradients -------------------------------------------------------------------------------
+
+    def gradients(self) -> list[Row]:
+        """Return rows of the gradients of its inputs and parameters, without and with disturbance.
+
+        Both are computed here, of the parameters as they are when the phase ends, for one gradient
+        of the output that is drawn once and the same for both.
+        """
+        try:
+            return self._gradient_rows()
+        except CannotRepeatError as error:
+            return [self._phase.row(self.entry, why=[error.said.as_json()])]
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            said = message("benchmark.raised", why=why)
+            return [self._phase.row(self.entry, why=[said.as_json()])]
+
+    def _gradient_rows(self) -> list[Row]:
+        if gradients_flow():
+            raise CannotRepeatError(message("benchmark.differentiated"))
+        if self._drawn:
+            name = self._drawn[0].operator.full_name
+            raise CannotRepeatError(message("benchmark.draws", operator=name))
+        if name := self._state.trained:
+            raise CannotRepeatError(message("benchmark.writes", parameter=name))
+        disturbed = [*self._disturbed()]
+        floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
+        weights = [p for p in self._cell.trainable_params() if not p.hooks()]
+        if not floating and not weights:
+            raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
+        first = self._differentiated(floating, weights, {}, None)
+        self._dtypes |= {str(gradient.dtype) for _, gradient in first}
+        worst: dict[str, Row] = {}
+        for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
+            improves = self._settings.mode == IMPROVE_PRECISION
+            higher = Higher(self._coarsest) if improves else None
+            second = self._differentiated(floating, weights, dict(disturbed), higher)
+            for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
+                before, after = _values(a), _values(b)
+                if before is None or after is None or before.shape != after.shape:
+                    continue
+                row = self._row(index, name, str(a.dtype), before, after, disturbed)
+                if name not in worst or _badness(row) > _badness(worst[name]):
+                    worst[name] = row
+        return [*worst.values()]
+
+    def _differentiated(
+        self,
+        floating: Sequence[int],
+        weights: Sequence[Parameter],
+        bits: Mapping[int, np.ndarray],
+        higher: Higher | None,
+    ) -> list[tuple[str, Tensor]]:
+        """Return the gradients, by the paths of inputs and the names of parameters."""
+
+        def handle(operator: Operator, original: Any, args: Any, kwargs: Any) -> Any:
+            if higher is None:
+                return original(*args, **kwargs)
+            return higher.compute(operator, original, args, kwargs)
+
+        def computed(*tensors: Tensor) -> Any:
+            args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
+            output = self._cell(*args, **kwargs)
+            outputs = [t for _, t in tensors_in(output) if str(t.dtype) in FORMATS]
+            if not outputs:
+                raise CannotRepeatError(message("benchmark.no_output"))
+            return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+        with (
+            unseen(),
+            once_more(self._state, differentiated=True),
+            Interception(handle, network=self._cell),
+        ):
+            with not_intercepted():
+                tensors = [self.held.tensors[n].tensor(bits.get(n)) for n in floating]
+                if higher is not None:
+                    tensors = higher.raised(tensors)
+            with no_gradients():
+                shapes = computed(*tensors)
+            several = shapes if isinstance(shapes, tuple) else (shapes,)
+            drawn = np.random.default_rng(0)
+            sens = tuple(
+                Tensor(drawn.standard_normal(t.shape).astype(np.float32)).astype(t.dtype)
+                for t in several
+            )
+            operation = ops.GradOperation(get_all=True, get_by_list=bool(weights), sens_param=True)
+            of = (computed, weights) if weights else (computed,)
+            gradients = operation(*of)(*tensors, sens if len(sens) > 1 else sens[0])
+        of_inputs, of_weights = gradients if weights else (gradients, ())
+        found = [(self.held.tensors[n].path, g) for n, g in zip(floating, of_inputs)]
+        found += [(f"parameters_grad.{p.name}", g) for p, g in zip(weights, of_weights)]
+        return [(name, g) for name, g in found if isinstance(g, Tensor)]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """What an operator drew in the first run."""
+
+    operator: Operator
+    args: tuple[Any, ...]
+    output: Any
+
+    def again(self, args: tuple[Any, ...]) -> Any:
+        """Return the same draw of other operands.
+
+        A dropout leaves out the same elements again; of any other operator it is the same output.
+        """
+        first = self.output[0] if isinstance(self.output, tuple) else self.output
+        given = next((a for a in self.args if isinstance(a, Tensor)), None)
+        new = next((a for a in args if isinstance(a, Tensor)), None)
+        if "ropout" not in self.operator.name or given is None or new is None:
+            return self.output
+        if given.shape != first.shape or new.shape != first.shape:
+            return self.output
+        before, after = _values(given), _values(first)
+        if before is None or after is None:
+            return self.output
+        kept = after != 0
+        factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
+        scale = float(np.median(factors)) if factors.size else 1.0
+        mask = Tensor(np.where(kept, scale, 0.0).astype(np.float32)).astype(new.dtype)
+        dropped = new * mask
+        return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
+
+
+def _like(output: Any, again: Any, first: Mapping[str, Tensor]) -> Any:
+    """Return the result of the second run in the structure and the dtypes of the first."""
+    after = iter([tensor for _, tensor in tensors_in(again)])
+
+    def cast(tensor: Tensor) -> Any:
+        second = next(after, None)
+        if second is None or second.shape != tensor.shape or str(tensor.dtype) not in FORMATS:
+            return tensor
+        return second if second.dtype == tensor.dtype else second.astype(tensor.dtype)
+
+    return with_tensors(output, cast)
+
+
+def _values(tensor: Tensor) -> np.ndarray | None:
+    """Return the elements of a tensor of numbers; None of others."""
+    host = to_host(tensor)
+    if host.dtype in FORMATS:
+        return values_of(bits_of(np.array(host.array), host.dtype), host.dtype)
+    return np.array(host.array) if host.array.dtype.kind in "biu" else None
+
+
+def _badness(row: Row) -> tuple[bool, float]:
+    change = row["change"]
+    return not row["consistent"], float("inf") if change is None else change
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None

@@ -1,0 +1,52 @@
+"""Which operators cannot simply run again: they draw, they write, or they speak to other ranks."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_DRAW = frozenset(
+    [
+        *("dropout", "rand", "random", "randint", "randn", "randperm", "normal", "uniform"),
+        *("bernoulli", "multinomial", "shuffle", "poisson", "gamma", "laplace", "exponential"),
+        *("geometric", "cauchy", "sampler", "choice", "rrelu", "gumbel"),
+    ]
+)
+_WRITE = re.compile(
+    r"[^_].*[^_]_$|^__setitem__$|^__i(add|sub|mul|truediv|floordiv|mod|pow|matmul|and|or|xor)__$"
+    r"|^[Aa]ssign|^[Ss]catter|^Sparse|^Apply|^Fused|^Inplace|^index_put|^Push"
+    r"|[Bb]atch_?[Nn]orm|[Ii]nstance_?[Nn]orm|Cache|_cache$|^Accumulate"
+)
+_SPEAK = re.compile(
+    r"^(AllReduce|AllGather|AllGatherV|ReduceScatter|ReduceScatterV|Broadcast|AlltoAll|AlltoAllV"
+    r"|NeighborExchange|NeighborExchangeV2|CollectiveScatter|CollectiveGather|Barrier|Send|Receive"
+    r"|Reduce|BatchISendIRecv)$|^_(All|Mirror|Virtual|Host|Reduce|MiniStep|GetTensor)"
+    r"|^(DistComm|InnerComm)"
+)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def draws(operator: str) -> bool:
+    """Return whether an operator draws random numbers, by its name in MindSpore."""
+    return any(word.lower() in _DRAW for word in _WORD.findall(operator))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def writes(operator: str) -> bool:
+    """Return whether an operator may write into what it is given, by its name in MindSpore."""
+    return _WRITE.search(operator) is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def is_norm(operator: str) -> bool:
+    """Return whether an operator writes averages, and nothing that is trained."""
+    return "orm" in operator and writes(operator)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def communicates(kind: str, operator: str) -> bool:
+    """Return whether an operator exchanges data with other ranks, by its kind and name."""
+    if kind in ("Distributed", "MintDistributed"):
+        return True
+    return kind == "Primitive" and _SPEAK.search(operator) is not None

@@ -1,0 +1,205 @@
+"""A cell or an operator runs a second time, and the training cannot tell.
+
+What a computation may depend on and change is noted before its first run (`State`). The second run
+begins with that, and afterwards everything is as the first run left it: the process's random
+generators, parameters that it writes (moving averages, counters, caches), and the Python attributes
+of cells. No gradient is computed through the second run, unless it is handed on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import TracebackType
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from mindrlhf_msprobe.capture.framework.private import (
+    CASTING,
+    HOOK_PREFIX,
+    OF_EVERY_CELL,
+    close_cast,
+    no_gradients,
+    not_on_top,
+)
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.tensors.summary import to_host
+
+_ABSENT = object()
+_CONTAINERS = (list, dict, set)
+
+
+class State:
+    """What a cell's computation may depend on and change, as it is now.
+
+    Args:
+        cell: None for an operator, which has the generators alone.
+    """
+
+    def __init__(self, cell: nn.Cell | None) -> None:
+        self._generators = _Generators()
+        self._cells = [*named_cells(cell).values()] if cell is not None else []
+        self._attributes = [_Attributes(one) for one in self._cells]
+        self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether a tensor that is no parameter is an attribute of the cells."""
+        return any(tensor is value for held in self._attributes for value in held.values())
+
+    @property
+    def trained(self) -> str:
+        """The name of a parameter among those that were noted that is trained; "" of none."""
+        kept = (parameter for parameter, _ in self._parameters.values())
+        return next((str(p.name) for p in kept if p.requires_grad), "")
+
+    def keep(self, parameter: Parameter) -> None:
+        """Note the elements of a parameter that is about to be written."""
+        if id(parameter) not in self._parameters and not getattr(parameter, "has_init", False):
+            self._parameters[id(parameter)] = parameter, np.array(to_host(parameter).array)
+
+    def now(self) -> State:
+        """Return the same of this moment."""
+        state = State(None)
+        state._cells = self._cells
+        state._attributes = [_Attributes(one) for one in self._cells]
+        for parameter, _ in self._parameters.values():
+            state.keep(parameter)
+        return state
+
+    @contextmanager
+    def none_on_top(self) -> Iterator[None]:
+        """Let no cell take itself for the one that is differentiated: it would end that."""
+        with ExitStack() as ends:
+            for cell in self._cells:
+                ends.enter_context(not_on_top(cell))
+            yield
+
+    def put_back(self) -> None:
+        """Let everything be as it was when this was made; what has not changed is not touched."""
+        self._generators.put_back()
+        for attributes in self._attributes:
+            attributes.put_back()
+        for parameter, elements in self._parameters.values():
+            if not _same_bits(np.asarray(to_host(parameter).array), elements):
+                parameter.set_data(tensor_of(elements, str(parameter.dtype)))
+
+
+@contextmanager
+def once_more(before: State, *, differentiated: bool = False) -> Iterator[None]:
+    """Let what runs inside begin as the first run did, and leave everything as that one left it.
+
+    Args:
+        before: as it was before the first run.
+        differentiated: whether gradients flow through the second run, because the training goes on
+            with its result.
+    """
+    after = before.now()
+    before.put_back()
+    try:
+        with before.none_on_top(), nullcontext() if differentiated else no_gradients():
+            yield
+    except Exception as error:
+        _end_casts(error.__traceback__)
+        raise
+    finally:
+        after.put_back()
+
+
+def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
+    """Return a new tensor of elements.
+
+    Args:
+        elements: of bfloat16 its uint16 bits.
+        dtype: MindSpore's name, e.g. `Float32`.
+    """
+    if dtype == "BFloat16":
+        from mindrlhf_msprobe.replay.disturb import values_of
+
+        return Tensor(values_of(elements, dtype), mindspore.bfloat16)
+    return Tensor(np.array(elements))
+
+
+def _end_casts(trace: TracebackType | None) -> None:
+    """End the casts of cells with `to_float` that an exception passed: MindSpore leaves them on."""
+    while trace is not None:
+        if trace.tb_frame.f_code is CASTING:
+            cell = trace.tb_frame.f_locals.get("self")
+            if getattr(cell, "mixed_precision_type", None) is not None:
+                close_cast()
+        trace = trace.tb_next
+
+
+class _Generators:
+    """The states of the process's random generators."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()
+        self._mindspore = mindspore.get_rng_state().asnumpy().copy()
+
+    def put_back(self) -> None:
+        if random.getstate() != self._python:
+            random.setstate(self._python)
+        now: Any = np.random.get_state()
+        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
+            np.random.set_state(self._numpy)
+        if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
+            mindspore.set_rng_state(Tensor(self._mindspore))
+
+
+class _Attributes:
+    """The Python attributes of one cell, and what its lists, dicts and sets hold."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        self._cell = cell
+        self._values = {
+            name: value
+            for name, value in vars(cell).items()
+            if not (name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__")
+        }
+        self._held = {
+            name: type(value)(value)
+            for name, value in self._values.items()
+            if type(value) in _CONTAINERS
+        }
+
+    def values(self) -> Iterator[Any]:
+        """Yield the attributes, and what lists, dicts and sets among them hold."""
+        yield from self._values.values()
+        for held in self._held.values():
+            yield from held.values() if isinstance(held, dict) else held
+
+    def put_back(self) -> None:
+        attributes = vars(self._cell)
+        for name, value in self._values.items():
+            if attributes.get(name, _ABSENT) is not value:
+                attributes[name] = value
+        for name in [*attributes]:
+            own = name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__"
+            if not own and name not in self._values:
+                del attributes[name]
+        for name, held in self._held.items():
+            container = self._values[name]
+            if not _same_items(container, held):
+                container.clear()
+                with suppress(AttributeError):
+                    container.extend(held) if isinstance(held, list) else container.update(held)
+
+
+def _same_items(container: Any, held: Any) -> bool:
+    """Return whether a container holds the very same objects."""
+    if len(container) != len(held):
+        return False
+    if isinstance(held, dict):
+        return all(container.get(name, _ABSENT) is value for name, value in held.items())
+    if isinstance(held, set):
+        return bool(container == held)
+    return all(a is b for a, b in zip(container, held))
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()

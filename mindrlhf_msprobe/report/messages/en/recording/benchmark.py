@@ -1,0 +1,22 @@
+"""Why a call did not run again on disturbed inputs."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+TEXTS: dict[str, Text] = {
+    "compiled": "{cell} is compiled: operators cannot be disturbed inside a graph",
+    "hooks": "{cell} has forward hooks of others, which a second run would call once more",
+    "object": "{path} is a {kind}, which a second run could change",
+    "output_object": "the output holds a {kind}, which cannot be made anew",
+    "communicates": "{operator} inside it exchanges data with other ranks",
+    "own_state": "{operator} writes into a tensor that the cell keeps",
+    "writes": "it writes the trained parameter {parameter}",
+    "draws": "{operator} inside it draws random numbers, other ones in a second run",
+    "nothing_to_disturb": "no input is a floating number that can be disturbed",
+    "no_output": "no output is a floating number",
+    "shapes": "output {path} has another shape, or is missing, in the second run",
+    "raised": "the second run raised {why}",
+    "differentiated": "the phase ended while something was being differentiated",
+    "too_many": "its inputs would take more than buffer_mb until the phase ends",
+}

@@ -1,0 +1,84 @@
+"""free_benchmark.rank<N>.jsonl: what became of disturbed computations, a line an output."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.fast_json import loads
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, write_all, write_atomic
+
+
+def append_rows(root: Path, rank: int, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Append rows, all of them or none; return how many bytes.
+
+    Args:
+        rows: each has at least `step`, `phase` and `entry`.
+
+    Raises:
+        OSError: the file cannot be written, or something that is no plain file stands there.
+    """
+    path = root / layout.benchmark_name(rank)
+    # A pipe that nobody reads would be waited for.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags, 0o666)
+    try:
+        before = os.fstat(file)
+        if not stat.S_ISREG(before.st_mode):
+            raise OSError(errno.EINVAL, message("fault.of_others"), str(path))
+        try:
+            return write_all(file, b"".join(map(_line, rows)))
+        except OSError:  # on a full disk part of a line may be there
+            os.ftruncate(file, before.st_size)
+            raise
+    finally:
+        os.close(file)
+
+
+def forget_rows(root: Path, rank: int, first_step: int) -> None:
+    """Remove the rows of a rank's steps from one on, which run again.
+
+    Raises:
+        OSError: the file cannot be read or written.
+    """
+    path = root / layout.benchmark_name(rank)
+    if not os.path.lexists(path):
+        return
+    kept = [row for row in read_rows(root, rank) if row["step"] < first_step]
+    if kept:
+        write_atomic(path, map(_line, kept))
+    else:
+        path.unlink()
+
+
+def read_rows(root: Path, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a rank, in the order in which they were written; none where none are.
+
+    A line that is none, as the last one of a killed process may be, is left out.
+    """
+    try:
+        content = layout.read_inside(root, root / layout.benchmark_name(rank))
+    except (OSError, ValueError):
+        return
+    for raw in content.splitlines():
+        try:
+            row = loads(raw)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and bounds.is_place(row.get("step")) and _is_row(row):
+            yield row
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    return all(isinstance(row.get(key), str) for key in ("phase", "entry", "pert_mode", "stage"))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return dump_json(row) + b"\n"

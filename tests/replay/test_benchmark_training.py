@@ -1,0 +1,363 @@
+"""`task: free_benchmark` in a training: what it finds, what it says, and that nothing changes."""
+
+import itertools
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.storage.writing.benchmark_file import read_rows
+from tests.helpers.small_networks import hook_count
+
+MODES = ("no_change", "add_noise", "bit_noise", "change_value", "improve_precision")
+
+
+class Block(nn.Cell):
+    """What must not be computed twice: averages, draws, counts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Dense(width, width), nn.BatchNorm1d(width)
+        self.dropout, self.calls, self.seen = nn.Dropout(p=0.3), 0, []
+
+    def construct(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        return x + self.dropout(ops.tanh(self.norm(self.dense(x))))
+
+
+class Trained(nn.Cell):
+    """Two blocks and a loss."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.second = Block(width), Block(width)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.square(self.second(self.first(x))).mean()
+
+
+def trained(probe=None, *, recompute=False, set_grad=False, steps=3):
+    """Return every loss, gradient and parameter of a short training, as bytes."""
+    ms.set_seed(3)
+    rng = np.random.default_rng(3)
+    network = Trained().set_train()
+    if recompute:
+        network.first.recompute()
+    if set_grad:
+        network.set_grad()
+    optimizer = nn.Adam(network.trainable_params(), 1e-2)
+    grads = ms.value_and_grad(network, None, network.trainable_params())
+    if probe is not None:
+        probe.watch(actor=network)
+    found = []
+    for _ in range(steps):
+        x = Tensor(rng.standard_normal((4, 8)).astype(np.float32))
+        if probe is None:
+            loss, gradients = grads(x)
+            optimizer(gradients)
+        else:
+            with probe.phase("actor_update"):
+                loss, gradients = grads(x)
+                optimizer(gradients)
+            probe.step()
+        tensors = [loss, *gradients, *network.get_parameters()]
+        found += [tensor.asnumpy().tobytes() for tensor in tensors]
+        found += [network.first.calls, [*network.first.seen]]
+    return found, network
+
+
+def rows_of(probe):
+    """Return the rows of a run."""
+    return [*read_rows(Path(probe.config.dump_path), 0)]
+
+
+def run_once(probe, network, *inputs):
+    """Return the rows of one phase in which a network was called once."""
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        output = network(*inputs)
+    probe.step()
+    return rows_of(probe), output
+
+
+def numbers(*shape, dtype=ms.float32, scale=1.0):
+    return Tensor((np.random.standard_normal(shape) * scale).astype(np.float32)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("mode", "stage", "recompute", "set_grad"),
+    [
+        *((mode, "forward", False, False) for mode in MODES),
+        ("bit_noise", "forward", True, True),
+        ("no_change", "backward", False, True),
+        ("improve_precision", "backward", True, False),
+    ],
+)
+def test_training_is_unchanged_to_the_bit(layer_probe, mode, stage, recompute, set_grad):
+    """Draws, averages, Python attributes, gradients, parameters and hooks are as without it."""
+    expected, _ = trained(recompute=recompute, set_grad=set_grad)
+    probe = layer_probe(task="free_benchmark", pert_mode=mode, fuzz_stage=stage, strict=True)
+    found, network = trained(probe, recompute=recompute, set_grad=set_grad)
+    assert found == expected
+    assert hook_count(network) == 0
+    rows = rows_of(probe)
+    assert {row["step"] for row in rows} == {0, 1, 2}
+    assert all(row["consistent"] for row in rows if "why" not in row)
+    names = {row["entry"] for row in rows if "why" not in row}
+    assert "Cell.first.dense.Dense.forward.0" in names
+    assert ("Cell.root.Trained.forward.0" in names) is (stage == "forward")
+
+
+def test_generators_are_where_they_were(layer_probe):
+    """numpy, Python and MindSpore draw afterwards what they would have drawn."""
+
+    class Draws(nn.Cell):
+        def construct(self, x):
+            return x * float(np.random.rand())
+
+    x = numbers(4)
+    np.random.seed(5)
+    np.random.rand()
+    expected = np.random.rand()
+    np.random.seed(5)
+    rows, _ = run_once(layer_probe(task="free_benchmark", pert_mode="no_change"), Draws(), x)
+    assert np.random.rand() == expected
+    assert [row["consistent"] for row in rows] == [True]
+
+
+def test_reduction_that_is_not_deterministic_is_found(layer_probe):
+    """In any order of its terms, as atomic additions have it."""
+    order = itertools.count()
+
+    class Reduction(nn.Cell):
+        def construct(self, x):
+            start = next(order) % 999
+            return ops.cat([x[start:], x[:start]]).cumsum(0)[-1]
+
+    class Around(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.reduction, self.scale = Reduction(), nn.Dense(16, 16)
+
+        def construct(self, x):
+            return self.scale(self.reduction(x))
+
+    rows, _ = run_once(
+        layer_probe(task="free_benchmark", pert_mode="no_change"), Around(), numbers(999, 16)
+    )
+    consistent = {row["entry"]: row["consistent"] for row in rows}
+    assert consistent == {
+        "Cell.reduction.Reduction.forward.0": False,
+        "Cell.scale.Dense.forward.0": True,
+        "Cell.root.Around.forward.0": False,
+    }
+    assert rows[0]["differing"] > 0
+
+
+def test_cancellation_is_found(layer_probe):
+    """A variance from the mean of squares loses what the last bit of its input decides."""
+
+    class Normalised(nn.Cell):
+        def __init__(self, careless):
+            super().__init__()
+            self.careless = careless
+
+        def construct(self, x):
+            mean = x.mean(-1, keep_dims=True)
+            if self.careless:
+                variance = ops.square(x).mean(-1, keep_dims=True) - ops.square(mean)
+            else:
+                variance = ops.square(x - mean).mean(-1, keep_dims=True)
+            return variance + 0.5
+
+    x = numbers(8, 64) * 0.1 + 200
+    found = {}
+    for careless in (True, False):
+        probe = layer_probe(
+            task="free_benchmark", pert_mode="bit_noise", existing="overwrite", include=["root"]
+        )
+        rows, _ = run_once(probe, Normalised(careless), x)
+        found[careless] = rows[0]["consistent"]
+        probe.close()
+    assert found == {True: False, False: True}
+
+
+@pytest.mark.parametrize("dtype", [ms.float32, ms.float16, ms.bfloat16])
+@pytest.mark.parametrize("mode", MODES)
+def test_healthy_network_is_silent(layer_probe, dtype, mode):
+    """Attention and MLP in any dtype, with large logits and masks."""
+
+    def product(a, b):  # the CPU has none of bfloat16
+        return ops.matmul(a.astype(ms.float32), b.astype(ms.float32)).astype(dtype)
+
+    class Linear(nn.Cell):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.weight = Parameter(numbers(inputs, outputs, dtype=dtype, scale=0.3))
+
+        def construct(self, x):
+            return product(x, self.weight)
+
+    class Layer(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.norm = Linear(16, 16), Linear(16, 16), nn.LayerNorm((16,))
+            self.up, self.down, self.act = Linear(16, 64), Linear(64, 16), nn.SiLU()
+
+        def construct(self, x, mask):
+            y = self.norm(x.astype(ms.float32)).astype(dtype)
+            scores = product(self.q(y), self.k(y).swapaxes(-1, -2)).astype(ms.float32)
+            scores = scores + (1 - mask.astype(ms.float32)) * -10000.0
+            y = product(ops.softmax(scores, -1).astype(dtype), y)
+            y = self.down(self.act(self.up(y).astype(ms.float32)).astype(dtype))
+            return (x.astype(ms.float32) + y.astype(ms.float32)).astype(dtype)
+
+    mask = Tensor(np.tril(np.ones((12, 12), np.float32))).astype(dtype)
+    rows, _ = run_once(
+        layer_probe(task="free_benchmark", pert_mode=mode, strict=True),
+        Layer(),
+        numbers(2, 12, 16, dtype=dtype, scale=4),
+        mask,
+    )
+    judged = [row for row in rows if "why" not in row]
+    assert len(judged) == 7
+    assert [row for row in judged if not row["consistent"]] == []
+
+
+def test_calls_that_cannot_run_again_are_said(layer_probe):
+    """Whole numbers, objects, graphs, hooks of others: nothing is claimed of them."""
+
+    class Cache:
+        """An object that a second run could change."""
+
+    class Takes(nn.Cell):
+        def construct(self, x, other=None):
+            return x + 1
+
+    class Compiled(nn.Cell):
+        @ms.jit
+        def construct(self, x):
+            return x + 1
+
+    class All(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.whole, self.object, self.hooked = Takes(), Takes(), Takes()
+            self.empty, self.graph = Takes(), Compiled()
+            self.hooked.register_forward_hook(lambda cell, inputs, output: None)
+
+        def construct(self, x):
+            self.whole(Tensor([1, 2]))
+            self.empty(x[:0])
+            return self.graph(self.hooked(self.object(x, Cache())))
+
+    rows, _ = run_once(layer_probe(task="free_benchmark", pert_mode="add_noise"), All(), numbers(3))
+    why = {row["entry"].split(".")[1]: row["why"][0]["code"] for row in rows}
+    assert why == {
+        "whole": "benchmark.nothing_to_disturb",
+        "empty": "benchmark.nothing_to_disturb",
+        "object": "benchmark.object",
+        "hooked": "benchmark.hooks",
+        "graph": "benchmark.compiled",
+        "root": "benchmark.hooks",
+    }
+
+
+def test_cell_that_writes_into_its_input_and_its_parameters(layer_probe):
+    """Both runs begin with the same numbers, and what the first one wrote stays."""
+
+    class Writes(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.count = Parameter(Tensor([0.0]), requires_grad=False)
+
+        def construct(self, x):
+            ops.assign_add(self.count, Tensor([1.0]))
+            x[0] = 7.0
+            return x * 2
+
+    network, x = Writes(), numbers(5)
+    expected = [14.0, *(x.asnumpy()[1:] * 2)]
+    rows, output = run_once(
+        layer_probe(task="free_benchmark", pert_mode="no_change", strict=True), network, x
+    )
+    assert [row["consistent"] for row in rows] == [True]
+    assert network.count.asnumpy().tolist() == [1.0]
+    assert x.asnumpy()[0] == 7
+    assert output.asnumpy().tolist() == expected
+
+
+def test_cell_that_raises_the_second_time(layer_probe):
+    """The training goes on, and it is said."""
+
+    class Once(nn.Cell):
+        runs = 0
+
+        def construct(self, x):
+            Once.runs += 1
+            if Once.runs > 1:
+                raise ValueError("once")
+            return x
+
+    rows, _ = run_once(
+        layer_probe(task="free_benchmark", pert_mode="bit_noise", strict=True), Once(), numbers(3)
+    )
+    assert rows[0]["why"][0]["params"]["why"] == "ValueError: once"
+
+
+class InFloat16(nn.Cell):
+    """A product that is computed in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = Parameter(numbers(8, 8))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.matmul(x.astype(ms.float16), self.weight.astype(ms.float16)).astype(ms.float32)
+
+
+def test_fix_hands_the_second_result_to_the_training(layer_probe, warnings_of):
+    """Its values and its gradients; loudly."""
+    network, x = InFloat16(), numbers(4, 8)
+
+    class Plain(nn.Cell):
+        def construct(self, x):
+            return ops.matmul(x, network.weight)
+
+    grads = ms.value_and_grad(lambda x: network(x).sum(), None, network.trainable_params())
+    expected = ms.value_and_grad(lambda x: Plain()(x).sum(), None, network.trainable_params())(x)
+    unfixed = grads(x)
+    probe = layer_probe(task="free_benchmark", handler_type="fix", strict=True)
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        found = grads(x)
+    probe.step()
+    probe.close()
+    assert found[0].asnumpy() == expected[0].asnumpy()
+    assert found[0].asnumpy() != unfixed[0].asnumpy()
+    assert np.allclose(found[1][0].asnumpy(), expected[1][0].asnumpy(), rtol=1e-6, atol=1e-6)
+    content = json.loads((Path(probe.config.dump_path) / "run.json").read_text())
+    expected_note = {"task": "free_benchmark", "pert_mode": "improve_precision"}
+    assert content["changed_training"] == expected_note
+    assert any("THE TRAINING IS CHANGED" in text for text in warnings_of())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "statistics"},
+        {"task": "free_benchmark", "pert_mode": "add_noise"},
+        {"task": "free_benchmark", "fuzz_stage": "backward"},
+        {"task": "free_benchmark", "fuzz_thresholds": {"float8": 1}},
+        {"task": "free_benchmark", "fuzz_ratio": 0},
+    ],
+)
+def test_what_cannot_be_done_is_refused(layer_probe, settings):
+    """Before anything is recorded, with what to write instead."""
+    with pytest.raises(ConfigError, match=r"msprobe_config\.\w+"):
+        layer_probe(handler_type="fix", **settings)
