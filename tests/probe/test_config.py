@@ -57,6 +57,12 @@ EXTENSIONS = {
     "on_finding": "",
     "rules": "",
     "tensorboard": "",
+    "pert_mode": "improve_precision",
+    "handler_type": "check",
+    "fuzz_stage": "forward",
+    "fuzz_runs": 3,
+    "fuzz_thresholds": {},
+    "fuzz_ratio": 100.0,
     "phases": {},
 }
 EVERY_KEY = {
@@ -100,6 +106,12 @@ EVERY_KEY = {
     "on_finding": "my_package.alarms:seen",
     "rules": "rules.yaml",
     "tensorboard": "events",
+    "pert_mode": "bit_noise",
+    "handler_type": "check",
+    "fuzz_stage": "backward",
+    "fuzz_runs": 2,
+    "fuzz_thresholds": {"float16": 0.01},
+    "fuzz_ratio": 50.0,
     "phases": {"reward_compute": "reward"},
 }
 

@@ -11,7 +11,7 @@ TEXTS: dict[str, Text] = {
     "output_object": "输出中有 {kind}，无法重新构造",
     "communicates": "其中的 {operator} 与其他 rank 通信",
     "own_state": "{operator} 会写入 Cell 自己保存的张量",
-    "writes": "它会写入被训练的参数 {parameter}",
+    "writes": "它会写入可训练的权重 {parameter}",
     "draws": "其中的 {operator} 使用随机数，再次运行时取值不同",
     "nothing_to_disturb": "没有可以扰动的浮点输入",
     "no_output": "没有浮点输出",
