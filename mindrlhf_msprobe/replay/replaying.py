@@ -20,7 +20,8 @@ from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.script import folder
-from mindrlhf_msprobe.replay.script.operators import home_of, operator_of
+from mindrlhf_msprobe.replay.script.operators import home_of, operator_of, prepare
+from mindrlhf_msprobe.replay.script.primitives import attributes_of
 from mindrlhf_msprobe.replay.script.recorded import Call, Place, find_call
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -117,7 +118,13 @@ def _subject(call: Call, asked: Asked) -> tuple[str, Path | None]:
     """Return the Python that names what is called, and the YAML that goes with it."""
     if call.operator is not None:
         operator = operator_of(call.operator)
-        return folder.subject_of_operator(home_of(operator), operator.attribute), None
+        if operator.kind != "Primitive":
+            return folder.subject_of_operator(home_of(operator), operator.attribute), None
+        if asked.network is not None:
+            return folder.subject_of_network(asked.network)
+        prepare()
+        attributes = attributes_of(call, operator)
+        return folder.subject_of_primitive(operator.owner, attributes), None
     if asked.network is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
     return folder.subject_of_network(asked.network)

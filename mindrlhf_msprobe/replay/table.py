@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.errors import MsprobeError, RunError
 from mindrlhf_msprobe.replay.replaying import Asked, floating_dtype
-from mindrlhf_msprobe.replay.script.folder import ENTRY, drawn, words_of, write_side
-from mindrlhf_msprobe.replay.script.operators import check_mindspore, operator_of
+from mindrlhf_msprobe.replay.script.folder import ENTRY, drawn, write_side
+from mindrlhf_msprobe.replay.script.operators import check_mindspore, operator_of, prepare
+from mindrlhf_msprobe.replay.script.primitives import attributes_of
 from mindrlhf_msprobe.replay.script.recorded import Call, has_elements, operator_calls
 from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -45,12 +45,9 @@ def replay_operators(
     check_mindspore()
     import mindspore
 
-    from mindrlhf_msprobe.replay.script import template
-
     if asked.device:
         mindspore.set_device(asked.device)
-    template.prepare()
-    template.WORDS.update(words_of(language()))
+    prepare()
     dtype = floating_dtype(asked.compute_dtype)
     found = []
     for number, call in enumerate(calls):
@@ -71,12 +68,15 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
     draws = not has_elements(call.forward)
     try:
         operator = operator_of(call.operator)
+        called = operator.original
+        if operator.kind == "Primitive":
+            called = operator.owner(**attributes_of(call, operator, drawn(seed) if draws else None))
         with tempfile.TemporaryDirectory() as folder:
             draw = drawn(seed) if draws else None
             write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
             if draws:
-                _compute_what_is_judged(Path(folder), operator.original)
-            found = replay(_side(Path(folder), operator.original))
+                _compute_what_is_judged(Path(folder), called)
+            found = replay(_side(Path(folder), called))
     except (MsprobeError, Refused) as error:
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here

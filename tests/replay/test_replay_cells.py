@@ -224,3 +224,14 @@ def test_compare_prints_the_command_and_does_it(runs, tmp_path, monkeypatch, cap
     network = ["--network", "networks_of_tests:actor", "--lang", "en"]
     assert main([*command, "--replay", *network]) == 1
     assert "B is the wrong one." in capsys.readouterr().out
+
+
+def test_a_primitive_is_taken_from_its_network(runs, tmp_path):
+    """With --network: the very one that the cell around it holds, with its attributes."""
+    path = record(tmp_path / "mix", networks()["actor"], level="mix", include=[LINEAR])
+    entries = open_run(path).entries("actor_update")
+    entry = next(e.name for e in entries if e.name.startswith("Primitive.matmul.MatMul"))
+    found = again(path, entry, tmp_path / "out")
+    assert {"output.0", "gradient:input.0"} <= found["values"].keys()
+    assert {value["again"]["max_abs"] for value in found["values"].values()} == {0}
+    assert found["verdict"] == "ordinary"

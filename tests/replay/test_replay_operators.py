@@ -13,7 +13,7 @@ from mindspore import Tensor, mint, ops
 from replay.operator_runs import BFloat16, Operation, write_run
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.replay.replaying import Asked
+from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
 from mindrlhf_msprobe.replay.table import replay_operators
 
 SEEDS = (0, 1, 2)
@@ -179,6 +179,7 @@ def test_what_cannot_be_computed_again_is_said(tmp_path):
         Operation("Functional.print_", (x,), {}, ()),
         Operation("Mint.no_such", (x,), {}, (x,)),
         Operation("Primitive.custom.Custom", (x,), {}, (x,)),
+        Operation("Primitive.reduce.AllReduce", (x,), {}, (x,)),
         Operation("Mint.matmul", (x, np.ones((3, 3), np.float32)), {}, (x,)),
     ]
     table = replay_operators(
@@ -186,3 +187,76 @@ def test_what_cannot_be_computed_again_is_said(tmp_path):
     )
     assert {one.verdict for one in table.operators} == {"undecided"}
     assert all(one.notes for one in table.operators), table.operators
+
+
+def primitive(attribute: str, made: Any, *args: Any) -> Operation:
+    """Return a call of a primitive as it is recorded: its attributes are not."""
+    return recorded(f"Primitive.{attribute}.{type(made).__name__}", made, *args)
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def primitives() -> list[Operation]:
+    return [
+        primitive("matmul", ops.MatMul(transpose_b=True), normal(16, 16), normal(16, 16, seed=1)),
+        primitive("batch", ops.BatchMatMul(False, True), normal(2, 8, 6), normal(2, 4, 6)),
+        primitive("softmax", ops.Softmax(0), normal(16, 16)),
+        primitive("mean", ops.ReduceMean(keep_dims=True), normal(16, 16), -1),
+        primitive("mul", ops.Mul(), normal(16, 16), normal(16, 1)),
+    ]
+
+
+def test_attributes_of_primitives_follow_from_what_came_out(tmp_path):
+    """Square matrices leave them open by their shapes alone; a wrong result hides none."""
+    calls = primitives()
+    found = verdicts(write_run(tmp_path / "run", calls), tmp_path / "out")
+    assert {*found.values()} == {"ordinary"}, found
+    for call in calls:
+        call.output = (to_float16(call.output[0]),)
+    found = verdicts(write_run(tmp_path / "wrong", calls), tmp_path / "out")
+    assert {*found.values()} == {"wrong"}, found
+
+
+def test_attributes_that_cannot_be_known_accuse_nobody(tmp_path):
+    """An epsilon, a probability: there is nothing to try."""
+    layer = ops.LayerNorm(begin_norm_axis=1, begin_params_axis=1, epsilon=0.5)
+    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
+    output = [one.asnumpy() for one in layer(Tensor(normal(4, 16)), Tensor(ones), Tensor(zeros))]
+    call = Operation("Primitive.norm.LayerNorm", (normal(4, 16), ones, zeros), {}, (*output,))
+    table = replay_operators(
+        Asked((str(write_run(tmp_path / "run", [call])),), None, str(tmp_path / "out"))
+    )
+    assert table.verdicts == ["undecided"]
+    assert "attributes" in table.operators[0].notes[0]
+
+
+def test_a_script_has_the_attributes_of_its_primitive(tmp_path):
+    run = write_run(tmp_path / "run", primitives()[:1])
+    asked = Asked((str(run),), "Primitive.matmul.MatMul.0.forward", str(tmp_path / "out"))
+    replay_entry(asked, run=False)
+    script = (tmp_path / "out" / "replay.py").read_text(encoding="utf-8")
+    assert "return MatMul(transpose_b=True), None" in script
+
+
+def test_an_l1_dump_of_msprobe_is_replayed(tmp_path):
+    """Its dump.json has the same names; it has no journal."""
+    call = recorded("Functional.softmax", ops.softmax, normal(16, 60), -1)
+    wrong = recorded("Functional.softmax", ops.softmax, normal(16, 60), -1)
+    wrong.output = (without_last_row(wrong.output[0]),)
+    place = write_run(tmp_path / "ours", [call, wrong]) / "actor_update" / "step0" / "rank0"
+    lines = [json.loads(line) for line in (place / "records.jsonl").read_text().splitlines()]
+    parts = ("input_args", "input_kwargs", "input", "output")
+    data = {line["entry"]: {part: line[part] for part in parts if part in line} for line in lines}
+    dump = tmp_path / "dump" / "step0" / "rank"
+    (place / "dump_tensor_data").rename(tmp_path / "tensors")
+    dump.mkdir(parents=True)
+    (tmp_path / "tensors").rename(dump / "dump_tensor_data")
+    content = {"task": "tensor", "level": "L1", "framework": "mindspore", "data": data}
+    (dump / "dump.json").write_text(json.dumps(content), encoding="utf-8")
+    found = verdicts(tmp_path / "dump", tmp_path / "out")
+    assert found == {
+        "Functional.softmax.0.forward": "ordinary",
+        "Functional.softmax.1.forward": "wrong",
+    }

@@ -135,9 +135,17 @@ class _Written:
         ]
         return {
             **{"entry": entry.name, "phase": entry.phase, "step": entry.step, "rank": entry.rank},
-            **{"run": str(call.run.path), "cell": entry.cell, "class": entry.class_name},
+            **{"run": str(call.run.path), "cell": entry.cell},
+            "class": entry.class_name or entry.cell.rpartition(".")[2],
+            **{"around": entry.around, "primitive": self._attribute()},
             **{"args": given, "kwargs": named, "output": returned, "parameters": parameters},
         }
+
+    def _attribute(self) -> str | None:
+        """Return what the cell around a primitive calls it; None for all else."""
+        operator = self._call.operator
+        primitive = operator is not None and operator.kind == "Primitive"
+        return operator.name.rpartition(".")[0] if operator is not None and primitive else None
 
     def _node(
         self, half: Half, io: str, content: Any, path: str, leaving: Mapping[Any, Record]
@@ -289,6 +297,13 @@ def subject_of_operator(home: str, attribute: str) -> str:
     return _OF_OPERATOR.format(module=module, home=home, attribute=attribute)
 
 
+def subject_of_primitive(kind: type, attributes: Mapping[str, bool | int]) -> str:
+    """Return the Python of `subject()` for a primitive of the installed MindSpore."""
+    given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
+    known = {"module": kind.__module__, "kind": kind.__name__}
+    return _OF_PRIMITIVE.format(attributes=given, **known)
+
+
 _OF_FACTORY = '''def subject() -> tuple[Any, Any]:
     """Return the network whose cell is called."""
     from {module} import {factory}
@@ -300,6 +315,12 @@ _OF_YAML = '''def subject() -> tuple[Any, Any]:
     from mindformers import AutoModel
 
     return None, AutoModel.from_config(str(HERE / "network.yaml"), download_checkpoint=False)
+'''
+_OF_PRIMITIVE = '''def subject() -> tuple[Any, Any]:
+    """Return the primitive; its attributes follow from what was recorded."""
+    from {module} import {kind}
+
+    return {kind}({attributes}), None
 '''
 _OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
     """Return the operator."""

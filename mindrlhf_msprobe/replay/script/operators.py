@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.operators import OperatorName
@@ -35,8 +36,6 @@ def operator_of(name: OperatorName) -> Operator:
     shown = shortened(name.operator)
     if name.communicates or name.name.lower() in _NOT_AGAIN:
         raise UsageError.saying("replay.side_effects", operator=shown)
-    if name.kind == "Primitive":
-        raise UsageError.saying("replay.primitive", operator=shown)
     found = find_operator(name.operator)
     if found is None:
         version = mindspore.__version__
@@ -49,6 +48,15 @@ def home_of(operator: Operator) -> str:
     if operator.kind == "Tensor":
         return "mindspore.Tensor"
     return str(operator.owner.__name__)
+
+
+def prepare() -> None:
+    """Let operators of entries be computed in this process."""
+    from mindrlhf_msprobe.replay.script import template
+    from mindrlhf_msprobe.replay.script.folder import words_of
+
+    template.WORDS.update(words_of(language()))
+    template.prepare()
 
 
 def check_mindspore() -> None:

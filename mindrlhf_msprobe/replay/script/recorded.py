@@ -136,7 +136,7 @@ def find_call(run: Run, name: str, place: Place) -> Call:
 
 
 def operator_calls(run: Run, place: Place) -> Iterator[Call]:
-    """Yield every call of an operator that was recorded, in the order of places and time."""
+    """Yield every call of an operator that returned tensors, in the order of places and time."""
     for step, rank in sorted(run.places):
         if place.step not in (None, step) or place.rank not in (None, rank):
             continue
@@ -147,7 +147,10 @@ def operator_calls(run: Run, place: Place) -> Iterator[Call]:
             for name in lines.by_name:
                 operator = parse_operator(name)
                 if operator is not None and operator.direction == "forward":
-                    yield lines.call(name)
+                    call = lines.call(name)
+                    records = call.forward.records.items()
+                    if any(io == "output" and one.leaf.is_tensor for (io, _), one in records):
+                        yield call
 
 
 def forward_name(entry: str) -> str:

@@ -99,7 +99,7 @@ class Side:
 
     Args:
         folder: holds entry.json and the tensors.
-        operator: what is called; None: a cell of the network.
+        operator: what is called; None: a cell of the network, or a primitive that a cell holds.
 
     Raises:
         Refused: the network is not the one of which the entry was recorded.
@@ -109,7 +109,7 @@ class Side:
         self.folder, self.network = folder, network
         self.entry = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
         self.sequence: type = tuple  # a record does not tell lists from tuples
-        self.called = self.cell() if operator is None else operator
+        self.called = self.found() if operator is None else operator
         self.constants = [
             (cell, name, value)
             for _, cell in (network.cells_and_names() if operator is None else ())
@@ -124,17 +124,20 @@ class Side:
         dtypes = [node["dtype"] for node in found]
         self.lowest = entry["compute_dtype"] or min(dtypes, key=BITS.__getitem__, default="Float32")
 
-    def cell(self) -> Any:
-        """Return the cell that was recorded, in the network that was built."""
-        network, wanted = self.network, self.entry["cell"]
+    def found(self) -> Any:
+        """Return what was recorded, in the network that was built."""
+        network, primitive = self.network, self.entry["primitive"]
         if not isinstance(network, mindspore.nn.Cell):
             raise Refused("no_network", kind=type(network).__name__)
         cells = {name or "root": cell for name, cell in network.cells_and_names()}
+        wanted = self.entry["cell"] if primitive is None else self.entry["around"]
         if wanted not in cells:
             raise Refused("no_cell", cell=wanted, network=type(network).__name__)
-        recorded, built = self.entry["class"], type(cells[wanted]).__name__
+        called = cells[wanted] if primitive is None else getattr(cells[wanted], primitive, None)
+        names = {"cell": wanted if primitive is None else f"{wanted}.{primitive}"}
+        recorded, built = self.entry["class"], type(called).__name__
         if recorded != built:
-            raise Refused("other_class", cell=wanted, recorded=recorded, built=built)
+            raise Refused("other_class", recorded=recorded, built=built, **names)
         for node in self.entry["parameters"]:
             held = cells.get(node["cell"])
             own = {} if held is None else dict(held.parameters_and_names(expand=False))
@@ -145,10 +148,11 @@ class Side:
                 raise Refused("other_shape", parameter=node["at"], **shapes)
             node["parameter"] = own[node["name"]]
         known = {id(node["parameter"]) for node in self.entry["parameters"]}
-        left = [p.name for p in cells[wanted].get_parameters() if id(p) not in known]
+        held = cells[wanted].get_parameters() if primitive is None else ()
+        left = [parameter.name for parameter in held if id(parameter) not in known]
         if left:
             raise Refused("not_recorded", parameter=left[0], count=len(left))
-        return cells[wanted]
+        return called
 
     def array(self, node: Node) -> np.ndarray:
         """Return the elements of a recorded tensor."""

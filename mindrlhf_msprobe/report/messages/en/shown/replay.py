@@ -58,8 +58,9 @@ TEXTS: dict[str, Text] = {
         "computed again."
     ),
     "primitive": (
-        "{operator}: the attributes of the primitive are not in the record, so it cannot be made "
-        "again. Replay the cell around it."
+        "{operator}: the attributes of the primitive are not in the record, and none of those that "
+        "were tried gives what was recorded. Give the --network that holds it, or replay the cell "
+        "around it."
     ),
     "needs_mindspore": (
         "replay computes with MindSpore, which cannot be imported here: {error}. Run it where "

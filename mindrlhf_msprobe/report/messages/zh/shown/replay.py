@@ -42,7 +42,10 @@ TEXTS: dict[str, Text] = {
         "不会被导入。"
     ),
     "side_effects": "{operator} 会写文件、打印、通信或运行自带的代码，因此不重新计算。",
-    "primitive": "{operator}：采集结果中没有该原语的属性，无法重新构造。请重算包含它的 Cell。",
+    "primitive": (
+        "{operator}：采集结果中没有该原语的属性，尝试过的属性都得不到采集的结果。请用 --network "
+        "给出包含它的网络，或重算包含它的 Cell。"
+    ),
     "needs_mindspore": (
         "replay 需要 MindSpore 来计算，此处无法导入：{error}。请在装有 MindSpore 的机器上运行。"
     ),

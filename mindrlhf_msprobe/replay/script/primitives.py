@@ -1,0 +1,111 @@
+"""Primitives made again: their attributes are not in a record, and follow from what came out."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.replay.script.folder import Draw, write_side
+from mindrlhf_msprobe.replay.script.recorded import Call
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.operators.inventory import Operator
+    from mindrlhf_msprobe.replay.script.template import Side
+
+#: Where primitives are that compute: none of those that communicate, print, write or run code.
+_MODULES = (
+    "mindspore.ops.auto_generate.",
+    *(f"mindspore.ops.operations.{name}" for name in ("math_ops", "nn_ops", "array_ops")),
+    "mindspore.ops.operations.manually_defined.",
+)
+_MOST_TRIED = 64
+_MOST_AXES = 8
+#: How far the result may be from the record where attributes cannot all be tried.
+_ALIKE = 1e-2
+
+
+def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> dict[str, Any]:
+    """Return the attributes with which a primitive gives what was recorded, or what is nearest.
+
+    Switches and axes are tried; everything else keeps its default.
+
+    Args:
+        draw: makes the inputs, where statistics alone were recorded: then shapes decide.
+
+    Raises:
+        UsageError: none fits, or the class is not one that is computed again.
+    """
+    shown = shortened(operator.full_name)
+    if not f"{operator.owner.__module__}.".startswith(_MODULES):
+        raise UsageError.saying("replay.side_effects", operator=shown)
+    parameters = [*inspect.signature(operator.owner.__init__).parameters.values()][1:]
+    if any(one.default is one.empty for one in parameters):
+        raise UsageError.saying("replay.primitive", operator=shown)
+    if not parameters:
+        return {}
+    names = [one.name for one in parameters]
+    with tempfile.TemporaryDirectory() as directory:
+        write_side(Path(directory), call, draw=draw, compute_dtype=None)
+        found = sorted(_fitting(Path(directory), operator, parameters, draw is not None))
+    certain = all(type(one.default) in (bool, int) for one in parameters)
+    if not found or (not certain and found[0][0] > _ALIKE):
+        raise UsageError.saying("replay.primitive", operator=shown)
+    _, _, values = found[0]
+    defaults = [one.default for one in parameters]
+    return {n: v for n, v, d in zip(names, values, defaults) if v is not d and v != d}
+
+
+def _fitting(
+    folder: Path, operator: Operator, parameters: list[inspect.Parameter], by_shape: bool
+) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
+    """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
+    from mindrlhf_msprobe.replay.script.template import Side
+
+    ranks = [len(node["shape"]) for node in Side(folder, operator.owner, None).inputs]
+    choices = [_choices(one.default, one.name, max(ranks, default=0)) for one in parameters]
+    tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
+    for number, values in enumerate(tried):
+        try:
+            side = Side(folder, operator.owner(*values), None)
+            apart = _distance(side, by_shape)
+        except Exception:  # of MindSpore: such attributes do not fit the inputs
+            continue
+        if apart is not None:
+            yield apart, number, values
+            if apart == 0:
+                return  # bit for bit; or the first whose shapes fit
+
+
+def _choices(default: Any, name: str, rank: int) -> list[Any]:
+    """Return the values that an attribute may have, its default first."""
+    if isinstance(default, bool):
+        return [default, not default]
+    if type(default) is int and "axis" in name:
+        axes = range(-min(rank, _MOST_AXES), min(rank, _MOST_AXES))
+        return [default, *(axis for axis in axes if axis != default)]
+    return [default]
+
+
+def _distance(side: Side, by_shape: bool) -> float | None:
+    """Return how far what comes out is from what was recorded; None where shapes differ."""
+    from mindrlhf_msprobe.replay.script.template import array_of, distance
+
+    computed, apart = side.compute(), 0.0
+    for name, node in side.recorded().items():
+        if name not in computed or tuple(node["shape"]) != tuple(computed[name].shape):
+            return None
+        if by_shape:
+            continue
+        array = array_of(computed[name])
+        recorded = side.array(node).astype(np.result_type(array, np.float64))
+        value = distance(recorded, array.astype(recorded.dtype), node["dtype"])
+        apart = max(apart, min(value["relative"], 1e300))
+    return apart
