@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,12 +30,23 @@ SECTION = "msprobe_config"
 #: A step_end that means: no end.
 NO_END = 2**31 - 1
 
+#: The task that has the recorded calls computed again.
+ACCURACY_CHECK = "accuracy_check"
+
 #: What a run records of each tensor.
-TASKS = ("statistics", "tensor", "overflow_check", "grad_probe", "sketch", "free_benchmark")
+TASKS = (
+    *("statistics", "tensor", "overflow_check", "grad_probe", "sketch", "free_benchmark"),
+    ACCURACY_CHECK,
+)
+
 
 #: What `task: free_benchmark` disturbs inputs by, as msprobe names it.
 PERT_MODES = ("improve_precision", "add_noise", "bit_noise", "no_change", "change_value")
 _FLOATS = {"float16": "Float16", "bfloat16": "BFloat16", "float32": "Float32", "float64": "Float64"}
+
+#: What `accuracy_check` computes in, and what a run may declare that it computes in.
+PRECISIONS = ("float64", "float32")
+COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 
 #: What is recorded: cells, operators, or both; msprobe's words.
 LEVELS = ("L0", "L1", "mix")
@@ -90,6 +102,20 @@ def _number_or_all(name: str, value: Any) -> int:
     if not whole or value == 0 or value < -1:
         raise _fail(name, value, message("config.number_or_all"))
     return int(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if value is None:
+        return 0.0
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf:
+        raise _fail(name, value, message("config.seconds"))
+    return float(value)
+
+
+def _choice_or_none(*choices: str) -> Callable[[str, Any], str]:
+    one = _choice(*choices)
+    return lambda name, value: "" if value is None or value == "" else one(name, value)
 
 
 def _path(name: str, value: Any, expected: str = "config.directory") -> str:
@@ -267,6 +293,9 @@ class ProbeConfig:
     # extensions
     task: str = _setting("statistics", _choice(*TASKS))
     level: str = _setting("L0", _choice(*LEVELS))
+    precision: str = _setting("float64", _choice(*PRECISIONS))
+    budget: float = _setting(0.0, _seconds)
+    compute_dtype: str = _setting("", _choice_or_none(*COMPUTE_DTYPES))
     overflow_nums: int = _setting(1, _number_or_all)
     grad_level: str = _setting("L2", _choice("L0", "L1", "L2"))
     param_list: Sequence[str] = _setting((), _texts)

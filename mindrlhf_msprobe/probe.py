@@ -22,7 +22,7 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import STOP, ProbeConfig, load_config
+from mindrlhf_msprobe.config import ACCURACY_CHECK, STOP, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
 
@@ -115,6 +115,10 @@ class Probe:
 
             self._recorder.observe = observed_by(self._config, self._recorder)
         atexit.register(self._close_at_exit)
+        if self._config.task == ACCURACY_CHECK:
+            from mindrlhf_msprobe.replay.checking import check_accuracy
+
+            check_accuracy(self._recorder, self._config)
         if self._live is not None:
             of = self._recorder
             self._live.begin(of.root, rank, of.fault, of.note_not_observed)

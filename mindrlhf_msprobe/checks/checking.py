@@ -24,6 +24,7 @@ from mindrlhf_msprobe.health import (
 )
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.layout import opinions_name
 from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -280,6 +281,9 @@ class Checking:
             return len(self.ranks) >= need.count
         if need.kind == "steps":
             return self.steps >= need.count
+        if need.kind == "opinions":
+            names = {opinions_name(rank) for rank in self.ranks}
+            return any((self._run.path / name).is_file() for name in names)
         return need.kind in self._seen
 
     def _take(

@@ -26,10 +26,10 @@ from mindrlhf_msprobe.report.messages import say
 #: The commands, each a module of this package.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "run"),
-    *("replay", "demo"),
+    *("accuracy", "replay", "demo"),
 )
 #: Commands that leave nothing behind but files which are closed.
-_ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge")
+_ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy")
 
 
 def command() -> NoReturn:

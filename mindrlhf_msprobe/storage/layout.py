@@ -2,6 +2,7 @@
 
 run.json  configurations.json  findings.rank<R>.jsonl  timeline.rank<R>.jsonl
 free_benchmark.rank<R>.jsonl
+opinions.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
 <phase>/step<S>/rank<R>/sketches.bin
@@ -58,6 +59,11 @@ def manifest_name(rank: int) -> str:
 def findings_name(rank: int) -> str:
     """Return the file of what was found in one rank's steps while it trained."""
     return f"findings.rank{rank}.jsonl"
+
+
+def opinions_name(rank: int) -> str:
+    """Return the file of what a second computation thinks of one rank's calls."""
+    return f"opinions.rank{rank}.jsonl"
 
 
 def timeline_name(rank: int) -> str:

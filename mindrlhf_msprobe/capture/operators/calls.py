@@ -17,6 +17,7 @@ from mindspore import ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call
+from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name
@@ -36,6 +37,7 @@ class _Open:
     entry: str = ""
     line: JournalLine | None = None
     gradients: CallGradients | None = None
+    witnessed: bool = False
 
 
 class OperatorCalls:
@@ -51,6 +53,8 @@ class OperatorCalls:
         self._ends = ExitStack()
         self._begin = uncast(self._begun)
         self._end = uncast(self._ended)
+        self._show = uncast(self._shown)
+        self._witnessed = [one for one in captures if one.opening.witness is not None]
 
     def open(self) -> None:
         """Begin to record; where that fails, nothing of MindSpore stays replaced."""
@@ -81,7 +85,7 @@ class OperatorCalls:
             if place.chosen
             and (call := self._begin(capture, place, operator, original, args, kwargs))
         ]
-        if not calls:
+        if not calls and not self._witnessed:
             return self._computed(operator, original, args, kwargs)
         recorded = next((call for call in calls if call.line is not None), None)
         try:
@@ -91,6 +95,8 @@ class OperatorCalls:
                 self._raised(call)
             raise
         changed = args[:1] if operator.name in _RETURN_NOTHING else None
+        for capture in self._witnessed:
+            self._show(capture.opening, operator, args, kwargs, output)
         for call in reversed(calls):
             self._end(call, output if changed is None else changed)
         return output
@@ -111,6 +117,14 @@ class OperatorCalls:
             entry = recorded.entry if recorded is not None and own else None
             compute = partial(observer.compute, operator, compute, entry)
         return compute(*args, **kwargs)
+
+    @staticmethod
+    def _shown(
+        opening: Opening, operator: Operator, args: Any, kwargs: dict[str, Any], output: Any
+    ) -> None:
+        with opening.guard("lost.opinion"):
+            if opening.witness is not None:
+                opening.witness.operator_ran(operator, args, kwargs, output)
 
     def _begun(
         self,
@@ -138,7 +152,27 @@ class OperatorCalls:
         if call.gradients is not None:
             with capture.opening.guard("lost.gradients"):
                 call.gradients.enter(args, kwargs)
+        if call.line is not None:
+            self._show_call(call, place, operator, original, args, kwargs)
         return call if call.line is not None or call.gradients is not None else None
+
+    @staticmethod
+    def _show_call(
+        call: _Open,
+        place: Around,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        opening = call.capture.opening
+        if opening.witness is not None:
+            with opening.guard("lost.opinion"):
+                around = place.cell or ""
+                opening.witness.operator_begins(
+                    call.entry, around, operator, original, args, kwargs
+                )
+                call.witnessed = True
 
     def _repeat(
         self, call: _Open, place: Around, operator: Operator, full_name: str, runs: FrameType
@@ -200,10 +234,16 @@ class OperatorCalls:
             opening.selection.end(call.entry)
             if call.gradients is not None:
                 call.gradients.leave(results)
+        if call.witnessed and opening.witness is not None:
+            with opening.guard("lost.opinion"):
+                opening.witness.ended(call.entry, output)
 
     def _raised(self, call: _Open) -> None:
         """Hand over what is known of an operator that raised: it has no end and no output."""
         opening = call.capture.opening
+        if call.witnessed and opening.witness is not None:
+            with opening.guard("lost.opinion"):
+                opening.witness.raised(call.entry)
         with opening.guard("lost.operator_output"):
             if call.gradients is not None:
                 call.gradients.abandon()

@@ -124,6 +124,7 @@ class _Place:
         leaves: the JSON leaves, one wherever it was given.
         after: the gradient at x'', if there was one.
         returned: whether the cell returned it as it was given.
+        key: the tensor's id.
     """
 
     tensor: Tensor | None
@@ -131,6 +132,7 @@ class _Place:
     leaves: list[dict[str, Any]] = field(default_factory=list)
     after: Any = None
     returned: bool = False
+    key: int = 0
 
 
 class CallGradients:
@@ -242,6 +244,9 @@ class CallGradients:
             else:
                 self._values.pop("input", None)
             self._opening.entries.append(self._line)
+        if not done and (witness := self._opening.witness) is not None:
+            with self._opening.guard("lost.opinion"):
+                witness.gradients_ended(self._entry)
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
@@ -249,7 +254,7 @@ class CallGradients:
         def note(tensor: Any, path: str) -> Any:
             leaf = _none()
             if _can_have_gradient(tensor) and not _is_kept(tensor, self._capture):
-                place = places.setdefault(id(tensor), _Place(tensor, path))
+                place = places.setdefault(id(tensor), _Place(tensor, path, key=id(tensor)))
                 place.leaves.append(leaf)
             return leaf
 
@@ -291,7 +296,24 @@ class CallGradients:
 
         return show
 
+    def _witness(
+        self, place: _Place, gradient: Tensor, *, of_input: bool, after: Any = None
+    ) -> None:
+        """Let who looks at calls see a gradient."""
+        if (witness := self._opening.witness) is None:
+            return
+        with self._opening.guard("lost.opinion"):
+            witness.gradient(
+                self._entry,
+                place.key,
+                of_input=of_input,
+                gradient=gradient,
+                after=after,
+                whole=place.returned,
+            )
+
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
+        self._witness(place, gradient, of_input=False)
         if self._opening.selection.inputs:
             self._write(place, self._opening.entries.taken(gradient))
         else:
@@ -302,6 +324,7 @@ class CallGradients:
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         after, place.after = place.after, None
+        self._witness(place, gradient, of_input=True, after=after)
         if after is None:
             self._write(place, self._opening.entries.taken(gradient))
         else:  # None where the gradient beside it has overflowed
@@ -360,7 +383,7 @@ class ParameterGradients:
                     self._seen.add(id(parameter))
                     own[name] = parameter
             for name, parameter in own.items():
-                taker = self._taker(head, name, frozenset(own))
+                taker = self._taker(head, name, frozenset(own), parameter)
                 self._opening.parameter_hooks.add(parameter, taker)
 
     def remove(self) -> None:
@@ -369,8 +392,13 @@ class ParameterGradients:
         for entry in list(self._open):
             self._finish(entry)
 
-    def _taker(self, head: str, name: str, own: frozenset[str]) -> Callable[[Tensor], None]:
+    def _taker(
+        self, head: str, name: str, own: frozenset[str], parameter: Parameter
+    ) -> Callable[[Tensor], None]:
         def take(gradient: Tensor) -> None:
+            if (witness := self._opening.witness) is not None:
+                with self._opening.guard("lost.opinion"):
+                    witness.parameter_gradient(parameter, gradient)
             with self._opening.guard("lost.parameter_gradient"):
                 number = self._opening.counters.gradients.count(f"{head}.{name}")
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"

@@ -271,6 +271,9 @@ class EagerCapture:
         if self._opening.observer is not None:
             with self._opening.guard("lost.second_run"):
                 self._opening.observer.close()
+        if (witness := self._opening.witness) is not None:
+            with self._opening.guard("lost.opinion"):
+                witness.closed()
         with self._opening.guard("lost.phase_entries"):
             self._opening.entries.flush()
 
@@ -491,6 +494,9 @@ class EagerCapture:
             now, parent = self._opening.now(), frame.parent
             frame.line = self._opening.line(entry, now, None, parent, token=token, frames=stack)
             self._describe_call(frame.line, cell, slot, args, kwargs)
+        if frame.recorded and (witness := self._opening.witness) is not None:
+            with self._opening.guard("lost.opinion"):
+                witness.cell_begins(entry, slot.name, cell, args, kwargs)
         return frame
 
     def _describe_call(
@@ -637,12 +643,18 @@ class EagerCapture:
         self._opening.selection.end(frame.entry)
         if frame.gradients is not None:
             frame.gradients.leave(results)
+        if frame.recorded and (witness := self._opening.witness) is not None:
+            with self._opening.guard("lost.opinion"):
+                witness.ended(frame.entry, output)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
         if frame.observed is not None:
             frame.observed.abandoned()
         if frame.gradients is not None:
             frame.gradients.abandon()
+        if frame.recorded and (witness := self._opening.witness) is not None:
+            with self._opening.guard("lost.opinion"):
+                witness.raised(frame.entry)
         self._opening.selection.end(frame.entry)
         if frame.line is not None:
             if self._opening.selection.outputs:

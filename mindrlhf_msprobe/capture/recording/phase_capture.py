@@ -68,7 +68,8 @@ class PhaseCapture:
     @property
     def of_operators(self) -> EagerCapture | None:
         """What knows the cells around operators that Python calls; None where none is recorded."""
-        return self._eager if self._opening.operators is not None else None
+        wanted = self._opening.operators is not None or self._opening.witness is not None
+        return self._eager if wanted else None
 
     @property
     def cells_seen(self) -> int:

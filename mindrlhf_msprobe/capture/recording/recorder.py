@@ -25,6 +25,7 @@ from mindrlhf_msprobe.capture.opening.entries import (
 from mindrlhf_msprobe.capture.opening.held import NotHeldError
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
+from mindrlhf_msprobe.capture.opening.witness import Witness
 from mindrlhf_msprobe.capture.recording.disk_room import log_disk_room, log_missing_ranks
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import log_fault, log_start, log_texts, why_nothing
@@ -134,6 +135,7 @@ class Recorder:
         self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
         self._begun: str | None = None  # the phase that was entered last in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
+        self._witness_of: Callable[[Phase, int], Witness] | None = None
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
         self._generation: GenerationSettings | None = None
@@ -170,6 +172,15 @@ class Recorder:
         with self._lock:
             self._writer.note_changed_training(settings)
         warn("log.changes_training", **settings)
+
+    def witness_calls(self, witness: Callable[[Phase, int], Witness]) -> None:
+        """Have the recorded calls of each phase looked at.
+
+        Args:
+            witness: takes a phase and how often it was opened in the step before; returns who looks
+                at this opening.
+        """
+        self._witness_of = witness
 
     def note_not_observed(self, why: Message) -> None:
         """Write down that steps were recorded and not looked at while training."""
@@ -479,6 +490,9 @@ class Recorder:
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
             operators=self._config.records_cell if self._config.records_operators else None,
+            witness=None
+            if self._witness_of is None
+            else self._witness_of(phase, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1

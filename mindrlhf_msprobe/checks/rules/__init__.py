@@ -11,4 +11,5 @@ MODULES = (
     "weights",
     "history",
     "healthy",
+    "accuracy",
 )

@@ -17,6 +17,8 @@ LINE = 64 << 20
 #: Steps of one rank whose times are read, and bytes of the line of one.
 TIMELINE_STEPS = 1_000_000
 TIMELINE_LINE = 4 << 20
+#: Bytes of what a second computation thinks of one rank's calls.
+OPINIONS = 64 << 30
 #: Bytes of the elements of one tensor: more than any device holds.
 TENSOR = 64 << 30
 #: Sizes that a shape has, and how large each is.

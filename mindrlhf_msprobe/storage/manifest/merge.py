@@ -36,7 +36,10 @@ _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "tak
 _SHOWN = 80  # characters of a value
 _PART = 1 << 20  # bytes that are copied at once
 #: The names, by rank, of files to which a line is appended when something happens.
-_LINES = (layout.findings_name, layout.timeline_name, layout.benchmark_name)
+_LINES = (
+    *(layout.findings_name, layout.timeline_name, layout.benchmark_name),
+    layout.opinions_name,
+)
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 

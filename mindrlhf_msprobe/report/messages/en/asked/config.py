@@ -65,6 +65,7 @@ TEXTS: dict[str, Text] = {
     "no_such_function": "on_finding: {named} cannot be imported: {kind}: {error}",
     "number_or_all": "a whole number, 1 or larger, or -1 for all",
     "directory": "the path of a directory",
+    "seconds": "a number of seconds, 0 or larger (0: no bound)",
     "one_of": "one of {choices}",
     "either": lambda choices: " or ".join(choices),
     "this": "{value!r}",

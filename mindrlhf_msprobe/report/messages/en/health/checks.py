@@ -19,6 +19,7 @@ _LACKS = {
     "backward": "the run holds no backward entries",
     "fingerprints": "the run holds no fingerprints (record with fingerprint: true)",
     "elements": "the run holds no full tensors of activations (record with task: tensor)",
+    "opinions": "nothing was computed a second time (record with task: accuracy_check)",
     "healthy": "no healthy run was given (--healthy RUN)",
     "key": "none of these key data were saved: {names}",
     "phase": "none of these phases was recorded: {names}",

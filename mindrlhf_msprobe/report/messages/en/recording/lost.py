@@ -17,6 +17,7 @@ TEXTS: dict[str, Text] = {
     "gradient": "a gradient",
     "entry": "an entry",
     "step": "a step",
+    "opinion": "a second opinion",
     "old_steps": "the removal of old steps",
     "initial_weight": "an initial weight",
     "initial_weights": "the initial weights of {role}",

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 TEXTS: dict[str, str] = {
+    "accuracy": "show what a second computation in float64 found wrong (task: accuracy_check)",
+    "accuracy_describes": (
+        "Show what the second computation in higher precision thinks of a run that was recorded "
+        "with task: accuracy_check: a ranked table, the first operator or cell that is wrong. Exit "
+        "codes: 0 ordinary, 1 wrong, 2 undecided."
+    ),
+    "accuracy_path": "the dump_path of a run",
+    "accuracy_output_path": "write accuracy_check.xlsx and verdict.json into this directory",
+    "accuracy_json": "print the result as JSON",
     "check": "check one run by itself: NaN, RL invariants, weights, history, ranks",
     "check_describes": (
         "Check runs, each by itself, without a baseline: where NaN or Inf first arose, what RL "

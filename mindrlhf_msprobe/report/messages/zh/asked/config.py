@@ -55,6 +55,7 @@ TEXTS: dict[str, Text] = {
     "no_such_function": "on_finding：{named} 无法导入：{kind}: {error}",
     "number_or_all": "不小于 1 的整数，或 -1（不限次数）",
     "directory": "目录路径",
+    "seconds": "不小于 0 的秒数（0 表示不限）",
     "one_of": "以下之一：{choices}",
     "either": lambda choices: f" {' 或 '.join(choices)}",
     "this": " {value!r}",

@@ -18,6 +18,7 @@ _LACKS = {
     "backward": "采集结果中没有反向条目",
     "fingerprints": "采集结果中没有指纹（采集时需 fingerprint: true）",
     "elements": "采集结果中没有激活值的真实数据（采集时需 task: tensor）",
+    "opinions": "没有复算的结论（采集时需 task: accuracy_check）",
     "healthy": "未给出健康的采集结果（--healthy RUN）",
     "key": "未采集以下任一关键数据：{names}",
     "phase": "未采集以下任一阶段：{names}",

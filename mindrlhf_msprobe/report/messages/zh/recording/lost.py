@@ -15,6 +15,7 @@ TEXTS: dict[str, Text] = {
     "entry": "条目",
     "second_run": "Cell 的再次运行",
     "step": "step",
+    "opinion": "一次复算的结论",
     "old_steps": "较早 step 的清理",
     "initial_weight": "初始权重",
     "initial_weights": "{role} 的初始权重",

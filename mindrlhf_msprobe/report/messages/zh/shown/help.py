@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 TEXTS: dict[str, str] = {
+    "accuracy": "显示以 float64 复算后发现的错误（task: accuracy_check）",
+    "accuracy_describes": (
+        "显示以 task: accuracy_check 采集的结果在更高精度下复算的结论：排序表，以及最先出错的算子"
+        "或 Cell。退出码：0 正常，1 错误，2 无法判断。"
+    ),
+    "accuracy_path": "一份采集结果的 dump_path",
+    "accuracy_output_path": "将 accuracy_check.xlsx 和 verdict.json 写入该目录",
+    "accuracy_json": "以 JSON 输出结果",
     "check": "不依赖标杆检查一份采集结果：NaN、RL 不变量、权重、历史、各 rank",
     "check_describes": (
         "逐份检查采集结果，无需标杆：NaN/Inf 首次产生的位置、RL 必须满足的关系、权重、历史趋势、"

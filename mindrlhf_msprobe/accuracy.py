@@ -1,0 +1,146 @@
+"""What a second computation concludes of one run: all that report knows of `accuracy_check`."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, in_words
+from mindrlhf_msprobe.findings import Keyword
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.reading.opinions import TensorOpinion
+
+SCHEMA = 1
+
+
+class Accuracy(Keyword):
+    """What is thought of one tensor, of all calls of a cell or operator, or of a run."""
+
+    ORDINARY = "ordinary"
+    WRONG = "wrong"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTensor:
+    """One tensor of a cell or operator, over all its calls in one phase.
+
+    Attributes:
+        phase: of the calls.
+        call: entry without the number of the call, e.g. `Functional.softmax.forward`.
+        cell: the cell it is, or is in; "" outside every cell.
+        tensor: the record's name behind the entry's, e.g. `output.0`.
+        opinion: the gravest of all calls.
+        counts: opinion → calls.
+        precision: the floating dtype whose rounding counts.
+        worst: the call's tensor with the largest ratio among those of that opinion.
+        step, rank, entry: where that is.
+        origin: whether it is wrong and nothing inside it is, in the call that is wrong first.
+        first: place of the first wrong call in the order of the run; None where none is wrong.
+    """
+
+    phase: str
+    call: str
+    cell: str
+    tensor: str
+    opinion: Accuracy
+    counts: dict[str, int]
+    precision: str
+    worst: TensorOpinion
+    step: int
+    rank: int
+    entry: str
+    origin: bool = False
+    first: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        worst = self.worst
+        numbers = ("ratio", "error", "explained", "actual", "exact")
+        return {
+            **{name: getattr(self, name) for name in ("phase", "call", "cell", "tensor")},
+            "opinion": self.opinion.value,
+            "calls": dict(self.counts),
+            "precision": self.precision,
+            "origin": self.origin,
+            "step": self.step,
+            "rank": self.rank,
+            "entry": self.entry,
+            "record": worst.record,
+            "index": [*worst.at],
+            **{name: number_to_json(getattr(worst, name)) for name in numbers},
+            "reason": worst.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NotComputed:
+    """Calls on which there is no second opinion.
+
+    Attributes:
+        calls: how many.
+        entry: the first of them.
+    """
+
+    call: str
+    cell: str
+    why: Message
+    calls: int
+    entry: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        said = {"why": in_words(self.why), "why_code": self.why.as_json()}
+        return {
+            "call": self.call,
+            "cell": self.cell,
+            "calls": self.calls,
+            "entry": self.entry,
+        } | said
+
+
+@dataclass(frozen=True)
+class AccuracyResult:
+    """What a run's opinions come to.
+
+    Attributes:
+        path: of the run.
+        ranked: the gravest first, each by its ratio.
+        not_computed: what there is no opinion on, and why.
+        calls, seconds: that were computed again, and what it took.
+    """
+
+    path: str
+    ranked: tuple[RankedTensor, ...]
+    not_computed: tuple[NotComputed, ...] = ()
+    calls: int = 0
+    seconds: float = field(default=0.0)
+
+    @property
+    def status(self) -> Accuracy:
+        """The gravest opinion; undecided only where none is decided."""
+        found = {one.opinion for one in self.ranked}
+        order = (Accuracy.WRONG, Accuracy.ORDINARY)
+        return next((one for one in order if one in found), Accuracy.UNDECIDED)
+
+    @property
+    def origins(self) -> tuple[RankedTensor, ...]:
+        """What is wrong while nothing inside it is, in the order of the run."""
+        found = [one for one in self.ranked if one.origin]
+        return tuple(sorted(found, key=lambda one: one.first or 0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        origins = [one.to_json() for one in self.origins]
+        return {
+            "schema": SCHEMA,
+            "run": self.path,
+            "status": self.status.value,
+            "first": origins[0] if origins else None,
+            "origins": origins,
+            "ranked": [one.to_json() for one in self.ranked],
+            "not_computed": [one.to_json() for one in self.not_computed],
+            "calls": self.calls,
+            "seconds": round(self.seconds, 3),
+        }

@@ -1,0 +1,132 @@
+"""Opinions on calls → a ranked table: what is wrong, and where that begins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from mindrlhf_msprobe.accuracy import Accuracy, AccuracyResult, NotComputed, RankedTensor
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.layout import opinions_name
+from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion, read_opinions
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+_GRAVITY = {Accuracy.WRONG: 2, Accuracy.UNDECIDED: 1, Accuracy.ORDINARY: 0}
+_Key = tuple[str, str, str, str]
+
+
+def accuracy_of(path: str | Path) -> AccuracyResult:
+    """Return what is thought of the calls of a run that was recorded with `accuracy_check`.
+
+    Raises:
+        RunError: there is no such run, or it has no opinions.
+    """
+    run = open_run(path)
+    ranks = sorted({rank for _, rank in run.places} | {0})
+    found = [opinion for rank in ranks for opinion in read_opinions(run.path, rank)]
+    if not found:
+        raise RunError.saying("accuracy.none", path=run.path, file=opinions_name(ranks[0]))
+    return conclude(str(run.path), found)
+
+
+def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
+    """Put together what is thought of single calls.
+
+    Args:
+        opinions: in the order in which they were given, which is the order in which calls ended.
+    """
+    kept: dict[_Key, _Kept] = {}
+    none: dict[tuple[str, str, str], NotComputed] = {}
+    wrong: dict[tuple[int, int, str], list[CallOpinion]] = {}
+    calls, seconds = 0, 0.0
+    for number, one in enumerate(opinions):
+        calls += 1
+        seconds += one.seconds
+        call = call_of(one.entry)
+        if one.why is not None:
+            key = call, one.cell, str(one.why)
+            before = none.get(key)
+            count, entry = (1, one.entry) if before is None else (before.calls + 1, before.entry)
+            none[key] = NotComputed(call, one.cell, one.why, count, entry)
+        origin = one.opinion == Accuracy.WRONG.value and _begins(one, wrong)
+        for tensor in one.tensors:
+            name = tensor.record.removeprefix(f"{one.entry}.")
+            kept.setdefault((one.phase, call, one.cell, name), _Kept()).add(
+                number, one, tensor, origin
+            )
+    ranked = [one.ranked(*key) for key, one in kept.items()]
+    ranked.sort(key=lambda one: (-_GRAVITY[one.opinion], not one.origin, -one.worst.ratio))
+    return AccuracyResult(path, tuple(ranked), tuple(none.values()), calls, seconds)
+
+
+def call_of(entry: str) -> str:
+    """Return an entry without the number of its call."""
+    operator = parse_operator(entry)
+    if operator is None:
+        return entry.rpartition(".")[0]
+    return f"{operator.operator}.{operator.direction}"
+
+
+def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], list[CallOpinion]]) -> bool:
+    """Return whether nothing inside a wrong call was wrong before it ended."""
+    before = wrong.setdefault((one.step, one.rank, one.phase), [])
+    inside = any(_holds(one, other) for other in before)
+    before.append(one)
+    return not inside
+
+
+def _holds(outer: CallOpinion, inner: CallOpinion) -> bool:
+    """Return whether a call is inside another, by the names of their cells."""
+    if parse_operator(outer.entry) is not None:
+        return False
+    if parse_operator(inner.entry) is not None and inner.cell == outer.cell:
+        return True
+    if outer.cell == "root":
+        return bool(inner.cell) and inner.cell != "root"
+    return inner.cell.startswith(f"{outer.cell}.")
+
+
+class _Kept:
+    """What is kept of one tensor over all calls."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._worst: tuple[CallOpinion, TensorOpinion] | None = None
+        self._origin = False
+        self._first: int | None = None
+
+    def add(self, number: int, call: CallOpinion, tensor: TensorOpinion, origin: bool) -> None:
+        """Take one more call."""
+        self._counts[tensor.opinion] += 1
+        is_wrong = tensor.opinion == Accuracy.WRONG.value
+        if is_wrong and self._first is None:
+            self._first = number
+        self._origin |= origin and is_wrong
+        if self._worst is None or self._rank(tensor) > self._rank(self._worst[1]):
+            self._worst = call, tensor
+
+    @staticmethod
+    def _rank(tensor: TensorOpinion) -> tuple[int, float]:
+        return _GRAVITY[Accuracy(tensor.opinion)], tensor.ratio
+
+    def ranked(self, phase: str, call: str, cell: str, name: str) -> RankedTensor:
+        """Return the row of the table."""
+        assert self._worst is not None
+        of, tensor = self._worst
+        return RankedTensor(
+            phase,
+            call,
+            cell,
+            name,
+            Accuracy(tensor.opinion),
+            dict(self._counts),
+            of.precision,
+            tensor,
+            of.step,
+            of.rank,
+            of.entry,
+            self._origin,
+            self._first,
+        )

@@ -1,0 +1,620 @@
+"""A cell's construct run a second time in higher precision, without a trace.
+
+Its operators are answered by formulas (replay/precise), never by what stands in their place, and
+cells inside it run by their `construct` alone: no hook, no cast, no recomputation, no gradient of
+MindSpore's takes part. Tensors that Python sees on the way are float64; what they are made of is
+known by `Value`s beside them. Random operators give what they gave the first time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.operators.interception import Interception
+from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer
+from mindrlhf_msprobe.replay.precise.operators import leaves_of
+from mindrlhf_msprobe.replay.precise.values import (
+    PRECISIONS,
+    Gradients,
+    NoGradientError,
+    Precision,
+    Tape,
+    Value,
+    backward,
+    lowest_precision,
+)
+
+#: What a random operator was given first and what it returned, in the order of the calls.
+Drawn = tuple[str, Any]
+
+_COMMUNICATION = frozenset(
+    [
+        *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Send", "Receive"),
+        *("AllToAllv", "CollectiveGather", "CollectiveScatter", "Reduce", "Barrier"),
+    ]
+)
+_RANDOM = ("dropout", "rand", "normal", "uniform", "bernoulli", "multinomial", "poisson")
+_RANDOM_CLASSES: tuple[str, ...] = (
+    "Dropout",
+    "Random",
+    "StandardNormal",
+    "StandardLaplace",
+    "Uniform",
+    "Gamma",
+)
+_RANDOM_CLASSES += ("Multinomial", "Bernoulli", "Poisson", "Multinom", "Truncated", "Normal")
+#: What looks at its arguments, or computes while a graph would be compiled.
+_LOOKS = frozenset(["DType", "DTypeId", "Shape", "TensorShape", "Rank", "Size", "ProxyOp"])
+_LOOKS |= {"dtype", "shape", "IsInstance", "IsSubClass", "is_tensor", "numel", "size"}
+_WRITES = (
+    "Assign",
+    "Scatter",
+    "TensorScatter",
+    "Inplace",
+    "KVCache",
+    "PromptKV",
+    "ReshapeAndCache",
+)
+#: Attributes by which cells declare the dtype they compute in.
+_DECLARED: tuple[str, ...] = ("compute_dtype", "compute_type", "dtype", "softmax_compute_dtype")
+_DECLARED += ("softmax_compute_type", "layernorm_compute_dtype", "layernorm_compute_type")
+_DECLARED += ("rotary_dtype", "_compute_dtype")
+#: What `Cell.to_float` leaves on a cell.
+_TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+class CannotRunTwiceError(Exception):
+    """What was computed cannot be computed again; its argument is a message that says why."""
+
+    def __init__(self, code: str, **params: Any) -> None:
+        self.message: Message = message(code, **params)
+        super().__init__(self.message)
+
+
+def is_random(operator: Operator) -> bool:
+    """Return whether an operator draws random numbers."""
+    if operator.kind == "Primitive":
+        return operator.name.startswith(_RANDOM_CLASSES)
+    return any(part in operator.name for part in _RANDOM) and "operand" not in operator.name
+
+
+def only_looks(operator: Operator) -> bool:
+    """Return whether an operator asks for a dtype or shape, and computes nothing."""
+    return operator.name in _LOOKS
+
+
+def communicates(operator: Operator) -> bool:
+    """Return whether an operator exchanges data with other ranks."""
+    if operator.kind == "Primitive":
+        return operator.name.strip("_") in _COMMUNICATION
+    return operator.kind in ("Distributed", "MintDistributed")
+
+
+def writes_in_place(operator: Operator) -> bool:
+    """Return whether an operator changes what it is given."""
+    name = operator.name
+    if operator.kind == "Primitive":
+        return name.startswith(_WRITES)
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name != "__invert__")
+    return name.endswith("_") or name.startswith(("assign", "scatter_update"))
+
+
+def declared_precision(cell: nn.Cell) -> list[str]:
+    """Return the floating dtypes that a cell or one inside it declares to compute in."""
+    found = []
+    for inside in named_cells(cell).values():
+        attributes = vars(inside)
+        for name in _DECLARED:
+            value = str(attributes.get(name, "")).lower()
+            found += [value] if value in PRECISIONS else []
+        found += [dtype for flag, dtype in _TO_FLOAT.items() if attributes.get(flag) is True]
+    return found
+
+
+def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Precision:
+    """Return the lowest precision of tensors, of a cell's parameters, and of what is declared."""
+    names = [declared] if declared else []
+    tensors = [leaf for value in values for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
+    if cell is not None:
+        tensors += cell.get_parameters()
+        names += declared_precision(cell)
+    names += {str(tensor.dtype).lower() for tensor in tensors}
+    return lowest_precision(names)
+
+
+def dtype_of(leaves: Sequence[Any]) -> str:
+    """Return the floating dtype in which an operator returns what it is given.
+
+    A dtype among its arguments is the one it returns; else the highest of its tensors' is.
+    """
+    for leaf in leaves:
+        if not isinstance(leaf, (Tensor, str, int, float, type(None))):
+            name = dtype_name(leaf)
+            if name in PRECISIONS:
+                return name
+    names = {str(leaf.dtype).lower() for leaf in leaves if isinstance(leaf, Tensor)}
+    names &= {*PRECISIONS}
+    if names == {"float16", "bfloat16"} or not names:
+        return "float32"
+    return min(names, key=lambda name: PRECISIONS[name].unit)
+
+
+def host_values(tensor: Tensor) -> np.ndarray:
+    """Return a copy of a tensor's elements; bfloat16 as float32."""
+    return np.array(to_host(tensor).values())
+
+
+class SecondRun:
+    """One computation of a construct in higher precision.
+
+    Args:
+        precision: of the computation that is judged.
+        drawn: what random operators gave the first time, in order.
+        seed: of the draws of rounding.
+        dtype: what is computed in.
+    """
+
+    def __init__(
+        self,
+        precision: Precision,
+        drawn: Sequence[Drawn] = (),
+        *,
+        seed: int = 0,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.tape = Tape(precision, seed=seed, dtype=dtype)
+        self._basic = Basic(self.tape)
+        self._drawn = [*drawn]
+        self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
+        self._own: set[int] = set()  # made by this run
+        self._constants: set[int] = set()
+        self._held: list[Any] = []  # their ids must stay theirs
+        self.inputs: list[Value | None] = []
+        self.parameters: dict[int, tuple[Parameter, Value]] = {}
+        self.uses: dict[int, int] = {}
+        #: Operators that were answered by their own kernel in float64.
+        self.by_kernel: list[str] = []
+        #: Whether a tensor came by that was made by no operator that was seen.
+        self.unseen = False
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        cell: nn.Cell | None = None,
+    ) -> list[Value | None]:
+        """Run a function of tensors; return a value for each leaf it returns.
+
+        What it is given is not changed. Leaves that are no tensors, and tensors of which nothing is
+        known, are None.
+
+        Args:
+            cell: whose construct it is; tensors among its attributes are constants.
+
+        Raises:
+            CannotRunTwiceError: it writes into tensors of others, communicates, or uses an operator
+                that can be computed in no other way.
+            Exception: what the function raises by itself.
+        """
+        for leaf in leaves_of([[*args], dict(kwargs)]):
+            floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
+            self.inputs.append(self._value(leaf, given=True) if floats else None)
+        if cell is not None:
+            for inside in named_cells(cell).values():
+                held = leaves_of([*vars(inside).values()])
+                self._constants |= {id(leaf) for leaf in held if isinstance(leaf, Tensor)}
+        with Interception(self._handle), _plain_cells(self._transposed):
+            returned = function(*args, **kwargs)
+        outputs: list[Value | None] = []
+        for leaf in leaves_of(returned):
+            known = self._known.get(id(leaf)) if isinstance(leaf, Tensor) else None
+            if known is None and isinstance(leaf, Tensor):
+                self.unseen = self.unseen or id(leaf) not in self._constants
+            outputs.append(None if known is None else known[1])
+        return outputs
+
+    def run_operator(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> list[Value | None]:
+        """Compute one operator; return a value for each leaf it returns.
+
+        Raises:
+            CannotRunTwiceError: as `run` does.
+        """
+        for leaf in leaves_of([[*args], kwargs]):
+            floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
+            self.inputs.append(self._value(leaf, given=True) if floats else None)
+            if isinstance(leaf, Tensor):
+                self._constants.add(id(leaf))
+        made = self._handle(operator, original, args, kwargs)
+        known = [self._known.get(id(leaf)) for leaf in leaves_of(made)]
+        return [None if one is None else one[1] for one in known]
+
+    def gradients(
+        self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
+    ) -> Gradients:
+        """Return the gradients of values, given those that arrive at outputs."""
+        pairs = [(value, self.tape.value(gradient)) for value, gradient in arriving]
+        return backward(self.tape, pairs, wanted)
+
+    # --- tensors and what is known of them -----------------------------------------------------
+
+    def _made(self, value: Value, dtype: str) -> Tensor:
+        """Return a tensor that stands for a value; Python sees a dtype as in the first run."""
+        array = np.ascontiguousarray(value.exact).reshape(value.shape)
+        if value.floating:
+            with np.errstate(all="ignore"):
+                array = array.astype("float32" if dtype == "bfloat16" else dtype)
+        tensor = Tensor(array, mindspore.bfloat16) if dtype == "bfloat16" else Tensor(array)
+        self._known[id(tensor)] = tensor, value
+        self._own.add(id(tensor))
+        return tensor
+
+    def _value(self, tensor: Tensor, *, given: bool = False) -> Value:
+        known = self._known.get(id(tensor))
+        if known is None:
+            value = self.tape.value(host_values(tensor))
+            if isinstance(tensor, Parameter):
+                self.parameters[id(tensor)] = tensor, value
+            elif not given and id(tensor) not in self._constants:
+                self.unseen = self.unseen or value.floating
+            self._known[id(tensor)] = known = tensor, value
+        if id(tensor) in self.parameters and not given:
+            self.uses[id(tensor)] = self.uses.get(id(tensor), 0) + 1
+        return known[1]
+
+    def _transposed(self, tensor: Tensor) -> Any:
+        """Return what the property `T` of a tensor gives."""
+        value = self._value(tensor)
+        order = range(value.ndim)[::-1]
+        return self._made(self._basic.transpose(value, order), str(tensor.dtype).lower())
+
+    def _lifted(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._value(value)
+        if isinstance(value, slice):
+            return slice(*map(self._lifted, (value.start, value.stop, value.step)))
+        if isinstance(value, dict):
+            return {key: self._lifted(item) for key, item in value.items()}
+        if isinstance(value, (tuple, list)):
+            items = [self._lifted(item) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        return value
+
+    def _lowered(self, value: Any, dtype: str) -> Any:
+        if isinstance(value, Value):
+            return self._made(value, dtype)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._lowered(item, dtype) for item in value))
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._lowered(item, dtype) for item in value)
+        return value
+
+    # --- operators -----------------------------------------------------------------------------
+
+    def _handle(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if communicates(operator):
+            raise CannotRunTwiceError("second.communicates", operator=operator.full_name)
+        if is_random(operator):
+            return self._drawn_before(operator, original, args, kwargs)
+        if writes_in_place(operator):
+            return self._written(operator, args, kwargs)
+        if "out" in kwargs:
+            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
+        leaves = leaves_of([args, kwargs])
+        if only_looks(operator) or not any(isinstance(leaf, Tensor) for leaf in leaves):
+            made = original(*args, **kwargs)
+            self._constants |= {id(leaf) for leaf in leaves_of(made) if isinstance(leaf, Tensor)}
+            self._held.append(made)
+            return made
+        return self._lowered(self._answer(operator, original, args, kwargs), dtype_of(leaves))
+
+    def _answer(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        settings = getattr(original, "__self__", None) if operator.kind == "Primitive" else None
+        given: tuple[Any, ...] = self._lifted(args)
+        named: dict[str, Any] = self._lifted(kwargs)
+        name = operator.name
+        alone = "axis" in kwargs and not kwargs.get("return_indices")
+        if operator.kind == "Tensor" and name in ("max", "min") and alone:
+            name = f"a{name}"  # this form returns values without indices
+            named = {key: named[key] for key in ("axis", "keepdims") if key in named}
+        try:
+            return answer(self._basic, operator.kind, name, given, named, settings)
+        except CannotRunTwiceError:
+            raise
+        except (NoFormulaError, ValueError, IndexError, KeyError):
+            return self._by_kernel(operator, settings, given, named)
+
+    def _by_kernel(self, operator: Operator, settings: Any, given: Any, named: Any) -> Any:
+        """Return what MindSpore's own kernel gives in float64, in every draw."""
+        values = [leaf for leaf in leaves_of([given, named]) if isinstance(leaf, Value)]
+        results, made = [], None
+        for draw in range(self.tape.draws + 1):
+            lowered = [_tensor_of(argument, draw) for argument in given]
+            lowered_names = {key: _tensor_of(value, draw) for key, value in named.items()}
+            first = [settings] if operator.kind == "Primitive" else []
+            try:
+                made = operator.original(*first, *lowered, **lowered_names)
+                arrays = [
+                    host_values(leaf) if isinstance(leaf, Tensor) else leaf
+                    for leaf in leaves_of(made)
+                ]
+            except Exception as error:
+                text = str(error).strip().splitlines()
+                raise CannotRunTwiceError(
+                    "second.no_kernel",
+                    operator=operator.full_name,
+                    error=f"{type(error).__name__}: {text[0] if text else ''}"[:200],
+                ) from error
+            results.append(arrays)
+        self.by_kernel.append(operator.full_name)
+
+        def pull(g: Value, out: Value, *parents: Value) -> Any:
+            raise NoGradientError(operator.full_name)
+
+        def as_value(column: tuple[Any, ...]) -> Any:
+            if not isinstance(column[0], np.ndarray):
+                return column[0]
+            if column[0].dtype.kind == "f" and column[0].dtype != np.float64:
+                raise CannotRunTwiceError(
+                    "second.no_kernel",
+                    operator=operator.full_name,
+                    error=f"float64 -> {column[0].dtype}",
+                )
+            draws = [column[0], *self.tape.disturbed(column[1:], [np.abs(c) for c in column[1:]])]
+            if column[0].dtype.kind != "f":
+                return Value([*column])
+            return Value(draws, tuple(values), pull)
+
+        columns = [as_value(column) for column in zip(*results)]
+        return _like(made, iter(columns))
+
+    def _written(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Write into a tensor that this run made itself."""
+        target = args[0] if args else None
+        name = operator.name
+        of_own = isinstance(target, Tensor) and id(target) in self._own
+        if not of_own or operator.kind != "Tensor" or not name.startswith("__"):
+            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
+        plain = name if name == "__setitem__" else f"__{name[3:]}"
+        try:
+            value = answer(self._basic, "Tensor", plain, self._lifted(args), {}, None)
+        except NoFormulaError:
+            raise CannotRunTwiceError("second.in_place", operator=operator.full_name) from None
+        self._known[id(target)] = target, value  # what Python sees of it is of before
+        return target
+
+    def _drawn_before(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Return what a random operator gives with the numbers it drew the first time."""
+        if not self._drawn or self._drawn[0][0] != operator.full_name:
+            raise CannotRunTwiceError("second.random", operator=operator.full_name)
+        _, before = self._drawn.pop(0)
+        if "dropout" not in operator.name.lower():
+            if writes_in_place(operator):
+                raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
+            made = _like(before, map(self._constant, leaves_of(before)))
+            return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
+        given = next((leaf for leaf in leaves_of([args, kwargs]) if isinstance(leaf, Tensor)), None)
+        leaves = leaves_of(before)
+        if given is None or leaves[0].shape != given.shape:
+            raise CannotRunTwiceError("second.random", operator=operator.full_name)
+        value = self._value(given)
+        settings = getattr(original, "__self__", None) if operator.kind == "Primitive" else None
+        result = self._basic.multiply(value, self._mask(value, leaves[0], settings, args, kwargs))
+        results = [result, *(self._constant(leaf) for leaf in leaves[1:])]
+        return self._lowered(_like(before, iter(results)), str(given.dtype).lower())
+
+    def _mask(
+        self, value: Value, given: np.ndarray, settings: Any, args: Any, kwargs: Any
+    ) -> Value:
+        """Return the factors of a dropout: 0, or what makes up for those."""
+        kept = (given != 0) | (value.exact == 0)
+        sizes = np.abs(value.exact[(given != 0) & (value.exact != 0)])
+        ratio = 1.0
+        if sizes.size:
+            ratio = float(np.median(np.abs(given[(given != 0) & (value.exact != 0)]) / sizes))
+        if abs(ratio - 1) > 1e-3:
+            if settings is not None and hasattr(settings, "keep_prob"):
+                ratio = 1 / float(settings.keep_prob)
+            else:
+                numbers = [a for a in (kwargs.get("p"), *args[1:2]) if isinstance(a, float)]
+                ratio = 1 / (1 - (numbers[0] if numbers else 0.5))
+        return self.tape.value(kept * ratio)
+
+    def _constant(self, leaf: Any) -> Any:
+        return self.tape.value(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _tensor_of(value: Any, draw: int) -> Any:
+    """Return arguments with a tensor of one draw in the place of each value."""
+    if isinstance(value, Value):
+        return Tensor(np.ascontiguousarray(value.draws[draw]).reshape(value.shape))
+    if isinstance(value, (tuple, list)):
+        return type(value)(_tensor_of(item, draw) for item in value)
+    return value
+
+
+def _like(structure: Any, leaves: Iterator[Any]) -> Any:
+    """Return a structure with other leaves."""
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*(_like(item, leaves) for item in structure))
+    if isinstance(structure, (tuple, list)):
+        return type(structure)(_like(item, leaves) for item in structure)
+    return next(leaves)
+
+
+# --- cells -------------------------------------------------------------------------------------
+
+
+def _own_constructs() -> dict[type, Callable[..., Any]]:
+    """Return the constructs of MindSpore's own layers, as they are when this is imported."""
+    found: dict[type, Callable[..., Any]] = {}
+    pending = [nn.Cell]
+    while pending:
+        kind = pending.pop()
+        pending += type.__subclasses__(kind)
+        if kind.__module__.startswith("mindspore.") and "construct" in vars(kind):
+            found[kind] = vars(kind)["construct"]
+    return found
+
+
+_CONSTRUCTS = _own_constructs()
+
+
+def construct_of(cell: nn.Cell) -> Callable[..., Any]:
+    """Return what a cell computes: of MindSpore's own layers what they were defined to.
+
+    Raises:
+        CannotRunTwiceError: it is compiled.
+    """
+    if is_jitted(cell):
+        raise CannotRunTwiceError("second.compiled", cell=type(cell).__name__)
+    if type(cell) in _CONSTRUCTS:
+        return _CONSTRUCTS[type(cell)].__get__(cell)
+    return cell.construct
+
+
+class _Plain(threading.local):
+    """Whether cells of this thread run by their construct alone.
+
+    Attributes:
+        transposed: answers the property `T` of tensors.
+    """
+
+    on = False
+    transposed: Callable[[Tensor], Any] | None = None
+
+
+_PLAIN = _Plain()
+_LOCK = threading.Lock()
+_ENTERED: list[Any] = []
+
+
+_T: Any = vars(Tensor).get("T")
+
+
+def _t(tensor: Tensor) -> Any:
+    transposed = _PLAIN.transposed
+    return _T.__get__(tensor) if transposed is None else transposed(tensor)
+
+
+@contextmanager
+def _plain_cells(transposed: Callable[[Tensor], Any]) -> Iterator[None]:
+    """Let cells that this thread calls run by their construct alone."""
+    with _LOCK:
+        if not _ENTERED and _T is not None:
+            Tensor.T = property(_t)
+        if not _ENTERED:
+            _ENTERED.append(nn.Cell.__call__)
+            nn.Cell.__call__ = _called(nn.Cell.__call__)
+        else:
+            _ENTERED.append(None)
+    before = _PLAIN.on, _PLAIN.transposed
+    _PLAIN.on, _PLAIN.transposed = True, transposed
+    try:
+        yield
+    finally:
+        _PLAIN.on, _PLAIN.transposed = before
+        with _LOCK:
+            if len(_ENTERED) == 1:
+                nn.Cell.__call__ = _ENTERED[0]
+                if _T is not None:
+                    Tensor.T = _T
+            _ENTERED.pop()
+
+
+def _called(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+        if not _PLAIN.on:
+            return original(cell, *args, **kwargs)
+        return construct_of(cell)(*args, **kwargs)
+
+    return call
+
+
+_OF_EVERY_CELL = frozenset(vars(nn.Cell()))
+
+
+class PythonState:
+    """The attributes of a cell and of all inside it, to be put back."""
+
+    def __init__(self, cell: nn.Cell) -> None:
+        self._kept = [
+            (vars(inside), _own_attributes(inside)) for inside in named_cells(cell).values()
+        ]
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """Let the attributes be what they were, and put back what they are."""
+        now = [(attributes, _shallow(attributes)) for attributes, _ in self._kept]
+        for attributes, before in self._kept:
+            _restore(attributes, before)
+        try:
+            yield
+        finally:
+            for attributes, after in now:
+                _restore(attributes, after)
+
+
+def _own_attributes(cell: nn.Cell) -> dict[str, tuple[Any, Any]]:
+    return _shallow(vars(cell))
+
+
+def _shallow(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return a cell's own attributes, with what lists and dicts among them hold."""
+    kept = {}
+    for name, value in attributes.items():
+        if name not in _OF_EVERY_CELL:
+            content = value.copy() if type(value) in (list, dict, set) else None
+            kept[name] = value, content
+    return kept
+
+
+def _restore(attributes: dict[str, Any], kept: dict[str, tuple[Any, Any]]) -> None:
+    for name in [n for n in attributes if n not in kept and n not in _OF_EVERY_CELL]:
+        del attributes[name]
+    for name, (value, content) in kept.items():
+        if attributes.get(name, _OF_EVERY_CELL) is not value:
+            attributes[name] = value
+        if isinstance(content, list):
+            value[:] = content
+        elif content is not None:
+            value.clear()
+            value.update(content)

@@ -1,0 +1,438 @@
+"""Arithmetic, comparisons and functions of single elements."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.precise.basic import Basic
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    OtherFormError,
+    formula,
+    number,
+    primitive,
+)
+from mindrlhf_msprobe.replay.precise.values import Value
+
+
+@formula("add", "__add__", "__radd__")
+def _add(b: Basic, input: Any, other: Any, alpha: Any = 1) -> Value:
+    return b.add(input, other if alpha == 1 else b.multiply(other, number(alpha)))
+
+
+@formula("sub", "subtract", "__sub__")
+def _sub(b: Basic, input: Any, other: Any, alpha: Any = 1) -> Value:
+    return b.subtract(input, other if alpha == 1 else b.multiply(other, number(alpha)))
+
+
+@formula("__rsub__")
+def _rsub(b: Basic, input: Any, other: Any) -> Value:
+    return b.subtract(other, input)
+
+
+@formula("mul", "multiply", "__mul__", "__rmul__")
+def _mul(b: Basic, input: Any, other: Any) -> Value:
+    return b.multiply(input, other)
+
+
+@formula("div", "divide", "true_divide", "__truediv__")
+def _div(b: Basic, input: Any, other: Any, rounding_mode: Any = None) -> Value:
+    if rounding_mode is not None:
+        rounded = np.floor_divide if rounding_mode == "floor" else _truncated
+        return b.compare(rounded, input, other)
+    return b.divide(input, other)
+
+
+def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    quotient = np.trunc(a / b)
+    return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
+
+
+@formula("__rtruediv__")
+def _rdiv(b: Basic, input: Any, other: Any) -> Value:
+    return b.divide(other, input)
+
+
+@formula("floor_divide", "floor_div", "__floordiv__")
+def _floor_divide(b: Basic, input: Any, other: Any) -> Value:
+    return b.compare(np.floor_divide, input, other)
+
+
+@formula("remainder", "__mod__", "floor_mod")
+def _remainder(b: Basic, input: Any, other: Any) -> Value:
+    return b.compare(np.mod, input, other)
+
+
+@formula("pow", "__pow__", "float_power")
+def _pow(b: Basic, input: Any, other: Any) -> Value:
+    return b.power(input, other)
+
+
+@formula("__rpow__")
+def _rpow(b: Basic, input: Any, other: Any) -> Value:
+    return b.power(other, input)
+
+
+@formula("neg", "negative", "__neg__")
+def _neg(b: Basic, input: Any) -> Value:
+    return b.negative(input)
+
+
+@formula("maximum")
+def _maximum(b: Basic, input: Any, other: Any) -> Value:
+    return b.maximum(input, other)
+
+
+@formula("minimum")
+def _minimum(b: Basic, input: Any, other: Any) -> Value:
+    return b.minimum(input, other)
+
+
+@formula("clamp", "clip", "clip_by_value")
+def _clamp(b: Basic, input: Any, min: Any = None, max: Any = None, **named: Any) -> Value:
+    min, max = named.get("clip_value_min", min), named.get("clip_value_max", max)
+    result = b.of(input)
+    if min is not None:
+        result = b.maximum(result, min)
+    return b.minimum(result, max) if max is not None else result
+
+
+@formula("lerp")
+def _lerp(b: Basic, input: Any, end: Any, weight: Any) -> Value:
+    return b.add(input, b.multiply(weight, b.subtract(end, input)))
+
+
+@formula("addcmul")
+def _addcmul(b: Basic, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Value:
+    return b.add(input, b.multiply(value, b.multiply(tensor1, tensor2)))
+
+
+@formula("addcdiv")
+def _addcdiv(b: Basic, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Value:
+    return b.add(input, b.multiply(value, b.divide(tensor1, tensor2)))
+
+
+_ONE = {
+    "exp": Basic.exp,
+    "log": Basic.log,
+    "sqrt": Basic.sqrt,
+    "square": Basic.square,
+    "tanh": Basic.tanh,
+    "sigmoid": Basic.sigmoid,
+    "erf": Basic.erf,
+    "abs": Basic.absolute,
+    "absolute": Basic.absolute,
+    "__abs__": Basic.absolute,
+}
+
+
+def _unary(function: Any) -> Any:
+    def computed(b: Basic, input: Any) -> Value:
+        return function(b, input)
+
+    return computed
+
+
+for _name, _function in _ONE.items():
+    formula(_name)(_unary(_function))
+
+
+@formula("rsqrt")
+def _rsqrt(b: Basic, input: Any) -> Value:
+    return b.divide(1.0, b.sqrt(input))
+
+
+@formula("reciprocal", "inv")
+def _reciprocal(b: Basic, input: Any) -> Value:
+    return b.divide(1.0, input)
+
+
+@formula("exp2")
+def _exp2(b: Basic, input: Any) -> Value:
+    return b.exp(b.multiply(input, math.log(2)))
+
+
+@formula("expm1")
+def _expm1(b: Basic, input: Any) -> Value:
+    return b.elementwise(
+        np.expm1,
+        input,
+        lambda a, out: b.add(out, 1.0),
+        scale=lambda out, a: np.abs(out) * (1 + 0.25 * np.abs(a)),
+    )
+
+
+@formula("log1p")
+def _log1p(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.log1p, input, lambda a, out: b.divide(1.0, b.add(a, 1.0)))
+
+
+@formula("log2")
+def _log2(b: Basic, input: Any) -> Value:
+    return b.divide(b.log(input), math.log(2))
+
+
+@formula("log10")
+def _log10(b: Basic, input: Any) -> Value:
+    return b.divide(b.log(input), math.log(10))
+
+
+@formula("sin")
+def _sin(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.sin, input, lambda a, out: _cos(b, a), scale=_by_argument)
+
+
+@formula("cos")
+def _cos(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.cos, input, lambda a, out: b.negative(_sin(b, a)), scale=_by_argument)
+
+
+def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+    """Return a scale for periodic functions, whose argument is reduced in its own precision."""
+    return np.abs(out) + 0.25 * np.abs(a)
+
+
+@formula("relu")
+def _relu(b: Basic, input: Any, inplace: bool = False) -> Value:
+    positive = b.compare(lambda a: (a > 0).astype(np.float64), input)
+    return b.multiply(input, b.detached(positive))
+
+
+@formula("silu", "swish")
+def _silu(b: Basic, input: Any, inplace: bool = False) -> Value:
+    return b.multiply(input, b.sigmoid(input))
+
+
+@formula("gelu")
+def _gelu(b: Basic, input: Any, approximate: str = "none") -> Value:
+    if approximate == "tanh":
+        cubic = b.multiply(0.044715, b.multiply(input, b.multiply(input, input)))
+        inner = b.multiply(math.sqrt(2 / math.pi), b.add(input, cubic))
+        return b.multiply(b.multiply(0.5, input), b.add(1.0, b.tanh(inner)))
+    inner = b.add(1.0, b.erf(b.multiply(input, math.sqrt(0.5))))
+    return b.multiply(b.multiply(0.5, input), inner)
+
+
+@formula("softplus")
+def _softplus(b: Basic, input: Any, beta: Any = 1, threshold: Any = 20) -> Value:
+    beta = number(beta)
+    scaled = b.multiply(input, beta)
+    soft = b.add(b.maximum(scaled, 0.0), _log1p(b, b.exp(b.negative(b.absolute(scaled)))))
+    linear = b.compare(lambda a: a > number(threshold), scaled)
+    return b.where(linear, input, b.divide(soft, float(beta)))
+
+
+@formula("logsigmoid")
+def _logsigmoid(b: Basic, input: Any) -> Value:
+    soft = _log1p(b, b.exp(b.negative(b.absolute(input))))
+    return b.subtract(b.minimum(input, 0.0), soft)
+
+
+@formula("leaky_relu")
+def _leaky_relu(b: Basic, input: Any, negative_slope: Any = 0.01, inplace: Any = False) -> Value:
+    return b.where(
+        b.compare(lambda a: a > 0, input), input, b.multiply(input, float(number(negative_slope)))
+    )
+
+
+_FLAT = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.round,
+    "trunc": np.trunc,
+    "sign": np.sign,
+    "isnan": np.isnan,
+    "isinf": np.isinf,
+    "isfinite": np.isfinite,
+    "logical_not": np.logical_not,
+}
+_PAIRS = {
+    "eq": np.equal,
+    "equal": np.equal,
+    "__eq__": np.equal,
+    "ne": np.not_equal,
+    "not_equal": np.not_equal,
+    "__ne__": np.not_equal,
+    "gt": np.greater,
+    "greater": np.greater,
+    "__gt__": np.greater,
+    "ge": np.greater_equal,
+    "greater_equal": np.greater_equal,
+    "__ge__": np.greater_equal,
+    "lt": np.less,
+    "less": np.less,
+    "__lt__": np.less,
+    "le": np.less_equal,
+    "less_equal": np.less_equal,
+    "__le__": np.less_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "bitwise_and": np.bitwise_and,
+    "__and__": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "__or__": np.bitwise_or,
+    "__xor__": np.bitwise_xor,
+}
+
+
+def _without_gradient(function: Any) -> Any:
+    def computed(b: Basic, *operands: Any, **named: Any) -> Value:
+        return b.compare(function, *operands, *named.values())
+
+    return computed
+
+
+for _name, _flat in [*_FLAT.items(), *_PAIRS.items()]:
+    formula(_name)(_without_gradient(_flat))
+
+
+@formula("__invert__", "bitwise_not")
+def _invert(b: Basic, input: Any) -> Value:
+    return b.compare(np.invert, input)
+
+
+@formula("where")
+def _where(b: Basic, condition: Any, input: Any, other: Any) -> Value:
+    return b.where(condition, input, other)
+
+
+@formula("select")
+def _select(b: Basic, condition: Any, input: Any, other: Any) -> Any:
+    if not isinstance(condition, Value) or condition.exact.dtype != bool:  # (input, dim, index)
+        key = (slice(None),) * (int(number(input)) % b.of(condition).ndim)
+        return b.index(condition, (*key, int(number(other))))
+    return b.where(condition, input, other)
+
+
+@formula("masked_fill")
+def _masked_fill(b: Basic, input: Any, mask: Any, value: Any) -> Value:
+    return b.where(mask, value, input)
+
+
+@formula("cast", "to", "astype", "type")
+def _cast(b: Basic, input: Any, dtype: Any, *_: Any, **__: Any) -> Value:
+    if isinstance(dtype, Value):
+        raise OtherFormError
+    return b.rounded_to(input, dtype)
+
+
+@formula("type_as", "view_as_dtype")
+def _type_as(b: Basic, input: Any, other: Any) -> Value:
+    return b.cast(input, b.of(other).exact.dtype)
+
+
+@formula("float", "double")
+def _float(b: Basic, input: Any) -> Value:
+    return b.floating(input)
+
+
+@formula("half", "bfloat16")
+def _half(b: Basic, input: Any) -> Value:
+    return b.rounded_to(input, "bfloat16")
+
+
+@formula("int")
+def _int(b: Basic, input: Any) -> Value:
+    return b.cast(input, np.dtype(np.int32))
+
+
+@formula("long")
+def _long(b: Basic, input: Any) -> Value:
+    return b.cast(input, np.dtype(np.int64))
+
+
+@formula("bool")
+def _bool(b: Basic, input: Any) -> Value:
+    return b.cast(input, np.dtype(bool))
+
+
+@formula("stop_gradient", "detach")
+def _stop_gradient(b: Basic, input: Any) -> Value:
+    return b.detached(input)
+
+
+@formula("identity", "clone", "copy", "contiguous", "depend", "deepcopy")
+def _identity(b: Basic, input: Any, *_: Any, **__: Any) -> Value:
+    return b.move(input, lambda x: x, lambda g, a: g)
+
+
+@formula("nan_to_num")
+def _nan_to_num(
+    b: Basic, input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None
+) -> Value:
+    if posinf is None or neginf is None:
+        raise OtherFormError
+    known = b.compare(np.isfinite, input)
+    other = b.compare(
+        lambda a: np.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf), input
+    )
+    return b.where(known, input, b.detached(other))
+
+
+def _same_as(name: str) -> Any:
+    def computed(b: Basic, settings: Any, *args: Any) -> Any:
+        from mindrlhf_msprobe.replay.precise.formulas.table import _FUNCTIONS
+
+        return _FUNCTIONS[name](b, *args)
+
+    return computed
+
+
+#: Primitives that are called as functions are, and have no attributes.
+for _class_name, _name in {
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Muls": "mul",
+    "Div": "div",
+    "RealDiv": "div",
+    "FloorDiv": "floor_divide",
+    "Pow": "pow",
+    "Neg": "neg",
+    "Maximum": "maximum",
+    "Minimum": "minimum",
+    "Exp": "exp",
+    "Log": "log",
+    "Log1p": "log1p",
+    "Expm1": "expm1",
+    "Sqrt": "sqrt",
+    "Rsqrt": "rsqrt",
+    "Square": "square",
+    "Reciprocal": "reciprocal",
+    "Tanh": "tanh",
+    "Sigmoid": "sigmoid",
+    "Erf": "erf",
+    "Abs": "abs",
+    "Sin": "sin",
+    "Cos": "cos",
+    "ReLU": "relu",
+    "SiLU": "silu",
+    "Equal": "eq",
+    "NotEqual": "ne",
+    "Greater": "gt",
+    "GreaterEqual": "ge",
+    "Less": "lt",
+    "LessEqual": "le",
+    "LogicalAnd": "logical_and",
+    "LogicalOr": "logical_or",
+    "LogicalNot": "logical_not",
+    "Floor": "floor",
+    "Ceil": "ceil",
+    "Sign": "sign",
+    "Select": "select",
+    "MaskedFill": "masked_fill",
+    "Cast": "cast",
+    "Identity": "identity",
+    "Depend": "identity",
+    "ClampTensor": "clamp",
+    "ClampScalar": "clamp",
+}.items():
+    primitive(_class_name)(_same_as(_name))
+
+
+@primitive("GeLU")
+def _gelu_tanh(b: Basic, settings: Any, input: Any) -> Value:
+    return _gelu(b, input, "tanh")

@@ -1,0 +1,373 @@
+"""What takes, joins and rearranges elements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.precise.basic import Basic
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    OtherFormError,
+    formula,
+    given,
+    number,
+    numbers,
+    primitive,
+)
+from mindrlhf_msprobe.replay.precise.values import Value
+
+
+@formula("reshape", "view")
+def _reshape(b: Basic, input: Any, *shape: Any, **named: Any) -> Value:
+    return b.reshape(input, numbers(named["shape"]) if "shape" in named else given(shape))
+
+
+@formula("view_as", "reshape_as")
+def _view_as(b: Basic, input: Any, other: Any) -> Value:
+    return b.reshape(input, b.of(other).shape)
+
+
+@formula("flatten")
+def _flatten(
+    b: Basic, input: Any, *dims: Any, start_dim: Any = None, end_dim: Any = None, **named: Any
+) -> Value:
+    if named or any(isinstance(d, str) for d in dims):
+        raise OtherFormError
+    value = b.of(input)
+    if start_dim is None and not dims:
+        raise OtherFormError
+    first = int(start_dim if start_dim is not None else dims[0]) % max(1, value.ndim)
+    last = int(end_dim if end_dim is not None else (dims[1] if len(dims) > 1 else -1))
+    last %= max(1, value.ndim)
+    return b.reshape(value, (*value.shape[:first], -1, *value.shape[last + 1 :]))
+
+
+@formula("permute")
+def _permute(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
+    order = numbers(named["dims"] if "dims" in named else named["dim"]) if named else given(dims)
+    return b.transpose(input, order)
+
+
+@formula("transpose", "swapaxes", "swapdims")
+def _transpose(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
+    if named:
+        dims = tuple(named.values())
+    value = b.of(input)
+    if not dims:
+        return b.transpose(value, range(value.ndim)[::-1])
+    order = given(dims)
+    if len(order) == value.ndim and len(order) != 2:
+        return b.transpose(value, order)
+    if len(order) != 2:
+        raise OtherFormError
+    if len(dims) == 1:
+        return b.transpose(value, order)  # ops.transpose(x, (1, 0))
+    return b.swap(value, *order)
+
+
+@formula("t", "T")
+def _t(b: Basic, input: Any) -> Value:
+    value = b.of(input)
+    return b.transpose(value, range(value.ndim)[::-1])
+
+
+@formula("unsqueeze", "expand_dims")
+def _unsqueeze(b: Basic, input: Any, dim: Any) -> Value:
+    value, axis = b.of(input), int(number(dim))
+    axis %= value.ndim + 1
+    return b.reshape(value, (*value.shape[:axis], 1, *value.shape[axis:]))
+
+
+@formula("squeeze")
+def _squeeze(b: Basic, input: Any, dim: Any = None) -> Value:
+    value = b.of(input)
+    axes = range(value.ndim) if dim is None else b.axes(value, dim)
+    return b.squeeze(value, tuple(a for a in axes if value.shape[a] == 1))
+
+
+@formula("broadcast_to", "expand")
+def _expand(b: Basic, input: Any, *shape: Any, **named: Any) -> Value:
+    value = b.of(input)
+    wanted = numbers(named["shape"]) if "shape" in named else given(shape)
+    own = (1,) * (len(wanted) - value.ndim) + value.shape
+    return b.broadcast(value, [n if n != -1 else own[i] for i, n in enumerate(wanted)])
+
+
+@formula("expand_as")
+def _expand_as(b: Basic, input: Any, other: Any) -> Value:
+    return b.broadcast(input, b.of(other).shape)
+
+
+@formula("tile")
+def _tile(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
+    value = b.of(input)
+    times = numbers(next(iter(named.values()))) if named else given(dims)
+    times = (1,) * (value.ndim - len(times)) + times
+    shape = (1,) * (len(times) - value.ndim) + value.shape
+    value = b.reshape(value, shape)
+    for axis, count in enumerate(times):
+        if count != 1:
+            value = b.concatenate([value] * count, axis)
+    return value
+
+
+@formula("repeat_interleave")
+def _repeat_interleave(b: Basic, input: Any, repeats: Any, dim: Any = None, **_: Any) -> Value:
+    if isinstance(repeats, Value) and repeats.ndim:
+        raise OtherFormError
+    value = b.of(input)
+    if dim is None:
+        value, dim = b.reshape(value, (-1,)), 0
+    return b.repeat(value, int(number(repeats)), int(number(dim)) % value.ndim)
+
+
+@formula("flip")
+def _flip(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
+    return b.flip(input, numbers(next(iter(named.values()))) if named else given(dims))
+
+
+@formula("roll")
+def _roll(b: Basic, input: Any, shifts: Any, dim: Any = None, **named: Any) -> Value:
+    axes = named.get("dims", dim)
+    if axes is None:
+        raise OtherFormError
+    return b.roll(input, numbers(shifts), numbers(axes))
+
+
+@formula("cat", "concat", "concatenate")
+def _cat(b: Basic, input: Any, dim: Any = 0) -> Value:
+    return b.concatenate(input, int(number(dim)))
+
+
+@formula("stack")
+def _stack(b: Basic, input: Any, dim: Any = 0) -> Value:
+    axis = int(number(dim))
+    axis = axis if axis >= 0 else axis + b.of(input[0]).ndim + 1
+    return b.concatenate([_unsqueeze(b, item, axis) for item in input], axis)
+
+
+def _parts(b: Basic, value: Value, sizes: list[int], axis: int) -> tuple[Value, ...]:
+    axis %= value.ndim
+    ends = np.cumsum(sizes)
+    key = (slice(None),) * axis
+    return tuple(b.index(value, (*key, slice(int(e) - n, int(e)))) for e, n in zip(ends, sizes))
+
+
+@formula("split")
+def _split(b: Basic, input: Any, split_size_or_sections: Any, dim: Any = 0) -> Any:
+    value, axis = b.of(input), int(number(dim))
+    whole = value.shape[axis]
+    if isinstance(split_size_or_sections, (tuple, list)):
+        return _parts(b, value, [int(n) for n in split_size_or_sections], axis)
+    size = int(number(split_size_or_sections))
+    return _parts(b, value, [min(size, whole - i) for i in range(0, whole, size)], axis)
+
+
+@formula("chunk")
+def _chunk(b: Basic, input: Any, chunks: Any, dim: Any = 0) -> Any:
+    value, axis = b.of(input), int(number(dim))
+    size = -(-value.shape[axis] // int(number(chunks)))
+    return _split(b, value, size, axis)
+
+
+@formula("unbind", "unstack")
+def _unbind(b: Basic, input: Any, dim: Any = 0) -> Any:
+    value, axis = b.of(input), int(number(dim))
+    axis %= value.ndim
+    return tuple(b.index(value, (slice(None),) * axis + (i,)) for i in range(value.shape[axis]))
+
+
+@formula("narrow")
+def _narrow(b: Basic, input: Any, dim: Any, start: Any, length: Any) -> Value:
+    value, axis, first = b.of(input), int(number(dim)), int(number(start))
+    key = (slice(None),) * (axis % value.ndim)
+    return b.index(value, (*key, slice(first, first + int(number(length)))))
+
+
+@formula("__getitem__")
+def _getitem(b: Basic, input: Any, key: Any) -> Value:
+    return b.index(input, _key(b, key))
+
+
+def _key(b: Basic, key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(_key(b, part) for part in key)
+    if isinstance(key, slice):
+        ends = (number(end) for end in (key.start, key.stop, key.step))
+        return slice(*(None if end is None else int(end) for end in ends))
+    if isinstance(key, list):
+        return b.of(np.asarray([number(k) for k in key]))
+    if isinstance(key, Value) and not key.ndim and key.exact.dtype.kind in "iu":
+        return int(number(key))
+    return key
+
+
+@formula("__setitem__")
+def _setitem(b: Basic, input: Any, key: Any, source: Any) -> Value:
+    """Return the tensor with elements replaced; as a value of its own."""
+    value, key = b.of(input), _key(b, key)
+    parts = key if isinstance(key, tuple) else (key,)
+    exact = tuple(p.exact if isinstance(p, Value) else p for p in parts)
+    places = np.arange(value.exact.size).reshape(value.shape)[exact]
+    new = np.zeros(value.exact.size, bool)
+    new[places.ravel()] = True
+    taken = np.zeros(value.exact.size, np.int64)
+    taken[places.ravel()] = np.arange(places.size)
+    given_elements = b.reshape(b.broadcast(source, places.shape), (-1,))
+    if not places.size:
+        return value
+    spread_out = b.index(given_elements, (b.of(taken.reshape(value.shape)),))
+    return b.where(new.reshape(value.shape), spread_out, value)
+
+
+@formula("gather_elements")
+def _gather_elements(b: Basic, input: Any, dim: Any, index: Any) -> Value:
+    return b.along(_cut(b, b.of(input), int(number(dim)), b.of(index)), index, int(number(dim)))
+
+
+def _cut(b: Basic, value: Value, axis: int, index: Value) -> Value:
+    """Return a value cut to the shape of indices, but along the axis they index."""
+    key = [slice(0, n) for n in index.shape]
+    key[axis % value.ndim] = slice(None)
+    return value if value.shape == index.shape else b.index(value, tuple(key))
+
+
+@formula("gather")
+def _gather(
+    b: Basic, input: Any, second: Any = None, third: Any = None, *more: Any, **named: Any
+) -> Value:
+    """Return mint's and Tensor's gather(dim, index), or ops' gather(indices, axis)."""
+    if {"dim", "index"} == {*named}:
+        second, third = named["dim"], named["index"]
+    elif "input_indices" in named and "dim" in named:
+        second, third = named["input_indices"], named["dim"]
+    elif more or {*named} - {"dim", "index"}:
+        raise OtherFormError
+    elif "index" in named:
+        third = named["index"]
+    elif "dim" in named:
+        third = named["dim"]
+    if isinstance(third, Value) and third.ndim:
+        return _gather_elements(b, input, second, third)
+    return b.take(input, second, int(number(third)))
+
+
+@formula("index_select", "take")
+def _index_select(b: Basic, input: Any, *rest: Any, **named: Any) -> Value:
+    if "dim" in named or "index" in named:
+        left = [*rest]
+        axis = named["dim"] if "dim" in named else left.pop(0)
+        index = named["index"] if "index" in named else left.pop(0)
+    elif len(rest) == 2:
+        axis, index = rest if not (isinstance(rest[0], Value) and rest[0].ndim) else rest[::-1]
+    else:
+        raise OtherFormError
+    return b.take(input, index, int(number(axis)))
+
+
+@formula("triu")
+def _triu(b: Basic, input: Any, diagonal: Any = 0) -> Value:
+    k = int(number(diagonal))
+    return b.move(input, lambda a: np.triu(a, k), lambda g, a: _triu(b, g, k))
+
+
+@formula("tril")
+def _tril(b: Basic, input: Any, diagonal: Any = 0) -> Value:
+    k = int(number(diagonal))
+    return b.move(input, lambda a: np.tril(a, k), lambda g, a: _tril(b, g, k))
+
+
+@formula("scatter")
+def _scatter(b: Basic, input: Any, dim: Any, index: Any, src: Any) -> Value:
+    if not isinstance(src, Value) or not src.ndim:
+        raise OtherFormError
+    axis = int(number(dim))
+
+    def put(a: np.ndarray, i: np.ndarray, s: np.ndarray) -> np.ndarray:
+        into = a.copy()
+        np.put_along_axis(into, i, s, axis)
+        return into
+
+    def pull(g: Value, out: Value, a: Value, i: Value, s: Value) -> Any:
+        nothing = np.zeros(s.shape)
+        kept = b.tape.apply(lambda g, i: put(g, i, nothing), (g, i), rounds=False)
+        return kept, None, b.along(g, i, axis)
+
+    operands = (b.floating(input), b.of(index), b.floating(src))
+    return b.tape.apply(put, operands, pull, rounds=False)
+
+
+@primitive("Reshape")
+def _reshape_primitive(b: Basic, p: Any, input: Any, shape: Any) -> Value:
+    return b.reshape(input, numbers(shape))
+
+
+@primitive("Transpose")
+def _transpose_primitive(b: Basic, p: Any, input: Any, order: Any) -> Value:
+    return b.transpose(input, numbers(order))
+
+
+@primitive("ExpandDims")
+def _expand_dims_primitive(b: Basic, p: Any, input: Any, dim: Any) -> Value:
+    return _unsqueeze(b, input, dim)
+
+
+@primitive("Squeeze")
+def _squeeze_primitive(b: Basic, p: Any, input: Any) -> Value:
+    return _squeeze(b, input, p.axis if p.axis != () else None)
+
+
+@primitive("BroadcastTo")
+def _broadcast_to_primitive(b: Basic, p: Any, input: Any, *shape: Any) -> Value:
+    return _expand(b, input, shape[0] if shape else p.shape)
+
+
+@primitive("Tile")
+def _tile_primitive(b: Basic, p: Any, input: Any, times: Any) -> Value:
+    return _tile(b, input, times)
+
+
+@primitive("Concat")
+def _concat_primitive(b: Basic, p: Any, *values: Any) -> Value:
+    first = values[0]
+    return b.concatenate(first if isinstance(first, (tuple, list)) else values, p.axis)
+
+
+@primitive("Stack")
+def _stack_primitive(b: Basic, p: Any, *values: Any) -> Value:
+    first = values[0]
+    return _stack(b, first if isinstance(first, (tuple, list)) else values, p.axis)
+
+
+@primitive("Split")
+def _split_primitive(b: Basic, p: Any, input: Any) -> Any:
+    value = b.of(input)
+    return _split(b, value, value.shape[p.axis] // p.output_num, p.axis)
+
+
+@primitive("Gather")
+def _gather_primitive(b: Basic, p: Any, input: Any, indices: Any, dim: Any) -> Value:
+    if p.batch_dims:
+        raise OtherFormError
+    return b.take(input, indices, int(number(dim)))
+
+
+@primitive("GatherD")
+def _gather_d_primitive(b: Basic, p: Any, input: Any, dim: Any, index: Any) -> Value:
+    return _gather_elements(b, input, dim, index)
+
+
+@primitive("StridedSlice")
+def _strided_slice(b: Basic, p: Any, input: Any, begin: Any, end: Any, strides: Any) -> Value:
+    masks = (p.begin_mask, p.end_mask, p.ellipsis_mask, p.new_axis_mask, p.shrink_axis_mask)
+    if any(masks):
+        raise OtherFormError
+    ends = zip(numbers(begin), numbers(end), numbers(strides))
+    return b.index(input, tuple(slice(*bounds) for bounds in ends))
+
+
+@primitive("Slice")
+def _slice(b: Basic, p: Any, input: Any, begin: Any, size: Any) -> Value:
+    bounds = zip(numbers(begin), numbers(size))
+    return b.index(input, tuple(slice(i, None if n == -1 else i + n) for i, n in bounds))

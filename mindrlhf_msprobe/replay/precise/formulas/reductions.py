@@ -1,0 +1,219 @@
+"""Sums, means, extremes, orders."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.precise.basic import Basic
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    OtherFormError,
+    formula,
+    number,
+    primitive,
+)
+from mindrlhf_msprobe.replay.precise.values import Value
+
+Found = namedtuple("Found", ("values", "indices"))
+
+
+@formula("sum")
+def _sum(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
+    if not isinstance(keepdim, bool):  # Tensor.sum(axis, dtype, keepdims)
+        keepdim, dtype = bool(dtype), keepdim
+    value = b.of(input)
+    if value.exact.dtype == bool:
+        value = b.cast(value, np.dtype(np.int64))
+    return b.sum(value, dim, bool(keepdim))
+
+
+@formula("mean")
+def _mean(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
+    return b.mean(input, dim, bool(keepdim))
+
+
+@formula("nansum")
+def _nansum(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    known = b.compare(lambda a: ~np.isnan(a), input)
+    return b.sum(b.where(known, input, 0.0), dim, bool(keepdim))
+
+
+@formula("prod")
+def _prod(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    value = b.of(input)
+    over = b.axes(value, dim)
+
+    def pull(g: Value, out: Value, a: Value) -> Any:
+        if np.any(a.exact == 0):
+            raise OtherFormError
+        whole = tuple(1 if i in over else n for i, n in enumerate(a.shape))
+        return (b.divide(b.multiply(b.reshape(g, whole), b.reshape(out, whole)), a),)
+
+    return b.tape.apply(
+        lambda a: np.prod(a, axis=over, keepdims=bool(keepdim)),
+        [value],
+        pull,
+        scale=lambda out, a: np.abs(out) * np.sqrt(a.size / max(1, out.size)),
+    )
+
+
+def _extreme(b: Basic, function: Any, which: Any, input: Any, dim: Any, keepdim: Any) -> Any:
+    if dim is None:
+        return b.extreme(function, input)
+    if isinstance(dim, (tuple, list)) or (isinstance(dim, Value) and dim.floating):
+        raise OtherFormError
+    axis = int(number(dim))
+    value = b.of(input)
+    indices = b.compare(lambda a: np.expand_dims(which(a, axis=axis), axis), value)
+    values = b.along(value, indices, axis)
+    if not keepdim:
+        values, indices = b.squeeze(values, (axis,)), b.squeeze(indices, (axis,))
+    return Found(values, indices)
+
+
+@formula("max")
+def _max(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
+    if isinstance(dim, Value) and (dim.ndim or dim.floating):
+        return b.maximum(input, dim)
+    return _extreme(b, np.max, np.argmax, input, dim, keepdim)
+
+
+@formula("min")
+def _min(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
+    if isinstance(dim, Value) and (dim.ndim or dim.floating):
+        return b.minimum(input, dim)
+    return _extreme(b, np.min, np.argmin, input, dim, keepdim)
+
+
+@formula("amax")
+def _amax(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    return b.extreme(np.max, input, dim, bool(keepdim))
+
+
+@formula("amin")
+def _amin(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    return b.extreme(np.min, input, dim, bool(keepdim))
+
+
+@formula("argmax")
+def _argmax(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    return _place(b, np.argmax, input, dim, keepdim)
+
+
+@formula("argmin")
+def _argmin(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    return _place(b, np.argmin, input, dim, keepdim)
+
+
+def _place(b: Basic, function: Any, input: Any, dim: Any, keepdim: Any) -> Value:
+    axis = None if dim is None else int(number(dim))
+    return b.compare(lambda a: function(a, axis=axis, keepdims=bool(keepdim)), input)
+
+
+@formula("all")
+def _all(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    over = b.axes(b.of(input), dim)
+    return b.compare(lambda a: np.all(a, axis=over, keepdims=bool(keepdim)), input)
+
+
+@formula("any")
+def _any(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    over = b.axes(b.of(input), dim)
+    return b.compare(lambda a: np.any(a, axis=over, keepdims=bool(keepdim)), input)
+
+
+@formula("count_nonzero")
+def _count_nonzero(b: Basic, input: Any, dim: Any = None) -> Value:
+    return b.compare(lambda a: np.count_nonzero(a, axis=dim), input)
+
+
+@formula("cumsum")
+def _cumsum(b: Basic, input: Any, dim: Any, dtype: Any = None) -> Value:
+    return b.cumsum(input, int(number(dim)))
+
+
+@formula("logsumexp")
+def _logsumexp(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+    value = b.floating(input)
+    over = b.axes(value, dim)
+    top = b.detached(b.extreme(np.max, value, over, True))
+    top = b.where(b.compare(np.isfinite, top), top, 0.0)
+    total = b.add(b.log(b.sum(b.exp(b.subtract(value, top)), over, True)), top)
+    return total if keepdim else b.squeeze(total, over)
+
+
+@formula("var")
+def _var(
+    b: Basic, input: Any, dim: Any = None, *ddof: Any, keepdim: Any = False, **named: Any
+) -> Value:
+    value = b.floating(input)
+    less = named.get("correction", named.get("ddof", ddof[0] if ddof else None))
+    if less is None:
+        raise OtherFormError
+    over = b.axes(value, dim)
+    away = b.subtract(value, b.mean(value, over, True))
+    count = np.prod([value.shape[axis] for axis in over]) - int(less)
+    return b.divide(b.sum(b.square(away), over, bool(keepdim)), float(count))
+
+
+@formula("norm")
+def _norm(
+    b: Basic, input: Any, ord: Any = None, dim: Any = None, keepdim: Any = False, **named: Any
+) -> Value:
+    ord = named.get("p", ord)
+    if ord not in (None, 2, 2.0, "fro"):
+        raise OtherFormError
+    return b.sqrt(b.sum(b.square(b.floating(input)), dim, bool(keepdim)))
+
+
+@formula("topk")
+def _topk(
+    b: Basic, input: Any, k: Any, dim: Any = -1, largest: Any = True, sorted: Any = True
+) -> Any:
+    axis, count = -1 if dim is None else int(number(dim)), int(number(k))
+    sign = -1 if largest else 1
+    value = b.of(input)
+
+    def first(a: np.ndarray) -> np.ndarray:
+        order = np.argsort(sign * a, axis=axis, kind="stable")
+        return np.take(order, np.arange(count), axis=axis)
+
+    indices = b.compare(first, value)
+    return Found(b.along(value, indices, axis), indices)
+
+
+@formula("sort")
+def _sort(b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: Any = False) -> Any:
+    axis, sign = int(number(dim)), -1 if descending else 1
+    value = b.of(input)
+    indices = b.compare(lambda a: np.argsort(sign * a, axis=axis, kind="stable"), value)
+    return Found(b.along(value, indices, axis), indices)
+
+
+@primitive("ReduceSum")
+def _reduce_sum(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
+    return b.sum(input, dim, p.keep_dims)
+
+
+@primitive("ReduceMean")
+def _reduce_mean(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
+    return b.mean(input, dim, p.keep_dims)
+
+
+@primitive("ReduceMax")
+def _reduce_max(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
+    return b.extreme(np.max, input, dim, p.keep_dims)
+
+
+@primitive("ReduceMin")
+def _reduce_min(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
+    return b.extreme(np.min, input, dim, p.keep_dims)
+
+
+@primitive("CumSum")
+def _cum_sum(b: Basic, p: Any, input: Any, dim: Any) -> Value:
+    if p.exclusive or p.reverse:
+        raise OtherFormError
+    return b.cumsum(input, int(number(dim)))

@@ -1,0 +1,143 @@
+"""Formulas by the names of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
+from mindrlhf_msprobe.replay.precise.values import Value
+
+#: Takes the basic operations and what the operator is called with.
+Formula = Callable[..., Any]
+
+_FUNCTIONS: dict[str, Formula] = {}
+_PRIMITIVES: dict[str, Formula] = {}
+
+#: Other names of parameters, as mint, ops and Tensor have them.
+_ALIASES = {
+    "axis": "dim",
+    "axes": "dim",
+    "keepdims": "keepdim",
+    "keep_dims": "keepdim",
+    "x": "input",
+    "self": "input",
+    "logits": "input",
+    "input_x": "input",
+    "tensor": "input",
+    "y": "other",
+    "exponent": "other",
+    "labels": "target",
+    "mat2": "other",
+    "tensors": "input",
+    "size": "shape",
+}
+
+
+class NoFormulaError(Exception):
+    """There is no formula for an operator, or not for such a call of it."""
+
+
+class OtherFormError(Exception):
+    """A formula does not hold for the form in which its operator is called."""
+
+
+def formula(*names: str) -> Callable[[Formula], Formula]:
+    """Register what functions and methods of these names compute."""
+    return _register(_FUNCTIONS, names)
+
+
+def primitive(*names: str) -> Callable[[Formula], Formula]:
+    """Register what primitives of these classes compute; it is given the primitive first."""
+    return _register(_PRIMITIVES, names)
+
+
+def _register(table: dict[str, Formula], names: Sequence[str]) -> Callable[[Formula], Formula]:
+    def register(function: Formula) -> Formula:
+        table.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def has_formula(kind: str, name: str) -> bool:
+    """Return whether there is a formula for an operator.
+
+    Args:
+        kind: as entries have it: Mint, MintFunctional, Functional, Tensor, Primitive.
+        name: of a primitive, its class.
+    """
+    _load()
+    return name in (_PRIMITIVES if kind == "Primitive" else _FUNCTIONS)
+
+
+def answer(
+    basic: Basic,
+    kind: str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    settings: Any = None,
+) -> Any:
+    """Return what an operator computes of values.
+
+    Args:
+        kind: as in `has_formula`.
+        args, kwargs: with values in the place of tensors.
+        settings: of a primitive: what has its attributes.
+
+    Returns:
+        A value, or a tuple or list of values, as the operator returns tensors.
+
+    Raises:
+        NoFormulaError: there is none, or not for such a call.
+    """
+    if not has_formula(kind, name):
+        raise NoFormulaError(name)
+    try:
+        if kind == "Primitive":
+            return _PRIMITIVES[name](basic, settings, *args, **kwargs)
+        renamed = {_ALIASES.get(key, key): value for key, value in kwargs.items()}
+        return _FUNCTIONS[name](basic, *args, **renamed)
+    except (TypeError, AttributeError, OtherFormError) as error:
+        raise NoFormulaError(f"{name}: {error}") from error
+
+
+def _load() -> None:
+    if not _FUNCTIONS:
+        from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401
+            creation,
+            elementwise,
+            losses,
+            moving,
+            normalisation,
+            products,
+            reductions,
+        )
+
+
+def number(value: Any) -> Any:
+    """Return a Python number of a value, or what it is."""
+    return value.exact.item() if isinstance(value, Value) else value
+
+
+def numbers(value: Any) -> tuple[int, ...]:
+    """Return whole numbers of a value, a sequence or one of them."""
+    if isinstance(value, Value):
+        value = value.exact.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(int(number(item)) for item in value)
+    return (int(number(value)),)
+
+
+def given(args: Sequence[Any]) -> tuple[int, ...]:
+    """Return a shape or axes that were given one by one or as one sequence."""
+    return numbers(args[0]) if len(args) == 1 else numbers(args)
+
+
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """Return numpy's dtype for one of MindSpore; any floating one is float64 here."""
+    name = dtype_name(dtype)
+    return np.dtype(np.float64 if "float" in name else name)

@@ -1,0 +1,362 @@
+"""Numbers that know how far rounding carries them, and what their gradients are.
+
+A `Value` holds one array several times: computed exactly (in float64), and in further draws in
+which every operation is disturbed as the rounding of a lower precision disturbs it. The draws'
+distance from the exact array is what rounding explains: stochastic arithmetic (Parker's Monte Carlo
+arithmetic). Sums are disturbed as long ones are: by the partial sums they run through, each rounded
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+#: How many draws there are beside the exact array.
+DRAWS = 3
+
+#: Sums are accumulated in float32, also where their terms are in a lower precision.
+_ACCUMULATED_IN = 2.0**-24
+
+#: What is taken of the error of a sum that adds one term after the other: kernels add in blocks.
+_OF_NAIVE_SUM = 0.25
+
+#: From this length on a sum is added up in float32, one term after the other, to see its bias.
+_LONG_SUM = 2048
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A floating dtype as rounding sees it.
+
+    Attributes:
+        name: of the dtype, as numpy and MindSpore have it.
+        unit: half the distance from 1 to the next number.
+        tiny: half the distance of its smallest numbers; of float32 and bfloat16 the smallest
+            normal one, since kernels may flush what is below.
+        largest: the largest finite number.
+    """
+
+    name: str
+    unit: float
+    tiny: float
+    largest: float
+
+
+#: Floating dtypes, the highest first.
+PRECISIONS = {
+    "float64": Precision("float64", 2.0**-53, 2.0**-1022, float(np.finfo(np.float64).max)),
+    "float32": Precision("float32", 2.0**-24, 2.0**-126, float(np.finfo(np.float32).max)),
+    "float16": Precision("float16", 2.0**-11, 2.0**-25, 65504.0),
+    "bfloat16": Precision("bfloat16", 2.0**-8, 2.0**-126, 255 / 128 * 2.0**127),
+}
+
+
+def lowest_precision(names: Sequence[str]) -> Precision:
+    """Return the coarsest of floating dtypes given by name; float64 where none is given."""
+    known = [PRECISIONS[name] for name in names if name in PRECISIONS]
+    return max(known, key=lambda precision: precision.unit, default=PRECISIONS["float64"])
+
+
+#: Takes the gradient of an output, the output and the operands; returns a gradient of each operand,
+#: or None for one that has none.
+Pull = Callable[..., Sequence["Value | None"]]
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """An array in several draws, the exact one first.
+
+    Attributes:
+        draws: the arrays; one object several times where they do not differ.
+        parents: what it was computed of, where gradients are wanted.
+        pull: takes a gradient back to them.
+    """
+
+    draws: list[np.ndarray]
+    parents: tuple[Value, ...] = ()
+    pull: Pull | None = None
+    __array_ufunc__ = None
+
+    @property
+    def exact(self) -> np.ndarray:
+        """The array without rounding."""
+        return self.draws[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.exact.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return self.exact.ndim
+
+    @property
+    def floating(self) -> bool:
+        """Whether it may have a gradient."""
+        return self.exact.dtype.kind in "fc"
+
+    def spread(self) -> np.ndarray:
+        """Return how far rounding carries each element: the root mean square over the draws."""
+        others = [d for d in self.draws[1:] if d is not self.draws[0]]
+        if not others:
+            return np.zeros(self.shape)
+        with np.errstate(all="ignore"):
+            squares = sum(np.square(np.abs(d - self.exact)) for d in others)
+            return np.sqrt(squares / len(others))
+
+
+class Tape:
+    """One computation: how its operations are disturbed, and whether gradients are wanted.
+
+    Args:
+        precision: that of the computation which is judged.
+        seed: of the draws.
+        draws: how many beside the exact one; 0 computes exactly only.
+        dtype: what is computed in: float64, or float32 for float16 and bfloat16.
+    """
+
+    def __init__(
+        self,
+        precision: Precision,
+        *,
+        seed: int = 0,
+        draws: int = DRAWS,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.precision = precision
+        self.draws = draws
+        self.dtype = np.dtype(dtype)
+        self.gradients = True
+        self._random = np.random.Generator(np.random.SFC64(seed))
+
+    def value(self, array: Any) -> Value:
+        """Return an operand: floating numbers go up, all draws are the same."""
+        array = np.asarray(array)
+        if array.dtype.kind == "f":
+            array = array.astype(self.dtype, copy=False)
+        return Value([array] * (self.draws + 1))
+
+    def constant(self, number: float) -> Value:
+        """Return a Python number; one that the lower precision has not is rounded in the draws."""
+        exact = np.asarray(number, self.dtype if isinstance(number, float) else None)
+        if exact.dtype.kind != "f" or not np.isfinite(exact) or _fits(number, self.precision):
+            return Value([exact] * (self.draws + 1))
+        return Value([exact, *self.disturbed([exact] * self.draws, [np.abs(exact)] * self.draws)])
+
+    def disturbed(
+        self, arrays: Sequence[np.ndarray], scales: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return arrays with each element moved by one rounding of its scale, up or down."""
+        unit, tiny = self.precision.unit, self.precision.tiny
+        return [self._moved(array, unit * scale + tiny) for array, scale in zip(arrays, scales)]
+
+    def _moved(self, array: np.ndarray, by: np.ndarray) -> np.ndarray:
+        # Not all of one size: two roundings would cancel exactly too often.
+        steps = self._random.random(array.shape) * 2 - 1
+        steps += np.copysign(0.5, steps)
+        with np.errstate(all="ignore"):
+            return np.asarray(array + steps * by, array.dtype)
+
+    def apply(
+        self,
+        function: Callable[..., np.ndarray],
+        operands: Sequence[Value],
+        pull: Pull | None = None,
+        *,
+        scale: Callable[..., np.ndarray] | None = None,
+        rounds: bool = True,
+    ) -> Value:
+        """Return what a function of arrays gives of operands, in each draw.
+
+        Args:
+            function: takes arrays, returns one.
+            pull: its gradient; None: it has none.
+            scale: takes the result and the arrays; returns what one rounding is measured by, in
+                units of the precision. None: the magnitude of the result.
+            rounds: whether it rounds at all; what only moves numbers does not.
+        """
+        draws: list[np.ndarray] = []
+        with np.errstate(all="ignore"):
+            for i in range(self.draws + 1):
+                operands_of_draw = [operand.draws[i] for operand in operands]
+                if i and all(operand.draws[i] is operand.draws[0] for operand in operands):
+                    result = draws[0]
+                else:
+                    result = np.asarray(function(*operands_of_draw))
+                draws.append(result)
+            if rounds and draws[0].dtype.kind == "f":
+                inexact = 1.0 if scale is not None else ~is_held(draws[0], self.precision)
+                for i in range(1, self.draws + 1):
+                    of_draw = [operand.draws[i] for operand in operands]
+                    by = np.abs(draws[i]) if scale is None else scale(draws[i], *of_draw)
+                    by = self.precision.unit * np.where(np.isfinite(by), by, 0)
+                    draws[i] = self._moved(draws[i], (by + self.precision.tiny) * inexact)
+        if not self.gradients or pull is None or draws[0].dtype.kind not in "fc":
+            return Value(draws)
+        if not any(operand.floating for operand in operands):
+            return Value(draws)
+        return Value(draws, tuple(operands), pull)
+
+    def summed_scale(self, total: np.ndarray, squares: np.ndarray, length: int) -> np.ndarray:
+        """Return by what a sum is disturbed: its own rounding, and that of its partial sums.
+
+        Added one after the other, the partial sums of `length` terms with mean m and variance v are
+        about k·m, give or take sqrt(k·v); the root of the sum of their squares is
+        sqrt(length·total²/3 + length·squares/2).
+
+        Args:
+            total: the sums.
+            squares: the sums of the squares of the terms.
+            length: the number of terms.
+        """
+        with np.errstate(all="ignore"):
+            partial = np.sqrt(length * np.square(total) / 3 + length * squares / 2)
+        return np.abs(total) + self._accumulated(_OF_NAIVE_SUM * partial)
+
+    def added_up_scale(self, total: np.ndarray, terms: np.ndarray, axes: tuple[int, ...]) -> Any:
+        """Return by what a sum over axes is disturbed, from its terms."""
+        length = math.prod(terms.shape[a] for a in axes)
+        squares = np.sum(np.square(terms), axis=axes, keepdims=True)
+        scale = self.summed_scale(np.sum(terms, axis=axes, keepdims=True), squares, length)
+        if length >= _LONG_SUM:
+            last = np.moveaxis(terms, axes, range(-len(axes), 0))
+            flat = last.reshape(*last.shape[: last.ndim - len(axes)], length)
+            running = np.add.accumulate(flat.astype(np.float32), axis=-1)
+            bias = np.abs(running[..., -1] - flat.sum(-1))
+            most = np.max(np.abs(running), axis=-1) * math.sqrt(length) * _OF_NAIVE_SUM
+            extra = bias / _ACCUMULATED_IN + most
+            scale = scale + self._accumulated(extra.reshape(scale.shape))
+        return scale.reshape(total.shape)
+
+    def _accumulated(self, scale: np.ndarray) -> np.ndarray:
+        return scale * min(1.0, _ACCUMULATED_IN / self.precision.unit)
+
+    @contextmanager
+    def without_gradients(self) -> Iterator[None]:
+        """Do not note what is computed of what."""
+        before, self.gradients = self.gradients, False
+        try:
+            yield
+        finally:
+            self.gradients = before
+
+
+def is_held(array: np.ndarray, precision: Precision) -> np.ndarray:
+    """Return which elements a precision holds as they are: a result like that is not rounded."""
+    if precision.name == "bfloat16":
+        held = np.ascontiguousarray(array, np.float32)
+        bits = held.reshape(-1).view(np.uint32).reshape(held.shape)
+        return (held == array) & (bits & 0xFFFF == 0)
+    return np.asarray(array.astype(precision.name) == array)
+
+
+def _fits(number: float, precision: Precision) -> bool:
+    if number == 0:
+        return True
+    mantissa, _ = math.frexp(number)
+    return (mantissa / precision.unit).is_integer()
+
+
+@dataclass
+class Gradients:
+    """What a backward pass found.
+
+    Attributes:
+        of: the gradient of each value that was asked for; None where nothing flows.
+        stopped_at: names of operators whose gradient is not known, where one was needed.
+    """
+
+    of: list[Value | None]
+    stopped_at: list[str] = field(default_factory=list)
+
+
+class NoGradientError(Exception):
+    """The gradient of an operator is not known."""
+
+
+def backward(
+    tape: Tape, outputs: Sequence[tuple[Value, Value]], wanted: Sequence[Value]
+) -> Gradients:
+    """Take gradients of outputs back to values.
+
+    Args:
+        tape: of the computation.
+        outputs: outputs with the gradients that arrive at them.
+        wanted: the values whose gradients are asked for.
+    """
+    from mindrlhf_msprobe.replay.precise.basic import Basic
+
+    basic = Basic(tape)
+    needed = _leading_to(outputs, wanted)
+    sums: dict[int, Value] = {}
+    found = Gradients([])
+
+    def give(value: Value, gradient: Value) -> None:
+        known = sums.get(id(value))
+        sums[id(value)] = gradient if known is None else basic.add(known, gradient)
+
+    keep = {id(value) for value in wanted}
+    with tape.without_gradients():
+        for output, gradient in outputs:
+            if id(output) in needed:
+                give(output, gradient)
+        for value in reversed(_ordered([output for output, _ in outputs], needed)):
+            arrived = sums.get(id(value)) if id(value) in keep else sums.pop(id(value), None)
+            if arrived is None or value.pull is None:
+                continue
+            try:
+                pulled = value.pull(arrived, value, *value.parents)
+            except NoGradientError as error:
+                found.stopped_at.append(str(error))
+                continue
+            for parent, of_parent in zip(value.parents, pulled):
+                if of_parent is not None and id(parent) in needed:
+                    give(parent, of_parent)
+    found.of = [sums.get(id(value)) for value in wanted]
+    return found
+
+
+def _ordered(outputs: Sequence[Value], needed: set[int]) -> list[Value]:
+    """Return all values behind outputs, operands before what was computed of them."""
+    order: list[Value] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Value, bool]] = [(value, False) for value in outputs]
+    while waiting:
+        value, done = waiting.pop()
+        if done:
+            order.append(value)
+        elif id(value) not in seen and id(value) in needed:
+            seen.add(id(value))
+            waiting.append((value, True))
+            waiting.extend((parent, False) for parent in value.parents)
+    return order
+
+
+def _leading_to(outputs: Sequence[tuple[Value, Value]], wanted: Sequence[Value]) -> set[int]:
+    """Return the values on the way from outputs to those that are wanted."""
+    everything = {id(value) for output, _ in outputs for value in _everything([output])}
+    order = _ordered([output for output, _ in outputs], everything)
+    needed = {id(value) for value in wanted}
+    for value in order:
+        if any(id(parent) in needed for parent in value.parents):
+            needed.add(id(value))
+    return needed
+
+
+def _everything(outputs: Sequence[Value]) -> list[Value]:
+    seen: dict[int, Value] = {}
+    waiting = [*outputs]
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen[id(value)] = value
+            waiting.extend(value.parents)
+    return list(seen.values())

@@ -1,0 +1,78 @@
+"""The second opinion on a run → the answer on the console."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from mindrlhf_msprobe.accuracy import Accuracy, AccuracyResult, RankedTensor
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.common.text.printable import printable, shortened
+from mindrlhf_msprobe.report.console.width import padded
+from mindrlhf_msprobe.report.messages import say
+
+_MOST_ROWS = 12
+_MOST_REASONS = 6
+_LONGEST = 160
+
+
+def render(found: AccuracyResult, *, lang: str | None = None) -> str:
+    """Return what is thought of a run, as plain text.
+
+    Args:
+        lang: `en` or `zh`; None: the one that was chosen, else the locale's.
+    """
+    with speaking(lang):
+        return "\n".join(map(printable, _lines(found)))
+
+
+def _lines(found: AccuracyResult) -> Iterator[str]:
+    yield say(f"accuracy.headline_{found.status.value}", path=found.path)
+    for one in found.origins[:1]:
+        yield "  " + shortened(named(one), _LONGEST)
+        yield "  " + in_one_line(one)
+    counts = Counter(one.opinion for one in found.ranked)
+    yield say(
+        "accuracy.counts",
+        calls=found.calls,
+        seconds=found.seconds,
+        **{one.value: counts[one] for one in Accuracy},
+    )
+    yield say("accuracy.ranked")
+    for one in found.ranked[:_MOST_ROWS]:
+        opinion = say(f"accuracy.is_{one.opinion.value}")
+        numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
+        yield f"  {padded(opinion, 10)}{numbers}{shortened(named(one), _LONGEST)}"
+    if len(found.ranked) > _MOST_ROWS:
+        yield "  " + say("accuracy.more", count=len(found.ranked) - _MOST_ROWS)
+    for none in found.not_computed[:_MOST_REASONS]:
+        cell = none.cell or none.call
+        why = in_words(none.why)
+        yield say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
+    if len(found.not_computed) > _MOST_REASONS:
+        yield say("accuracy.more", count=len(found.not_computed) - _MOST_REASONS)
+
+
+def named(one: RankedTensor) -> str:
+    """Return the name of a tensor, with the cell around an operator."""
+    name = f"{one.call} {one.tensor}"
+    is_cell = one.call.startswith("Cell.")
+    return name if is_cell or not one.cell else say("accuracy.in_cell", name=name, cell=one.cell)
+
+
+def in_one_line(one: RankedTensor) -> str:
+    """Return how far a tensor is from the exact one, and where that was."""
+    worst = one.worst
+    if worst.reason in ("shape", "not_finite", "not_equal"):
+        return say(
+            f"accuracy.by_{worst.reason}",
+            **{"record": worst.record, "step": one.step, "rank": one.rank},
+            **{"index": str([*worst.at]), "actual": worst.actual, "exact": worst.exact},
+        )
+    return say(
+        "accuracy.apart",
+        **{"record": worst.record, "step": one.step, "rank": one.rank},
+        **{"error": worst.error, "explained": worst.explained, "precision": one.precision},
+        **{"index": str([*worst.at]), "actual": worst.actual, "exact": worst.exact},
+    )

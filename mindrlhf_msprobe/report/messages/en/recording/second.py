@@ -1,0 +1,16 @@
+"""Why a call was not computed a second time, in English."""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+TEXTS: dict[str, Text] = {
+    "communicates": "{operator} exchanges data with other ranks",
+    "in_place": "{operator} writes into a tensor that was there before",
+    "no_kernel": "{operator} has no formula, and no kernel in higher precision: {error}",
+    "random": "{operator} draws random numbers that cannot be drawn again",
+    "compiled": "{cell} is compiled (ms.jit)",
+    "raised": "the second computation raised {error}",
+    "other_outputs": "the second computation returned {again} values, the first {first}",
+    "no_gradient": "the gradient of {operators} is not known",
+}

@@ -1,0 +1,16 @@
+"""为什么某次调用没有复算，中文。"""
+
+from __future__ import annotations
+
+from mindrlhf_msprobe.report.messages import Text
+
+TEXTS: dict[str, Text] = {
+    "communicates": "{operator} 与其他 rank 通信",
+    "in_place": "{operator} 原地写入已有的张量",
+    "no_kernel": "{operator} 没有公式，也没有更高精度的 kernel：{error}",
+    "random": "{operator} 产生的随机数无法重现",
+    "compiled": "{cell} 是编译执行的（ms.jit）",
+    "raised": "复算时抛出 {error}",
+    "other_outputs": "复算返回 {again} 个值，原计算返回 {first} 个",
+    "no_gradient": "不知道 {operators} 的梯度公式",
+}
