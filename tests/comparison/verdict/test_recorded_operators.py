@@ -1,0 +1,291 @@
+"""Real trainings with operators recorded: the wrong kernel is named, in cells and in the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+ms = pytest.importorskip("mindspore")
+
+import helpers.small_networks  # noqa: F401  which sets the device
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from mindrlhf_msprobe import Probe, compare_runs
+from mindrlhf_msprobe.comparison import Tolerance
+from mindrlhf_msprobe.findings import Cause, Divergence, Outcome
+
+SEEDS = range(2)
+
+
+class Attention(nn.Cell):
+    """Scores, shares, and what is mixed by them."""
+
+    def __init__(self, draw: np.random.Generator, sharp: float) -> None:
+        super().__init__()
+        weight = draw.normal(size=(6, 6)).astype(np.float32) * 0.4
+        self.weight = Parameter(Tensor(weight), name="weight")
+        self.sharp = sharp
+
+    def construct(self, x: Tensor) -> Tensor:
+        q = mint.matmul(x, self.weight)
+        shares = ops.softmax(mint.matmul(q, x.swapaxes(-1, -2)) * self.sharp, -1)
+        return mint.matmul(shares, q)
+
+
+class Network(nn.Cell):
+    """Two layers and a head."""
+
+    def __init__(self, seed: int, sharp: float) -> None:
+        super().__init__()
+        draw = np.random.default_rng(seed)
+        self.layers = nn.CellList([Attention(draw, sharp), Attention(draw, sharp)])
+        self.head = nn.Dense(6, 5, has_bias=False)
+        weight = draw.normal(size=(5, 6)).astype(np.float32)
+        self.head.weight.set_data(Tensor(weight))
+
+    def construct(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = mint.add(x, mint.nn.functional.silu(layer(x)))
+        return self.head(x)
+
+
+def loss_of(logits: Tensor, taken: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
+    """Return PPO's loss with a KL term: all of it outside every cell."""
+    log_probs = ops.log_softmax(logits, -1)
+    log_prob = mint.gather(log_probs, -1, taken).squeeze(-1)
+    ratio = mint.exp(log_prob - old)
+    policy = -mint.mean(mint.minimum(ratio * advantages, mint.clamp(ratio, 0.8, 1.2) * advantages))
+    kl = mint.mean(mint.exp(old - log_prob) - 1 - (old - log_prob))
+    return policy + 0.1 * kl
+
+
+def rounded(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Callable[..., Tensor]:
+    """Return a kernel whose `at`-th results have the precision of float16."""
+
+    def wrong(*args: Any, **kwargs: Any) -> Tensor:
+        result = kernel(*args, **kwargs)
+        calls.append(1)
+        return result.astype(ms.float16).astype(ms.float32) if len(calls) - 1 == at else result
+
+    return wrong
+
+
+def without_last_row(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+    """Return a kernel that leaves the last row zero."""
+
+    def wrong(*args: Any, **kwargs: Any) -> Tensor:
+        result = kernel(*args, **kwargs)
+        calls.append(1)
+        if len(calls) - 1 != at:
+            return result
+        kept = np.ones(result.shape, np.float32)
+        kept[..., -1:] = 0
+        return result * Tensor(kept)
+
+    return wrong
+
+
+class _Gradient(nn.Cell):
+    """Passes its input on, and a multiple of the gradient that arrives."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def construct(self, x: Tensor) -> Tensor:
+        return x * 1
+
+    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        return (dout * self.factor,)
+
+
+def gradient(factor: float) -> Any:
+    """Return what makes a kernel with a right forward, whose gradient is a multiple of its own."""
+
+    def fault(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+        passed_on = _Gradient(factor)
+
+        def wrong(*args: Any, **kwargs: Any) -> Tensor:
+            calls.append(1)
+            if len(calls) - 1 != at:
+                return kernel(*args, **kwargs)
+            return kernel(passed_on(args[0]), *args[1:], **kwargs)
+
+        return wrong
+
+    return fault
+
+
+def without_maximum(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+    """Return a softmax that does not subtract the maximum first."""
+
+    def wrong(x: Tensor, axis: int = -1) -> Tensor:
+        calls.append(1)
+        if len(calls) - 1 != at:
+            return kernel(x, axis)
+        powers = ops.exp(x)
+        return powers / powers.sum(axis, keepdims=True)
+
+    return wrong
+
+
+def undetermined(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+    """Return a reduction that adds in another order each time."""
+
+    def wrong(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(1)
+        result = kernel(*args, **kwargs)
+        return result * Tensor(np.float32(1 + 1e-5)) if len(calls) - 1 == at else result
+
+    return wrong
+
+
+@contextmanager
+def planted(module: ModuleType | None, name: str, fault: Any, at: int) -> Iterator[None]:
+    """Put a wrong kernel in the place of a function of MindSpore."""
+    if module is None:
+        yield
+        return
+    kernel = getattr(module, name)
+    setattr(module, name, fault(kernel, [], at))
+    try:
+        yield
+    finally:
+        setattr(module, name, kernel)
+
+
+def train(
+    path: Path, seed: int, fault: Any = (None, "", None, 0), sharp: float = 3.0, **settings: Any
+) -> None:
+    """Record one update of a network."""
+    network = Network(seed, sharp)
+    draw = np.random.default_rng(seed + 100)
+    x = Tensor(draw.normal(size=(2, 4, 6)).astype(np.float32))
+    taken = Tensor(draw.integers(0, 5, size=(2, 4, 1)))
+    old, advantages = (Tensor(draw.normal(size=(2, 4)).astype(np.float32)) for _ in range(2))
+
+    def forward(x: Tensor) -> Tensor:
+        return loss_of(network(x), taken, old, advantages)
+
+    gradients = ms.value_and_grad(forward, None, network.trainable_params())
+    probe = Probe.from_config(
+        {"msprobe": True, "dump_path": str(path), "actor_train_dump": True, "level": "mix"}
+        | {"key_data_dump": True, **settings}
+    )
+    probe.watch(actor=network)
+    with planted(*fault):
+        with probe.phase("actor_update"):
+            loss, _ = gradients(x)
+        probe.save_data(loss=loss)
+        probe.step()
+        probe.close()
+
+
+FAULTS = [
+    ((mint, "matmul", rounded, 1), "Mint.matmul", "layers.0", "ops.softmax(mint.matmul"),
+    ((mint, "matmul", without_last_row, 5), "Mint.matmul", "layers.1", "return mint.matmul"),
+    ((mint, "mean", undetermined, 1), "Mint.mean", "", "kl = mint.mean"),
+    ((ops, "log_softmax", rounded, 0), "Functional.log_softmax", "", "ops.log_softmax("),
+    ((mint, "clamp", without_last_row, 0), "Mint.clamp", "", "policy = "),
+]
+GRADIENTS = [
+    ((mint, "matmul"), 3, "Mint.matmul", "layers.1", "self.weight)"),
+    ((mint, "exp"), 0, "Mint.exp", "", "ratio = mint.exp"),
+]
+#: Kernels on CPU round otherwise from call to call, by where their input lies.
+TOLERANCE = Tolerance(rtol=3e-6, atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that returns the recording without a fault."""
+    made: dict[str, Path] = {}
+
+    def record(seed: int, **settings: Any) -> Path:
+        key = repr((seed, settings))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("right") / "run"
+            train(made[key], seed, **settings)
+        return made[key]
+
+    return record
+
+
+def blamed(a: Path, b: Path) -> Divergence:
+    """Return the first divergence of two recordings."""
+    first = compare_runs(a, b, tolerance=TOLERANCE).verdict.first_divergence
+    assert first is not None
+    assert first.entry is not None
+    return first
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("fault", "operator", "cell", "code"), FAULTS)
+def test_the_wrong_kernel_is_named(
+    tmp_path: Path,
+    right: Callable[..., Path],
+    seed: int,
+    fault: Any,
+    operator: str,
+    cell: str,
+    code: str,
+) -> None:
+    """Its operator, cell and line of code, whatever it does and wherever it stands."""
+    train(tmp_path / "run", seed, fault)
+    first = blamed(right(seed), tmp_path / "run")
+    assert (first.operator, first.cell, first.cause) == (operator, cell, Cause.COMPUTATION)
+    assert str(first.entry).endswith(".forward")
+    assert code in first.source
+    assert first.line.startswith("test_recorded_operators.py:")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("kernel", "at", "operator", "cell", "code"), GRADIENTS)
+def test_a_wrong_gradient_with_a_right_forward_is_named(
+    tmp_path: Path, seed: int, kernel: Any, at: int, operator: str, cell: str, code: str
+) -> None:
+    """The backward entry of the operator, with the line of its forward call.
+
+    Where the gradient is Python, its own operators were recorded, and the first that differs says
+    more.
+    """
+    for name, factor in (("a", 1.0), ("b", 0.5)):
+        train(tmp_path / name, seed, (*kernel, gradient(factor), at))
+    first = blamed(tmp_path / "a", tmp_path / "b")
+    if first.operator == "Tensor.__mul__":
+        assert "return (dout * self.factor,)" in first.source
+        return
+    assert (first.operator, first.cell, first.cause) == (operator, cell, Cause.COMPUTATION)
+    assert str(first.entry).endswith(".backward")
+    assert code in first.source
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_softmax_that_does_not_subtract_the_maximum_is_named(tmp_path: Path, seed: int) -> None:
+    """It overflows where scores are large."""
+    train(tmp_path / "a", seed, sharp=3000.0)
+    train(tmp_path / "b", seed, (ops, "softmax", without_maximum, 0), sharp=3000.0)
+    first = blamed(tmp_path / "a", tmp_path / "b")
+    expected = ("Functional.softmax", "layers.0", Cause.NON_FINITE)
+    assert (first.operator, first.cell, first.cause) == expected
+
+
+def test_two_recordings_agree_and_levels_are_coverage(
+    tmp_path: Path, right: Callable[..., Path]
+) -> None:
+    """Nothing of a healthy pair differs; a run with cells alone agrees with what it has."""
+    train(tmp_path / "mix", 0)
+    alike = (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
+    assert compare_runs(right(0), tmp_path / "mix", tolerance=TOLERANCE).verdict.status in alike
+    for level, reason in (("L0", "operators not recorded"), ("L1", "cells not recorded")):
+        train(tmp_path / level, 0, level=level)
+        for pair in ((right(0), tmp_path / level), (tmp_path / level, right(0))):
+            verdict = compare_runs(*pair, tolerance=TOLERANCE).verdict
+            assert verdict.status in alike, level
+            assert any(reason in str(gap.reason) for gap in verdict.coverage)
