@@ -10,6 +10,7 @@ from mindrlhf_msprobe.cli.parsing import Command, Commands
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig
+    from mindrlhf_msprobe.storage.reading.reader import Run
 
 
 def add_parser(commands: Commands) -> None:
@@ -40,9 +41,10 @@ def _estimate(arguments: argparse.Namespace) -> int:
         number = getattr(arguments, option)
         if number is not None and number < 1:
             raise UsageError.saying("cli.at_least_1", option=option, number=number)
-    wanted, phases, steps = _wanted(arguments)
+    run = open_run(arguments.path)
+    wanted, phases, steps = _wanted(arguments, run)
     found = estimate(
-        open_run(arguments.path),
+        run,
         wanted,
         phases=phases,
         steps=arguments.steps or steps,
@@ -56,7 +58,7 @@ def _estimate(arguments: argparse.Namespace) -> int:
     return answer({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
 
 
-def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | None, int]:
+def _wanted(arguments: argparse.Namespace, run: Run) -> tuple[ProbeConfig, list[str] | None, int]:
     """Return the settings that are meant, the phases (None: all there are) and how many steps."""
     from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
     from mindrlhf_msprobe.errors import UsageError
@@ -70,7 +72,10 @@ def _wanted(arguments: argparse.Namespace) -> tuple[ProbeConfig, list[str] | Non
     if arguments.config is None:
         if "directions" in given:
             given["directions"] = [part.strip() for part in given["directions"].split(",")]
-        wanted = ProbeConfig(**{"task": "tensor", "token_range_end": NO_END, **given})
+        recorded = run.config()
+        level = "mix" if recorded is None else recorded.level
+        whole = {"task": "tensor", "token_range_end": NO_END, "level": level}
+        wanted = ProbeConfig(**{**whole, **given})
         return wanted, None, 1
     if given:
         raise UsageError.saying("cli.beside_config", options=", --".join(given))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 from helpers.operators import KERNELS, LAYERS, Extra, Plant, record_operators
 from helpers.runs import MSPROBE_DATA
 
+from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 from mindrlhf_msprobe.report.console.console import render
 from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
 
 FORWARD = [
     (LAYERS[0], "Mint.matmul", 0, "q = mint.matmul(x, self.weight)"),
@@ -216,3 +221,34 @@ def test_an_operator_of_b_alone_has_its_own_line_though_a_has_one_of_its_name(tm
     assert first.entry == "Mint.matmul.2.forward"
     assert (first.cell, first.cause) == (LAYERS[0], Cause.MISSING)
     assert "x = mint.add(x, 0.0)" in first.source
+
+
+@pytest.mark.parametrize("cell", [LAYERS[1], ""])
+def test_what_to_record_next_are_the_elements_of_that_operator(plain, tmp_path, cell):
+    """Of its cell, or outside all, at the level that was recorded; none where they are at hand."""
+    operator = "Mint.matmul" if cell else "Mint.log"
+    a, _ = plain()
+    record_operators(tmp_path / "b", plants=[Plant(cell, operator)])
+    settings = compare_runs(a, tmp_path / "b").verdict.first_divergence.next_step
+    assert (settings["task"], settings["level"]) == ("tensor", "mix")
+    assert settings["entries"] == [f"{operator}."]
+    config = ProbeConfig(**settings)
+    assert config.records_cell(cell)
+    assert not config.records_cell("root")
+    assert not config.records_cell(LAYERS[0])
+    a, _ = plain(task="tensor")
+    record_operators(tmp_path / "c", plants=[Plant(cell, operator)], task="tensor")
+    assert compare_runs(a, tmp_path / "c").verdict.first_divergence.next_step is None
+
+
+def test_rooms_are_estimated_with_operators_and_without(plain, capsys):
+    """As the run was recorded; with a configuration, what that says."""
+    a, _ = plain()
+    whole = estimate(open_run(a), ProbeConfig(task="tensor", level="mix"))
+    cells = estimate(open_run(a), ProbeConfig(task="tensor"))
+    inside = ProbeConfig(task="tensor", level="L1", include=[LAYERS[0]])
+    counts = [sum(p.tensors for p in found.phases) for found in (whole, cells)]
+    assert counts[0] > counts[1] > 0
+    assert 0 < sum(p.tensors for p in estimate(open_run(a), inside).phases) < counts[0]
+    assert main(["estimate", str(a), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["total_bytes"] == whole.total

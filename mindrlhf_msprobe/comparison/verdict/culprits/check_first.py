@@ -13,6 +13,7 @@ from mindrlhf_msprobe.comparison.preflight.generation import SEEDS, OwnStep, sta
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
 from mindrlhf_msprobe.comparison.preflight.remark import GENERATOR_STATES
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.operators import cell_of
 from mindrlhf_msprobe.findings import Cause, CheckFirst, Difference, Nearness, Preflight
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
@@ -23,7 +24,6 @@ from mindrlhf_msprobe.phases import (
     key_data_home,
     phase_table,
 )
-from mindrlhf_msprobe.storage.records import cell_name
 
 MAX_CHECKS = 20
 
@@ -68,7 +68,7 @@ class _Reached:
         self._step = finding.step
         self._key = finding.key
         self._sides = sides
-        self._cell = cell_name(origin) if origin else None
+        self._cell = cell_of(first, origin) or None
         self._backward = first.entry is not None and first.entry.direction != "forward"
         config = sides[0].run.config(sides[0].rank)
         self._table = config.phase_table() if config else phase_table({})

@@ -15,9 +15,11 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     StepFindings,
 )
+from mindrlhf_msprobe.comparison.verdict.operators import cell_of
 from mindrlhf_msprobe.config import section_of
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.phases import PROMPTS, UNNAMED_PHASE, phase_table
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
 
@@ -53,6 +55,8 @@ def _closer(
 ) -> dict[str, Any] | None:
     """Return a phase's section, or that of the one cell where that is known; None if recorded."""
     config = first.config
+    if is_operator(origin or entry.name) or is_operator(entry.name):
+        return _of_operator(section, first, entry, origin)
     first_token = 0 if config is None else config.token_range_start
     if _is_at_input(first) and 0 < first_token == entry.token:  # an earlier token may differ
         return section
@@ -63,6 +67,24 @@ def _closer(
     # where no cell is around it that could come before.
     blamed = first.event.kind == END or origin not in (None, entry.name)
     return None if elements and (blamed or entry.cell == ROOT) else section
+
+
+def _of_operator(
+    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
+) -> dict[str, Any] | None:
+    """Return a section that records the elements of an operator; None where they are at hand.
+
+    Of all its calls inside its cell: their numbers are others where other cells are recorded.
+    """
+    config, cell = first.config, cell_of(first, origin or entry.name)
+    if config is None or config.task == "tensor":
+        return None
+    wanted = section | {"task": "tensor", "level": config.level}
+    if cell is not None:
+        wanted["include"] = [f"^{re.escape(cell)}$"]
+    if is_operator(origin or entry.name):
+        wanted["entries"] = [f"{cell_name(origin or entry.name)}."]
+    return wanted
 
 
 def _is_at_input(first: FirstDifference) -> bool:
@@ -163,6 +185,12 @@ def _for_debugger(first: FirstDifference, origin: str | None) -> dict[str, Any] 
     if entry is None or config is None or config.task == "tensor":
         return None
     cell = cell_name(origin) if origin else entry.cell
+    if is_operator(origin or entry.name):
+        wanted = [] if config.entries else [f"{cell}."]
+        return {
+            **{"task": "tensor", "level": config.level},
+            **{"step": [first.finding.step], "tensor": {"list": wanted}},
+        }
     wanted = [f"Cell.{cell}."] if cell != "root" and not config.entries else []
     return {
         "task": "tensor",

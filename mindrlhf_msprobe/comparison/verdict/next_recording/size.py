@@ -33,6 +33,8 @@ def size_of(
     """
     if is_filtered(runs) or (wanted := _config(settings)) is None:
         return None
+    if wanted.records_operators and not _has_operators(runs[0], place.rank):
+        return None
     try:
         phases = [phase.name for phase in _phases(wanted)]
         return size_at(runs[0], wanted, place.step, place.rank, phases)
@@ -60,7 +62,7 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
     tell.
     """
     wanted = _config(settings)
-    if wanted is None or wanted.task == "tensor":
+    if wanted is None or wanted.task == "tensor" or wanted.records_operators:
         return None
     total = 0
     for phase in _phases(wanted):
@@ -73,6 +75,11 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
         each = _ENTRIES_OF_A_CALL if trained else 1
         total += int(len(cells) * (_STACK + _ENTRY * each * _passes(first.step, phase, wanted)))
     return total or None
+
+
+def _has_operators(run: Run, rank: int) -> bool:
+    config = run.config(rank)
+    return config is not None and config.records_operators
 
 
 def _config(settings: dict[str, Any] | None) -> ProbeConfig | None:

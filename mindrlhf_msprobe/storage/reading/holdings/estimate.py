@@ -26,6 +26,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import coverage as kinds
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.gradients import parameter_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
@@ -167,7 +168,8 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
     """
     given = [name for name in ("include", "exclude") if getattr(wanted, name)]
     asked = [phase for phase in run.phases if phases is None or phase in phases]
-    cells = {entry.cell for phase in asked for entry in run.entries(phase)} if given else set()
+    entries = (entry for phase in asked for entry in run.entries(phase)) if given else ()
+    cells = {e.around or "" if is_operator(e.name) else e.cell for e in entries}
     if cells and not any(map(wanted.records_cell, cells)):
         raise RunError.saying(
             "error.estimate_no_cell",
@@ -363,8 +365,11 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
 
 
 def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
+    operator = is_operator(entry.name)
+    cell = entry.around if operator else entry.cell
     return (
-        wanted.records_cell(entry.cell)
+        (wanted.records_operators if operator else wanted.records_cells)
+        and (cell is None or wanted.records_cell(cell))
         and ("forward" if entry.direction == "forward" else "backward") in wanted.directions
         and (entry.token is None or wanted.records_token(entry.token))
     )
