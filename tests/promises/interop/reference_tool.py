@@ -44,6 +44,11 @@ def record(python: str, cwd: Path, *trainings: dict[str, Any]) -> None:
     _run([python, str(TRAINING), json.dumps(trainings)], cwd, own=python == sys.executable)
 
 
+def record_operators(python: str, cwd: Path, training: dict[str, Any]) -> None:
+    """Run the training of recorded_operators.py in a process of `python`."""
+    _run([python, str(TRAINING.with_name("recorded_operators.py")), json.dumps(training)], cwd)
+
+
 def compare(python: str, a: Path, b: Path, output: Path, *options: str) -> list[dict[str, str]]:
     """Return the rows of `msprobe compare`; anything it complains of fails the test."""
     arguments = ["-tp", str(a), "-gp", str(b), "-o", str(output), *options]
