@@ -103,6 +103,8 @@ class PhaseCapture:
             found[name] += SITES.gaps_of(number)
             if number in SITES.compiled:
                 found[name] += self._gaps_of_compiled(number, cell, elsewhere)
+                if self._opening.operators is not None and self._opening.operators(name):
+                    found[name].append(message("coverage.operators_in_graph"))
         for name, around in self._compiled_early().items():
             found[name].append(message("coverage.compiled_before_watch", cell=around))
         for name in self._replaced():

@@ -528,3 +528,23 @@ def test_off_means_off(layer_probe, recorded):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_operators_of_a_graph_are_coverage(layer_probe, recorded):
+    """Its cells are recorded; of their operators run.json says why there are none."""
+    network = Net()
+    probe = layer_probe(level="mix")
+    probe.watch(actor=network)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        with probe.phase(PHASE):
+            network(X)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    probe.step()
+    run = recorded(probe)
+    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    assert [name for name in names if parse_operator(name)] == []
+    assert "Cell.first.Inner.forward.0" in names
+    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
+    assert "coverage.operators_in_graph" in json.dumps(gaps["first"])

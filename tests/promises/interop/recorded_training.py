@@ -1,7 +1,7 @@
 """One small training, recorded by this package or by msprobe: run by the interpreter that has it.
 
 Called with one JSON object: `tool` (ours or msprobe), `dump_path`, `task` (statistics, md5 or
-tensor), `level` (of msprobe), `fault` (whether one element of a weight is 0.05 larger) and
+tensor), `level` (L0, L1 or mix), `fault` (whether one element of a weight is 0.05 larger) and
 `network` (plain, or odd: everything that cells hand over; only ours records it).
 """
 
@@ -133,6 +133,7 @@ def ours(options: dict, network: nn.Cell):
             "dump_path": options["dump_path"],
             "task": "statistics" if options["task"] == "md5" else options["task"],
             "md5": options["task"] == "md5",
+            "level": options.get("level", "L0"),
             "actor_train_dump": True,
             "key_data_dump": True,
             "step_end": STEPS,

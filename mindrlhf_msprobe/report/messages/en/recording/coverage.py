@@ -45,6 +45,7 @@ TEXTS: dict[str, Text] = {
         "its elements where something overflows: task: overflow_check holds no tensors of compiled "
         "cells; `check` names the entry to record with task: tensor"
     ),
+    "operators_in_graph": "the operators in it: a graph runs them, not Python",
     "elements_reduced": "its elements: the graph was compiled for statistics alone",
     "gradients_passes_parameter": (
         "gradients where it takes or returns a Parameter of the network"
