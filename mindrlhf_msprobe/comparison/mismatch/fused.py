@@ -84,6 +84,29 @@ def find_fused(
     return found
 
 
+def find_reordered(
+    rollout: Mapping[str, Record], training: Mapping[str, Record]
+) -> dict[str, Fused]:
+    """Return the fused cells of both networks that have the same rows in another order.
+
+    Heads stand together in one, queries, keys and values in the other. Only cells that are called
+    as fused ones usually are: of any other, rows in another order are an error.
+
+    Args:
+        rollout, training: parameters of the same names and shapes that are unlike.
+    """
+    usual = {name for names, _ in PRESETS for name in names}
+    found: dict[str, Fused] = {}
+    for name, record in rollout.items():
+        cell = cell_of_parameter(name)
+        if cell.rpartition(".")[2] in usual and _rows_of(record):
+            mine, theirs = row_keys(record), row_keys(training[name])
+            if mine is not None and theirs is not None:
+                fused = _by_rows(name, mine, {name: theirs})
+                found |= {} if fused is None else {cell: fused}
+    return found
+
+
 def _rows_of(record: Record) -> int:
     """Return the number of rows of a matrix; 0 of what is none."""
     shape = record.leaf.shape or ()

@@ -116,7 +116,7 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     Returns:
         None: features, as `tokens.layouts` has it.
     """
-    if len(rollout.values) > 1 or len(training.values) > 1:
+    if training.is_fused:
         return None
     mine, theirs = _Keyed(rollout), _Keyed(training)
     widths = mine.widths | theirs.widths

@@ -90,6 +90,11 @@ class Source:
         self._layouts = [value.layouts(side.tokens) for value in values]
         self._open: OrderedDict[tuple[int, bool], Rows] = OrderedDict()
 
+    @property
+    def is_fused(self) -> bool:
+        """Whether its columns are those of a fused weight."""
+        return self._order is not None
+
     def take_heads(self) -> None:
         """Take [b, h, s, s] for heads of that size: its last axis is no axis of keys."""
         self._layouts = [value.layouts(self.side.tokens, heads=True) for value in self.values]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.mismatch.births import Way
+from mindrlhf_msprobe.comparison.mismatch.fused import Fused
 from mindrlhf_msprobe.comparison.mismatch.keyed import (
     Columns,
     LetsIn,
@@ -19,6 +20,7 @@ from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
+from mindrlhf_msprobe.comparison.mismatch.presets import preset_names
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import match_names
@@ -51,7 +53,8 @@ class Walk:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
         self.fused_rules = mapping.fused
-        self.names = match_names(rollout.cells, training.cells, mapping.names)
+        rules = (*mapping.names, *preset_names(rollout.cells, training.cells))
+        self.names = match_names(rollout.cells, training.cells, rules)
         self.weights: Weights = compare_weights(
             rollout.parameters, training.parameters, self.names, mapping.fused
         )
@@ -165,16 +168,22 @@ class Walk:
                 common = name._replace(cell=cell)
                 parts[common] = source = Source(self.training, value)
                 if common in mine:
+                    if (of := self._fused(common)) is not None:  # with its rows in another order
+                        source = Source(self.training, value, order=of.order)
                     found.append((common, Source(self.rollout, mine[common]), source))
         for name, value in mine.items():
-            of = self.weights.fused.get(name.cell)
-            if of is not None and name.io == "output" and name not in parts:
-                wanted = [name._replace(cell=part) for part in of.parts]
+            of = self._fused(name)
+            if of is not None and name not in parts:
+                wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
                 if all(part in parts for part in wanted):
                     values = [parts[part].values[0] for part in wanted]
                     joined = Source(self.training, *values, order=of.order)
                     found.append((name, Source(self.rollout, value), joined))
         return sorted(found, key=lambda item: max(value.time for value in item[2].values))
+
+    def _fused(self, name: Name) -> Fused | None:
+        """Return what a cell of the rollout is made of, if a value has the rows of its weight."""
+        return self.weights.fused.get(name.cell) if name.io == "output" else None
 
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:
@@ -213,3 +222,9 @@ class Walk:
         if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
             raise Unfit(message("mismatch.keys_or_features"))
         return aligned, None
+
+
+def _before_activation(name: Name, known: Container[Name]) -> Name:
+    """Return what a cell computes before its activation, which fused cells leave to others."""
+    inside = Name(f"{name.cell}.activation", name.nth, "input", name.path)
+    return inside if inside in known else name

@@ -10,7 +10,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.distance import distances
-from mindrlhf_msprobe.comparison.mismatch.fused import Fused, find_fused, parts_of
+from mindrlhf_msprobe.comparison.mismatch.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -81,6 +81,16 @@ def compare_weights(
     left_a, left_b = _without(common_a, both), _without(common_b, both)
     fused = find_fused(left_a, left_b, rules)
     pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
+    unlike = {pair.rollout for pair in pairs if pair.equal is False}
+    reordered = find_reordered(
+        {name: common_a[name] for name in common_a if name in unlike}, common_b
+    )
+    pairs = [
+        _fused_pair(pair.rollout, common_a[pair.rollout], of, common_b)
+        if (of := reordered.get(cell_of_parameter(pair.rollout))) is not None
+        else pair
+        for pair in pairs
+    ]
     joined = [
         _fused_pair(name, record, fused[cell_of_parameter(name)], left_b)
         for name, record in left_a.items()
@@ -88,7 +98,7 @@ def compare_weights(
     ]
     used = {name for pair in joined for name in (pair.rollout, *pair.training)}
     alone = (tuple(_without(left_a, used)), tuple(_without(left_b, used)))
-    return Weights((*pairs, *joined), fused, alone)
+    return Weights((*pairs, *joined), {**fused, **reordered}, alone)
 
 
 def _without(records: Mapping[str, Record], names: Collection[str]) -> dict[str, Record]:

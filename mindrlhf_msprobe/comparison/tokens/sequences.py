@@ -182,6 +182,7 @@ class _Builder:
         self._calls: list[TokenCall] = []
         self._notes: dict[Message, None] = {}
         self._before: int | None = None  # samples of the call before
+        self._keys: list[int] = []  # theirs
 
     def tokens(self) -> PhaseTokens:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
@@ -218,9 +219,9 @@ class _Builder:
         if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
             self._note(message("tokens.unknown_samples", entry=entry.name, count=len(samples)))
             samples = []
-        for number, (rows, start) in enumerate(zip(samples, starts)):
+        self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
+        for rows, start, key in zip(samples, starts, self._keys):
             if len(rows):
-                key = _key(inputs, number)
                 at = self._enter(key, ids[rows].tolist(), start, one_each, entry)
                 if at is not None:
                     sequence[rows] = at[0]
@@ -228,6 +229,33 @@ class _Builder:
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
         call = TokenCall(batch, width, sequence, position, given)
         self._calls.append(call)
+
+    def _keys_of(
+        self, inputs: CallInputs, starts: Sequence[int | None], one_each: bool, entry: Entry
+    ) -> list[int]:
+        """Return what each sample keeps from call to call.
+
+        Where blocks do not go on as the positions do, and the places of the batch do, a sample was
+        given a block of another one.
+        """
+        keys = [_key(inputs, number) for number in range(len(starts))]
+        if not one_each or keys == self._keys or len(keys) != len(self._keys):
+            return keys
+        if self._go_on_at(keys, starts) or not self._go_on_at(self._keys, starts):
+            return keys
+        for number, (key, before) in enumerate(zip(keys, self._keys)):
+            if key != before:
+                blocks = {"block": key, "before": before}
+                self._note(message("tokens.other_block", entry=entry.name, sample=number, **blocks))
+        return self._keys
+
+    def _go_on_at(self, keys: Sequence[int], starts: Sequence[int | None]) -> bool:
+        """Return whether each sample is given the position behind its tokens so far."""
+        slots = [self._slots.get(key) for key in keys]
+        return len({*keys}) == len(keys) and all(
+            slot is not None and start == len(slot.tokens) + slot.shift
+            for slot, start in zip(slots, starts)
+        )
 
     def _enter(
         self, key: int, tokens: list[int], start: int | None, one_each: bool, entry: Entry

@@ -13,6 +13,10 @@ TEXTS = {
         "the token ids ({record}) were not stored: {why}. Record with task: tensor or task: sketch"
     ),
     "too_many": "{count} elements are more than the {most} that are read at once",
+    "other_block": (
+        "{entry} was given block {block} as the first one of sample {sample} of its batch, which "
+        "had block {before} so far; its position is that of the next token"
+    ),
     "unknown_samples": (
         "{entry} was given one token for each of {count} samples, and nothing says which of the "
         "samples before they continue: its rows are left out"

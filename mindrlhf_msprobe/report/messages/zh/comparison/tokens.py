@@ -10,6 +10,10 @@ TEXTS = {
     ),
     "not_stored": ("token id（{record}）没有保存：{why}。请用 task: tensor 或 task: sketch 采集"),
     "too_many": "{count} 个元素超过一次可读取的上限 {most}",
+    "other_block": (
+        "{entry} 的输入中，批内样本 {sample} 的首个块为 {block}，此前为 {before}；"
+        "其位置与下一个 token 相符"
+    ),
     "unknown_samples": (
         "{entry} 为 {count} 个样本各输入了一个 token，但无法得知它们接续之前的哪些样本："
         "这些行不参与比对"

@@ -6,6 +6,7 @@ EXAMPLES = {
     "no_ids": [{"entry": ENTRY}],
     "not_stored": [{"record": f"{ENTRY}.input.0", "why": "x"}],
     "too_many": [{"count": 2, "most": 1}],
+    "other_block": [{"entry": ENTRY, "block": 7, "before": 3, "sample": 1}],
     "unknown_samples": [{"entry": ENTRY, "count": 5}],
     "no_beginning": [{"entry": ENTRY, "count": 1, "of": 5}],
     "padding": [{"entry": ENTRY}],
