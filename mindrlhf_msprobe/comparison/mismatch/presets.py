@@ -81,9 +81,12 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
         )
         if len(mine) == len(theirs) == 1 and mine != theirs:
             name = theirs[0]
-            if wrapped:
-                name = a.removesuffix(b) + name.removeprefix(b.removesuffix(a) if a != b else "")
-            yield NameRule(re.escape(mine[0]), name)
+            if a.endswith(b):
+                name = a[: len(a) - len(b)] + name
+            elif wrapped:
+                name = name.removeprefix(b[: len(b) - len(a)])
+            if name != mine[0]:
+                yield NameRule(re.escape(mine[0]), name)
 
 
 def _before_layers(cells: set[str]) -> str | None:

@@ -169,7 +169,7 @@ class Walk:
                 parts[common] = source = Source(self.training, value)
                 if common in mine:
                     if (of := self._fused(common)) is not None:  # with its rows in another order
-                        source = Source(self.training, value, order=of.order)
+                        source = Source(self.training, value, order=_order(of))
                     found.append((common, Source(self.rollout, mine[common]), source))
         for name, value in mine.items():
             of = self._fused(name)
@@ -177,7 +177,7 @@ class Walk:
                 wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
                 if all(part in parts for part in wanted):
                     values = [parts[part].values[0] for part in wanted]
-                    joined = Source(self.training, *values, order=of.order)
+                    joined = Source(self.training, *values, order=_order(of))
                     found.append((name, Source(self.rollout, value), joined))
         return sorted(found, key=lambda item: max(value.time for value in item[2].values))
 
@@ -228,3 +228,9 @@ def _before_activation(name: Name, known: Container[Name]) -> Name:
     """Return what a cell computes before its activation, which fused cells leave to others."""
     inside = Name(f"{name.cell}.activation", name.nth, "input", name.path)
     return inside if inside in known else name
+
+
+def _order(of: Fused) -> np.ndarray | None:
+    """Return the order of a fused cell's columns; None if it is one other cell as it is."""
+    alone = len(of.parts) == 1 and np.array_equal(of.order, np.arange(len(of.order)))
+    return None if alone else of.order

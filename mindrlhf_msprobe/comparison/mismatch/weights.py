@@ -16,6 +16,12 @@ from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
+#: What one parameter of a cell is called in one class or another.
+_SAME_PARAMETERS = (
+    ("weight", "embedding_weight", "embedding_table", "gamma"),
+    ("bias", "beta"),
+)
+
 
 @dataclass(frozen=True)
 class WeightPair:
@@ -75,8 +81,8 @@ def compare_weights(
         names: what cells of the rollout are called in the training.
         rules: what a user says of fused cells.
     """
-    common_a = _common(rollout, names.common_a)
     common_b = _common(training, names.common_b)
+    common_a = _with_names_of(common_b, _common(rollout, names.common_a))
     both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
     left_a, left_b = _without(common_a, both), _without(common_b, both)
     fused = find_fused(left_a, left_b, rules)
@@ -113,6 +119,22 @@ def _common(
     for name, record in records.items():
         if (cell := common(cell_of_parameter(name))) is not None:
             found[network_name(cell, name.rpartition(".")[2])] = record
+    return found
+
+
+def _with_names_of(
+    training: Mapping[str, Record], rollout: Mapping[str, Record]
+) -> dict[str, Record]:
+    """Return parameters of the rollout under the names that the training's classes have for them.
+
+    A table of embeddings is `weight`, `embedding_weight` or `embedding_table` of its cell.
+    """
+    found = {}
+    for name, record in rollout.items():
+        cell, _, own = name.rpartition(".")
+        alike = next((each for each in _SAME_PARAMETERS if own in each), ())
+        known = [o for n in alike if (o := f"{cell}.{n}".lstrip(".")) in training]
+        found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
 
 

@@ -25,6 +25,17 @@ def networks(*, concat=True):
     return inference, training
 
 
+@pytest.fixture
+def core(monkeypatch):
+    """Return networks of which the one that generates is of MindFormers' parallel core."""
+    training = paged.training_network()
+    monkeypatch.setenv("RUN_MODE", "predict")
+    monkeypatch.setenv("ENFORCE_EAGER", "true")
+    inference = paged.core_network()
+    paged.synchronise_core(inference, training)
+    return inference, training
+
+
 def found(path, inference, training, **changed):
     return find_mismatch(paged.recorded(path / "run", inference, training, **changed)).found[0]
 
@@ -46,6 +57,41 @@ def test_paged_generation_agrees_with_training(tmp_path, concat, task):
             s for s in one.stages if s.name == f"model.layers.0.feed_forward.{fused} output.0"
         )
         assert gate.apart < 1e-5
+
+
+def test_generation_of_the_parallel_core_agrees_with_training(tmp_path, core):
+    """Other names, other fused weights, all tokens of a call in one row."""
+    one = found(tmp_path, *core, calls=paged.generate_packed)
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+    assert one.rows == one.tokens == 10 + 3 * 6
+    assert (len(one.weights), one.weights_compared, one.weights_unknown) == (0, 15, ())
+    assert not one.births
+    names = {stage.name for stage in one.stages}
+    for layer in (0, 1):
+        assert f"{ROTARY.format(layer)} output.1" in names
+        assert f"{ATTENTION.format(layer)}.linear_qkv output.0" in names
+        assert f"model.layers.{layer}.feed_forward.linear_fc1 output.0" in names
+        assert f"model.layers.{layer}.feed_forward.w2 output.0" in names
+    assert {"model.tok_embeddings output.0", "model.norm_out output.0", "lm_head output.0"} <= names
+
+
+def test_faults_of_the_parallel_core_are_named_as_the_training_calls_them(tmp_path, core):
+    """A weight of one layer; then, with the weight mended, positions in decode."""
+    inference = core[0]
+    weight = inference.model.decoder.layers[1].mlp.linear_fc1.weight
+    right = weight.asnumpy()
+    weight.set_data(Tensor(np.concatenate([right[:100], right[100:] * np.float32(0.9)])))
+    one = found(tmp_path, *core, calls=paged.generate_packed)
+    where = "model.layers.1.feed_forward"
+    assert (one.cause, one.first.name) == (Cause.WEIGHTS, f"{where}.linear_fc1 output.0")
+    assert one.weights[0].training == (f"{where}.w1.weight", f"{where}.w3.weight")
+    weight.set_data(Tensor(right))
+    positions = inference.model.rotary_pos_emb
+    decode = positions.get_cos_sin_for_decode
+    positions.get_cos_sin_for_decode = lambda given: decode(given + 1)
+    one = found(tmp_path / "decode", *core, calls=paged.generate_packed)
+    assert (one.cause, one.first.name) == (Cause.COMPUTATION, f"{ROTARY.format(0)} output.0")
+    assert {token.role for token in one.first.worst} <= {"first", "response"}
 
 
 def test_a_layer_that_was_not_synchronised_is_named(tmp_path):
