@@ -84,6 +84,8 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
         around: the cell whose code or inner cells made the value.
     """
     said = [_of_rows(walk, name, stage)]
+    if (size := _from_borders_on(walk, name)) is not None:
+        said.append(message("mismatch.from_borders_on", size=size))
     if (by := walk.shift(name)) is not None:
         said.append(message("mismatch.shifted", by=by))
     if unseen := [str(other) for other, _ in walk.not_compared if _is_given(other, around)]:
@@ -172,6 +174,24 @@ def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
     counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
     of_samples = len(walk.rollout.tokens.sequences)
     return message("mismatch.rows", where=where, of_samples=of_samples, **counts)
+
+
+def _from_borders_on(walk: Walk, name: Name) -> int | None:
+    """Return the size of a cache's blocks if rows part from the first token of one on; else None.
+
+    So it must be in each sequence that parts, in decode, and not of the first token alone.
+    """
+    rows = walk.born_at(name)
+    if walk.rollout.tokens.block is None or any(
+        walk.role(row) == "prompt" for row in rows.tolist()
+    ):
+        return None
+    first: dict[int, int] = {}
+    for row in rows[np.argsort(walk.tokens.position[rows], kind="stable")].tolist():
+        first.setdefault(int(walk.tokens.sequence[row]), row)
+    borders = all(walk.is_at_border(row) for row in first.values())
+    later = any(walk.role(row) != "first" for row in first.values())
+    return walk.rollout.tokens.block if first and borders and later else None
 
 
 def _is_given(name: Name, cell: str) -> bool:

@@ -90,6 +90,9 @@ def _places(
             raise RunError.saying("mismatch.no_phase", **given)
         found.append({(s, r) for s, r in run.places if phase in run.phases_at(s, r)})
     both = sorted(found[0] & found[1])
+    if not both and {step for step, _ in found[0]} & {step for step, _ in found[1]}:
+        a, b = (spans(sorted({rank for _, rank in places})) for places in found)
+        raise RunError.saying("mismatch.no_rank", rollout=phases[0], training=phases[1], a=a, b=b)
     if not both:
         each = [spans(sorted({step for step, _ in places})) for places in found]
         raise RunError.saying(

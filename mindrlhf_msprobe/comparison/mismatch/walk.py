@@ -79,13 +79,21 @@ class Walk:
         if self._decode is not None:
             text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
         call = int(tokens.call[row])
-        return Token(sequence, position, int(ids[position]), call, self.role(row), apart, text)
+        role = self.role(row)
+        if role == "response" and self.is_at_border(row):
+            role = "block"
+        return Token(sequence, position, int(ids[position]), call, role, apart, text)
 
     def role(self, row: int) -> str:
         """Return what the token of a row is: prompt, first (behind the prompt) or response."""
         position = int(self.tokens.position[row])
         prompt = self.rollout.tokens.begun[int(self.tokens.sequence[row])]
         return "prompt" if position < prompt else "first" if position == prompt else "response"
+
+    def is_at_border(self, row: int) -> bool:
+        """Return whether a token is the first of a block of a paged cache, behind another one."""
+        size, position = self.rollout.tokens.block, int(self.tokens.position[row])
+        return size is not None and position > 0 and position % size == 0
 
     @property
     def of_layers(self) -> Mapping[Name, np.ndarray]:

@@ -21,6 +21,7 @@ _POSITIONS = ("position",)
 _MASKS = ("mask",)
 _PADDING = ("padding_mask", "pad_mask")  # true where there is no token
 _BLOCKS = ("block_table",)
+_SLOTS = ("slot_mapping",)
 _MOST_IDS = 1 << 26  # elements of an input that is read whole
 
 
@@ -37,7 +38,9 @@ class CallInputs:
             calls.
         ends: int64 [samples], where each sample of a packed batch ends, or None.
         mask: bool [batch, any width], true where there is a token, or None.
-        blocks: int64 [samples], the first block of each sample in a paged cache, or None.
+        blocks: int64 [samples, any], the blocks of each sample in a paged cache, or None.
+        slots: int64 [tokens], where each token is written to in a paged cache, -1 for padding; or
+            None.
     """
 
     ids: np.ndarray
@@ -48,6 +51,7 @@ class CallInputs:
     ends: np.ndarray | None = None
     mask: np.ndarray | None = None
     blocks: np.ndarray | None = None
+    slots: np.ndarray | None = None
 
 
 def token_ids(entry: Entry) -> Record | None:
@@ -152,7 +156,9 @@ def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) ->
         fits = value.ndim == 2 and len(value) == batch and value.shape[1] >= width and not flat
         return value != 0 if fits else None
     if kind == "blocks":
-        return value[:, 0].copy() if value.ndim == 2 and value.shape[1] else None
+        return value if value.ndim == 2 and value.shape[1] else None
+    if kind == "slots":
+        return value.reshape(-1) if value.size == math.prod(shape) else None
     value = value.reshape(-1)
     if kind == "ends":
         return _ends(value, width) if batch == 1 else None
@@ -181,6 +187,7 @@ def _kind(record: Record) -> str | None:
     """Return the field of `CallInputs` that an input is by its name; None if it is none."""
     for kind, words in (
         ("blocks", _BLOCKS),
+        ("slots", _SLOTS),
         ("ends", _CUMULATIVE),
         ("counts", _COUNTS),
         ("lengths", _LENGTHS),

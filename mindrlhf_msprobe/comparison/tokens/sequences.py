@@ -10,6 +10,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
+from mindrlhf_msprobe.comparison.tokens.blocks import BlockSize
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.comparison.tokens.windows import Beginning, SavedSample, with_beginnings
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -59,6 +60,7 @@ class PhaseTokens:
         pad: the token id of padding; a sequence may end with it.
         begun: how many tokens of each sequence the call that began it was given, or its prompt has;
             0 of one that goes on otherwise behind the tokens of another.
+        block: how many tokens a block of the paged cache holds; None where nothing says it.
     """
 
     calls: tuple[TokenCall, ...]
@@ -66,6 +68,7 @@ class PhaseTokens:
     notes: tuple[Message, ...] = field(default=())
     pad: int | None = None
     begun: tuple[int, ...] = ()
+    block: int | None = None
 
     @cached_property
     def places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -183,12 +186,13 @@ class _Builder:
         self._notes: dict[Message, None] = {}
         self._before: int | None = None  # samples of the call before
         self._keys: list[int] = []  # theirs
+        self._block = BlockSize()
 
     def tokens(self) -> PhaseTokens:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        return PhaseTokens(
-            tuple(self._calls), made, tuple(self._notes), self._pad, tuple(self._begun)
-        )
+        begun, block = tuple(self._begun), self._block.found()
+        calls, notes = tuple(self._calls), tuple(self._notes)
+        return PhaseTokens(calls, made, notes, self._pad, begun, block)
 
     def add(
         self,
@@ -226,9 +230,21 @@ class _Builder:
                 if at is not None:
                     sequence[rows] = at[0]
                     position[rows] = at[1] + np.arange(len(rows))
+        self._take_slots(inputs, samples, position)
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
         call = TokenCall(batch, width, sequence, position, given)
         self._calls.append(call)
+
+    def _take_slots(
+        self, inputs: CallInputs, samples: Sequence[np.ndarray], position: np.ndarray
+    ) -> None:
+        """Take note of where in a paged cache the tokens of a call are written to."""
+        if inputs.slots is None or inputs.blocks is None or len(inputs.blocks) < len(samples):
+            return
+        for rows, blocks in zip(samples, inputs.blocks):
+            written = rows[(inputs.slots[rows] >= 0) & (position[rows] >= 0)]
+            tables = np.broadcast_to(blocks, (len(written), len(blocks)))
+            self._block.add(tables, inputs.slots[written], position[written])
 
     def _keys_of(
         self, inputs: CallInputs, starts: Sequence[int | None], one_each: bool, entry: Entry
@@ -404,7 +420,7 @@ def _is_packed(inputs: CallInputs) -> bool:
 def _key(inputs: CallInputs, number: int) -> int:
     """Return what a sample keeps from call to call: its first block, else its place."""
     blocks = inputs.blocks
-    return number if blocks is None or number >= len(blocks) else int(blocks[number])
+    return number if blocks is None or number >= len(blocks) else int(blocks[number, 0])
 
 
 def _samples(inputs: CallInputs, pad: int | None) -> list[np.ndarray] | None:

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.report.messages import say
 _MOST_BIRTHS = 8
 _MOST_LAYERS = 16
 _MOST_NOTES = 6
+_MOST_RANKS = 16
 _LONGEST = 200
 _LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+")
 #: The metrics that are shown, of all that verl has.
@@ -33,6 +34,7 @@ def render(found: Mismatches, *, lang: str | None = None) -> str:
     with speaking(lang):
         shown = found.first or _undecided(found) or found.found[0]
         lines = [*_one(shown, found.status)]
+        lines += _ranks(found, shown)
         if len(found.found) > 1:
             statuses = [one.status for one in found.found]
             parted = statuses.count(Agreement.PARTED)
@@ -40,6 +42,21 @@ def render(found: Mismatches, *, lang: str | None = None) -> str:
             agree = len(statuses) - parted - undecided
             lines.append(say("mismatch.steps", agree=agree, parted=parted, undecided=undecided))
         return "\n".join(map(printable, lines))
+
+
+def _ranks(found: Mismatches, shown: Mismatch) -> Iterator[str]:
+    """Yield what each rank of a step says, if there are several."""
+    of_step = [one for one in found.found if one.step == shown.step]
+    if len(of_step) > 1:
+        yield say("mismatch.ranks", step=shown.step)
+        yield from _some("  ", [_rank(one) for one in of_step], _MOST_RANKS)
+
+
+def _rank(one: Mismatch) -> str:
+    name = "" if one.first is None else shortened(one.first.name, _LONGEST)
+    cause = "" if one.cause is None else one.cause.value
+    values = {"status": one.status.value, "name": name, "cause": cause}
+    return say("mismatch.of_rank", rank=one.rank, **values)
 
 
 def _undecided(found: Mismatches) -> Mismatch | None:

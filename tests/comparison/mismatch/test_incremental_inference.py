@@ -91,7 +91,7 @@ def test_faults_of_the_parallel_core_are_named_as_the_training_calls_them(tmp_pa
     positions.get_cos_sin_for_decode = lambda given: decode(given + 1)
     one = found(tmp_path / "decode", *core, calls=paged.generate_packed)
     assert (one.cause, one.first.name) == (Cause.COMPUTATION, f"{ROTARY.format(0)} output.0")
-    assert {token.role for token in one.first.worst} <= {"first", "response"}
+    assert "prompt" not in {token.role for token in one.first.worst}
 
 
 def test_a_layer_that_was_not_synchronised_is_named(tmp_path):
@@ -172,8 +172,27 @@ def test_what_is_read_from_a_wrong_block_is_what_attention_hands_on(tmp_path, ch
     one = found(tmp_path, *networks(), **changed)
     assert (one.cause, one.first.name) == (Cause.INPUT, f"{ATTENTION.format(0)}.wo input.0")
     assert {token.sample for token in one.first.worst} <= samples
-    assert {token.role for token in one.first.worst} <= {"first", "response"}
+    assert "prompt" not in {token.role for token in one.first.worst}
     assert one.rows == one.tokens == 28
     blocks = [note for note in one.notes if note.code == "tokens.other_block"]
     assert {note.params["sample"] for note in blocks} <= {1}
     assert bool(blocks) == (changed.get("tables") in (first_block, block_of_another))
+
+
+def third_block(step, tables):
+    """The third block of sample 1 is read elsewhere than it is written."""
+    made = tables.copy()
+    made[1, 2] = 63
+    return made
+
+
+def test_a_block_that_is_read_elsewhere_shows_from_its_first_token_on(tmp_path):
+    """The size of blocks follows from tables and slots."""
+    one = found(tmp_path, *networks(), tables=third_block)
+    assert one.first.name == f"{ATTENTION.format(0)}.wo input.0"
+    said = {said.code: said.params for said in one.said}
+    assert said["mismatch.from_borders_on"]["size"] == paged.BLOCK
+    roles = {token.position: token.role for token in one.first.worst[:3]}
+    assert roles == {8: "block", 9: "response", 10: "response"}
+    other = found(tmp_path / "slots", *networks(), slots=lost_slots)
+    assert "mismatch.from_borders_on" not in [said.code for said in other.said]

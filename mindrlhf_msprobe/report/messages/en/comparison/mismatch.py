@@ -69,6 +69,19 @@ def _lets_in(name: str, rows: int, side: str, kind: str) -> str:
     return f"the {side}'s mask at {name} {what}"
 
 
+_STATUSES = {
+    "identical": "agrees bit for bit",
+    "within_rounding": "agrees within rounding",
+    "parted": "parted",
+    "undecided": "undecided",
+}
+
+
+def _of_rank(rank: int, status: str, name: str, cause: str) -> str:
+    what = ", ".join(part for part in (name, cause) if part)
+    return f"rank {rank} {_STATUSES[status]}" + (f": {what}" if what else "")
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -95,6 +108,10 @@ TEXTS = {
     ),
     "rows": _rows,
     "shifted": _shifted,
+    "from_borders_on": (
+        "in each of these sequences it begins with the first token of a cache block (of {size} "
+        "tokens): look at block_tables and slot_mapping"
+    ),
     "unseen": lambda cell, values: (
         f"not compared of what {cell} was given: {some(values[:4], len(values) - 4)}. A mask, or "
         f"what else it is, may differ"
@@ -153,6 +170,12 @@ TEXTS = {
     ),
     "no_metrics": "no metrics of log-probabilities: {why}",
     "no_phase": _no_phase,
+    "no_rank": (
+        "no rank has both phases: {rollout} was recorded on ranks {a}, {training} on ranks {b}. "
+        "Record both on the same ranks."
+    ),
+    "ranks": "ranks of step {step}",
+    "of_rank": _of_rank,
     "no_step": (
         "no step has both phases: {rollout} was recorded in steps {a}, {training} in steps {b}. "
         "Record both in one step: rows of one are held against rows of the other."
@@ -170,6 +193,7 @@ TEXTS = {
     "worst": "worst token: sample {sample}, position {position} ({role}), id {id}{text}",
     "role_prompt": "prompt",
     "role_first": "first of the response",
+    "role_block": "response, first in a cache block",
     "role_response": "response",
     "text": ", …{text!r}",
     "births": "error is born in",

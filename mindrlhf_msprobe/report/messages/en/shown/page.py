@@ -263,6 +263,7 @@ TEXTS: dict[str, str] = {
     "status_undecided": "undecided",
     "role_prompt": "prompt",
     "role_first": "first of the response",
+    "role_block": "first in a cache block",
     "role_response": "response",
     "mismatch_scope": (
         "{rows} of {tokens} rows of the rollout aligned; {values} values compared, {left} not"

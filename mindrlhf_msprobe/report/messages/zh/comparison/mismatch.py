@@ -63,6 +63,19 @@ def _lets_in(name: str, rows: int, side: str, kind: str) -> str:
     return f"{sides[side]}侧 {name} 处的掩码{_LETS_IN[kind].format(rows=rows, other=other)}"
 
 
+_STATUSES = {
+    "identical": "逐位一致",
+    "within_rounding": "在舍入误差内一致",
+    "parted": "不一致",
+    "undecided": "无法判定",
+}
+
+
+def _of_rank(rank: int, status: str, name: str, cause: str) -> str:
+    what = "，".join(part for part in (name, cause) if part)
+    return f"rank {rank} {_STATUSES[status]}" + (f"：{what}" if what else "")
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -85,6 +98,10 @@ TEXTS = {
     ),
     "rows": _rows,
     "shifted": _shifted,
+    "from_borders_on": (
+        "这些序列都从缓存块（每块 {size} 个 token）的第一个 token 开始不同："
+        "请检查 block_tables 与 slot_mapping"
+    ),
     "unseen": lambda cell, values: (
         f"{cell} 的输入中未比对的有：{some(values[:4], len(values) - 4)}。其中可能有不同的掩码等"
     ),
@@ -131,6 +148,12 @@ TEXTS = {
     ),
     "no_metrics": "没有 log-prob 指标：{why}",
     "no_phase": _no_phase,
+    "no_rank": (
+        "没有同时具有两个阶段的 rank：{rollout} 采集于 rank {a}，{training} 采集于 rank {b}。"
+        "请在相同的 rank 上采集两个阶段。"
+    ),
+    "ranks": "step {step} 的各 rank",
+    "of_rank": _of_rank,
     "no_step": (
         "没有同时具有两个阶段的 step：{rollout} 采集于 step {a}，{training} 采集于 step {b}。"
         "请在同一 step 中采集两者：比对的是同一 token 在两者中的行。"
@@ -148,6 +171,7 @@ TEXTS = {
     "worst": "差异最大的 token：样本 {sample}，位置 {position}（{role}），id {id}{text}",
     "role_prompt": "提示词中",
     "role_first": "回答的第一个",
+    "role_block": "回答中，缓存块的第一个",
     "role_response": "回答中",
     "text": "，…{text!r}",
     "births": "误差产生于",

@@ -255,6 +255,7 @@ TEXTS: dict[str, str] = {
     "status_undecided": "无法判定",
     "role_prompt": "提示词中",
     "role_first": "回答的第一个",
+    "role_block": "缓存块的第一个",
     "role_response": "回答中",
     "mismatch_scope": (
         "推理侧 {tokens} 行中已对齐 {rows} 行；比对了 {values} 个值，{left} 个未比对"

@@ -19,6 +19,7 @@ EXAMPLES = {
         for count in (1, 8)
     ],
     "shifted": [{"by": by} for by in (1, -2)],
+    "from_borders_on": [{"size": 16}],
     "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
     "returned": [{"cell": "freqs_mgr"}],
     "no_sequences": [{"phase": "actor_generate_sequences"}],
@@ -53,6 +54,15 @@ EXAMPLES = {
         {"run": "run", "phase": "a", "known": "b", "hint": "", **why}
         for why in ({}, {"switch": "actor_infer_dump"}, {"first": 50})
     ],
+    "no_rank": [{**PHASES, "a": "0-1", "b": "2-3"}],
+    "ranks": [{"step": 1}],
+    "of_rank": [
+        {"rank": 0, "status": status, "name": name, "cause": "weights" if name else ""}
+        for status, name in (
+            *(("identical", ""), ("within_rounding", ""), ("undecided", "")),
+            ("parted", "lm_head output.0"),
+        )
+    ],
     "no_step": [{**PHASES, "a": "0-2", "b": "3"}],
     "step": [{"step": 3, "there": "0-2"}],
     "headline_identical": [PHASES],
@@ -64,6 +74,7 @@ EXAMPLES = {
     "worst": [{"sample": 0, "position": 4, "role": "prompt", "id": 3, "text": ""}],
     "role_prompt": [{}],
     "role_first": [{}],
+    "role_block": [{}],
     "role_response": [{}],
     "text": [{"text": "1+1="}],
     "births": [{}],
