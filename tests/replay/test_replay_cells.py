@@ -12,11 +12,12 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindformers.models.llama import LlamaForCausalLM
+from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.demo.networks import build_networks
+from mindrlhf_msprobe.demo.networks import build_networks, initialize, llama_config
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
 from mindrlhf_msprobe.replay.script import folder, template
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.storage.records import cell_name
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "multiple_of": 16}
 LINEAR = "model.layers.1.feed_forward.w2"
 LAYER = "Cell.model.layers.1.LLamaDecodeLayer.forward.0"
+RECORDING = {"msprobe": True, "actor_train_dump": True, "task": "tensor"}
 #: What the script is given as --network.
 NETWORKS = f"""
 import mindspore as ms
@@ -48,15 +50,14 @@ def nothing():
 """
 
 
-def networks(**sizes: Any) -> dict[str, Any]:
-    return build_networks({**SIZES, **sizes}, SIZES, 13, 8, seed=5)
+def networks() -> dict[str, Any]:
+    return build_networks(SIZES, SIZES, 13, 8, seed=5)
 
 
 def record(path: Path, network: Any, **settings: Any) -> Path:
     """Record one forward and backward pass; the tokens are always the same."""
     tokens = Tensor(np.random.default_rng(3).integers(1, 13, (2, 8)), ms.int32)
-    given = {"msprobe": True, "actor_train_dump": True, "task": "tensor", **settings}
-    with Probe.from_config({**given, "dump_path": str(path)}) as probe:
+    with Probe.from_config({**RECORDING, **settings, "dump_path": str(path)}) as probe:
         probe.watch(actor=network)
         with probe.phase("actor_update"):
             ms.value_and_grad(
@@ -235,3 +236,71 @@ def test_a_primitive_is_taken_from_its_network(runs, tmp_path):
     assert {"output.0", "gradient:input.0"} <= found["values"].keys()
     assert {value["again"]["max_abs"] for value in found["values"].values()} == {0}
     assert found["verdict"] == "ordinary"
+
+
+def test_a_network_that_says_it_computes_in_float16_is_ordinary(tmp_path):
+    """compute_dtype of MindFormers, to_float of MindSpore: rounding is that of float16 then."""
+    config = llama_config(SIZES, 13, 8)
+    config.compute_dtype = ms.float16
+    half = LlamaForCausalLM(config)
+    initialize(half, np.random.default_rng(5))
+    half.set_train(False)
+    path = record(tmp_path / "half", half, directions=["forward"])
+    for number, entry in enumerate((LAYER, f"Cell.{LINEAR}.Linear.forward.0")):
+        found = again(path, entry, tmp_path / f"out{number}", half)
+        assert found["verdict"] == "ordinary"
+        assert found["values"]["output.0"]["Float64"]["max_abs"] > 1e-4
+
+    first, last = nn.Dense(8, 16).to_float(ms.float16), nn.Dense(16, 4).to_float(ms.float32)
+    network = nn.SequentialCell(first, last)
+    with Probe.from_config({**RECORDING, "dump_path": str(tmp_path / "mixed")}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(Tensor(np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)))
+        probe.step()
+    for entry in ("Cell.0.Dense.forward.0", "Cell.root.SequentialCell.forward.0"):
+        found = again(tmp_path / "mixed", entry, tmp_path / entry, network)
+        assert found["verdict"] == "ordinary", found
+        assert found["values"]["output.0"]["Float64"]["max_abs"] > 1e-5
+
+
+#: A MindFormers YAML of the network that was recorded.
+YAML = """\
+model:
+  model_config:
+    type: LlamaConfig
+    batch_size: 2
+    seq_length: 8
+    hidden_size: 32
+    num_layers: 2
+    num_heads: 2
+    vocab_size: 13
+    multiple_of: 16
+    pad_token_id: 0
+    use_past: false
+    use_flash_attention: false
+    fused_rms_norm: false
+    use_rope_slice: true
+    compute_dtype: float32
+    param_init_type: float32
+    softmax_compute_type: float32
+    layernorm_compute_type: float32
+    rotary_dtype: float32
+  arch:
+    type: LlamaForCausalLM
+"""
+
+
+def test_the_network_of_a_mindformers_yaml(runs, tmp_path, monkeypatch):
+    """The folder has a copy of the file; the script builds the network of it."""
+    given = tmp_path / "llama.yaml"
+    given.write_text(YAML, encoding="utf-8")
+    output, result = tmp_path / "out", tmp_path / "result.json"
+    asked = Asked((str(runs["healthy"]),), LAYER, str(output), network=str(given))
+    replay_entry(asked, run=False)
+    given.unlink()
+    monkeypatch.setattr(sys, "argv", ["replay.py", "--json", str(result)])
+    runpy.run_path(str(output / "replay.py"), run_name="__main__")
+    found = json.loads(result.read_text(encoding="utf-8"))
+    assert found["sides"]["A"]["verdict"] == "ordinary"
+    assert found["answer"][0].startswith("A agrees with float64 to ")

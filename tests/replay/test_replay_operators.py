@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,13 @@ def without_last_row(array: np.ndarray) -> np.ndarray:
     return np.vstack([array[:-1], np.zeros_like(array[:1])])
 
 
+def _operands(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    shapes = ((16, 96), (96, 24))
+    first, second = (random.normal(size=shape).astype(np.float32) for shape in shapes)
+    return first, second
+
+
 def faulty(seed: int) -> list[Operation]:
     """Return calls with a fault each: what a wrong kernel leaves in a record."""
     random = np.random.default_rng(seed)
@@ -95,7 +104,7 @@ def faulty(seed: int) -> list[Operation]:
     def normal(*shape: int) -> np.ndarray:
         return random.normal(size=shape).astype(np.float32)
 
-    rounded = recorded("Mint.matmul", mint.matmul, normal(16, 96), normal(96, 24), seed=seed)
+    rounded = recorded("Mint.matmul", mint.matmul, *_operands(seed), seed=seed)
     rounded.output = (to_float16(rounded.output[0]),)
     dropped = recorded("Mint.add", mint.add, normal(16, 96), normal(16, 96), seed=seed)
     dropped.output = (without_last_row(dropped.output[0]),)
@@ -260,3 +269,22 @@ def test_an_l1_dump_of_msprobe_is_replayed(tmp_path):
         "Functional.softmax.0.forward": "ordinary",
         "Functional.softmax.1.forward": "wrong",
     }
+
+
+def test_the_folder_runs_by_itself_where_this_package_is_not(tmp_path):
+    """From another directory, in a process that cannot import it; exit code 0, also if wrong."""
+    run = write_run(tmp_path / "run", faulty(0)[:1])
+    other = write_run(tmp_path / "other", [recorded("Mint.matmul", mint.matmul, *_operands(0))])
+    asked = Asked((str(run), str(other)), "Mint.matmul.0.backward", str(tmp_path / "out"))
+    replay_entry(asked, run=False)
+    moved = (tmp_path / "out").rename(tmp_path / "moved")
+    alone = "import runpy, sys; sys.modules['mindrlhf_msprobe'] = None; "
+    alone += "runpy.run_path(sys.argv.pop(1), {}, '__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", alone, str(moved / "replay.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "A is the wrong one."

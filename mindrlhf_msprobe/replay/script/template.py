@@ -121,7 +121,7 @@ class Side:
         self.inputs = [node for node in tensors(given) if not node["numpy"]]
         self.parameters: list[Node] = entry["parameters"]
         found = [*self.inputs, *tensors(entry["parameters"]), *tensors(entry["output"])]
-        dtypes = [node["dtype"] for node in found]
+        dtypes = [*(node["dtype"] for node in found), *self.declared()]
         self.lowest = entry["compute_dtype"] or min(dtypes, key=BITS.__getitem__, default="Float32")
 
     def found(self) -> Any:
@@ -153,6 +153,18 @@ class Side:
         if left:
             raise Refused("not_recorded", parameter=left[0], count=len(left))
         return called
+
+    def declared(self) -> Iterator[str]:
+        """Yield the floating dtypes in which a cell says that it computes."""
+        cells = self.called.cells_and_names() if isinstance(self.called, mindspore.nn.Cell) else ()
+        for _, cell in cells:
+            for value in vars(cell).values():
+                if isinstance(value, mindspore.Type) and str(value) in BITS:
+                    yield str(value)
+            if cell.mixed_precision_type is not None:  # to_float
+                yield {"FP16": "Float16", "BF16": "BFloat16"}.get(
+                    cell.mixed_precision_type.name, "Float32"
+                )
 
     def array(self, node: Node) -> np.ndarray:
         """Return the elements of a recorded tensor."""
@@ -219,7 +231,7 @@ class Side:
             return sum(products[1:], products[0]) if products else Tensor(0.0)
 
         inputs = [made(node) for node in self.inputs]
-        with casts_go_no_lower_than(least), self.constants_at_least(least):
+        with casts_go_no_lower_than(least), self.cells_at_least(least):
             if not arriving or not (inputs or weights):
                 self.tried(forward, inputs)
                 return found
@@ -235,15 +247,21 @@ class Side:
         return found
 
     @contextmanager
-    def constants_at_least(self, least: str | None) -> Iterator[None]:
-        """Cast what the cells hold beside parameters up, and put it back at the end."""
-        for cell, name, constant in self.constants:
-            setattr(cell, name, tensor_of(array_of(constant), at_least(dtype_of(constant), least)))
+    def cells_at_least(self, least: str | None) -> Iterator[None]:
+        """Cast what cells hold beside parameters up, and let none cast down; until the end."""
+        before = self.constants if least else []
+        if least and isinstance(self.network, mindspore.nn.Cell):
+            cells = [cell for _, cell in self.network.cells_and_names()]
+            name = "mixed_precision_type"  # to_float
+            before = [*before, *((cell, name, getattr(cell, name)) for cell in cells)]
         try:
+            for cell, name, value in before:
+                dtype = at_least(dtype_of(value), least) if isinstance(value, Tensor) else ""
+                setattr(cell, name, tensor_of(array_of(value), dtype) if dtype else None)
             yield
         finally:
-            for cell, name, constant in self.constants:
-                setattr(cell, name, constant)
+            for cell, name, value in before:
+                setattr(cell, name, value)
 
     def tried(self, compute: Callable[..., Any], inputs: list[Any]) -> Any:
         """Compute it with tuples, or with lists, where it does not take those."""
