@@ -445,7 +445,7 @@ class SecondRun:
         self, value: Value, given: np.ndarray, settings: Any, args: Any, kwargs: Any
     ) -> Value:
         """Return the factors of a dropout: 0, or what makes up for those."""
-        kept = (given != 0) | (value.exact == 0)
+        unknown = (given == 0) & (value.exact == 0)
         sizes = np.abs(value.exact[(given != 0) & (value.exact != 0)])
         ratio = 1.0
         if sizes.size:
@@ -456,7 +456,9 @@ class SecondRun:
             else:
                 numbers = [a for a in (kwargs.get("p"), *args[1:2]) if isinstance(a, float)]
                 ratio = 1 / (1 - (numbers[0] if numbers else 0.5))
-        return self.tape.value(kept * ratio)
+        known = np.where(given != 0, ratio, 0.0)
+        draws = [np.where(unknown, ratio * share, known) for share in (0.5, 0.0, 1.0)]
+        return Value([draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
 
     def _constant(self, leaf: Any) -> Any:
         return self.tape.value(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -474,6 +474,8 @@ def _doubted(found: Judgement, call: _Call, gradients: Iterable[np.ndarray] = ()
         return found
     if call.run.unseen:
         return _undecided(found, "unseen")
+    if call.run.tape.ties:
+        return _undecided(found, "ties")
     given = [value.exact for value in call.run.inputs if value is not None]
     if any(np.isnan(array).any() for array in given):
         return _undecided(found, "given_not_finite")

@@ -19,6 +19,9 @@ class Basic:
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
+        #: Of the operator that is answered: its kind, and the names of its keyword arguments.
+        self.kind = ""
+        self.given: frozenset[str] = frozenset()
 
     # --- operands ------------------------------------------------------------------------------
 

@@ -135,6 +135,8 @@ class Tape:
         self.draws = draws
         self.dtype = np.dtype(dtype)
         self.gradients = True
+        #: Whether equal elements were put in an order that a kernel may choose otherwise.
+        self.ties = False
         self._random = np.random.Generator(np.random.SFC64(seed))
 
     def value(self, array: Any) -> Value:

@@ -66,11 +66,23 @@ def _extreme(b: Basic, function: Any, which: Any, input: Any, dim: Any, keepdim:
         raise OtherFormError
     axis = int(number(dim))
     value = b.of(input)
+    _note_ties(b, function, value, axis)
     indices = b.compare(lambda a: np.expand_dims(which(a, axis=axis), axis), value)
     values = b.along(value, indices, axis)
     if not keepdim:
         values, indices = b.squeeze(values, (axis,)), b.squeeze(indices, (axis,))
     return Found(values, indices)
+
+
+def _note_ties(b: Basic, function: Any, value: Value, axis: int | None) -> None:
+    top = function(value.exact, axis=axis, keepdims=True)
+    b.tape.ties |= bool(np.any(np.sum(value.exact == top, axis=axis) > 1))
+
+
+def _note_equal(b: Basic, value: Value, axis: int) -> None:
+    ordered = np.sort(value.exact, axis=axis)
+    first, last = np.delete(ordered, 0, axis), np.delete(ordered, -1, axis)
+    b.tape.ties |= bool(np.any(first == last))
 
 
 @formula("max")
@@ -109,6 +121,7 @@ def _argmin(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Valu
 
 def _place(b: Basic, function: Any, input: Any, dim: Any, keepdim: Any) -> Value:
     axis = None if dim is None else int(number(dim))
+    _note_ties(b, np.max if function is np.argmax else np.min, b.of(input), axis)
     return b.compare(lambda a: function(a, axis=axis, keepdims=bool(keepdim)), input)
 
 
@@ -150,12 +163,21 @@ def _var(
 ) -> Value:
     value = b.floating(input)
     less = named.get("correction", named.get("ddof", ddof[0] if ddof else None))
-    if less is None:
+    if less is None and b.kind == "Mint":
+        less = 1
+    elif less is None and (b.kind == "Functional" or "axis" in b.given):
+        less = 0
+    elif less is None:
         raise OtherFormError
     over = b.axes(value, dim)
     away = b.subtract(value, b.mean(value, over, True))
     count = np.prod([value.shape[axis] for axis in over]) - int(less)
     return b.divide(b.sum(b.square(away), over, bool(keepdim)), float(count))
+
+
+@formula("std")
+def _std(b: Basic, *args: Any, **named: Any) -> Value:
+    return b.sqrt(_var(b, *args, **named))
 
 
 @formula("norm")
@@ -180,6 +202,7 @@ def _topk(
         order = np.argsort(sign * a, axis=axis, kind="stable")
         return np.take(order, np.arange(count), axis=axis)
 
+    _note_equal(b, value, axis)
     indices = b.compare(first, value)
     return Found(b.along(value, indices, axis), indices)
 
@@ -188,6 +211,7 @@ def _topk(
 def _sort(b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: Any = False) -> Any:
     axis, sign = int(number(dim)), -1 if descending else 1
     value = b.of(input)
+    _note_equal(b, value, axis)
     indices = b.compare(lambda a: np.argsort(sign * a, axis=axis, kind="stable"), value)
     return Found(b.along(value, indices, axis), indices)
 

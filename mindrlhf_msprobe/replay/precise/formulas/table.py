@@ -96,6 +96,7 @@ def answer(
     """
     if not has_formula(kind, name):
         raise NoFormulaError(name)
+    basic.kind, basic.given = kind, frozenset(kwargs)
     try:
         if kind == "Primitive":
             return _PRIMITIVES[name](basic, settings, *args, **kwargs)
