@@ -1,0 +1,242 @@
+"""Formulas: values, gradients, and what rounding explains of results in a lower precision."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe.replay.allowance import Opinion, judge
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
+from mindrlhf_msprobe.replay.precise.operators import compute_operator, leaves_of
+from mindrlhf_msprobe.replay.precise.values import PRECISIONS
+
+EXACT = PRECISIONS["float64"]
+
+
+class Settings:
+    """The attributes of a primitive."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def calls():
+    """Yield operators with arguments; the first floating array is differentiated."""
+    r = np.random.default_rng(7)
+    x, y, w = r.normal(size=(4, 6)), r.normal(size=(4, 6)), r.normal(size=(5, 6))
+    positive, ids = np.abs(x) + 0.5, np.array([[0, 3], [2, 2]])
+    labels, row = np.array([1, 0, 5, -100]), r.normal(size=(6,))
+    image, kernel = r.normal(size=(2, 3, 5, 5)), r.normal(size=(4, 3, 2, 2))
+    for name in ("exp", "tanh", "sigmoid", "erf", "silu", "gelu", "relu", "sin", "square", "abs"):
+        yield "Mint", name, (x,), {}
+    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "softplus"):
+        yield "Mint", name, (positive,), {}
+    yield "Mint", "add", (x, row), {"alpha": 2}
+    yield "Tensor", "__rsub__", (x, 2.0), {}
+    yield "Tensor", "__truediv__", (x, positive), {}
+    yield "Tensor", "__pow__", (positive, 3), {}
+    yield "Mint", "pow", (positive, y), {}
+    yield "Mint", "clamp", (x, -0.3, 0.4), {}
+    yield "Mint", "where", (x > 0, x, y), {}
+    yield "Mint", "sum", (x,), {"dim": -1, "keepdim": True}
+    yield "Functional", "mean", (x, 0), {}
+    yield "Mint", "max", (x, 1), {}
+    yield "Mint", "cumsum", (x, 1), {}
+    yield "Mint", "prod", (positive,), {"dim": 1}
+    yield "Mint", "var", (x, 1), {}
+    yield "Mint", "std", (x,), {"dim": 0}
+    yield "Mint", "logsumexp", (x, -1), {}
+    yield "Mint", "topk", (x, 2), {}
+    yield "Mint", "matmul", (x, w.T), {}
+    yield "Mint", "matmul", (x, row), {}
+    yield "MintFunctional", "linear", (x, w, r.normal(size=5)), {}
+    yield "Primitive", "MatMul", (x, w), {"settings": Settings(transpose_a=False, transpose_b=True)}
+    yield "Functional", "conv2d", (image, kernel), {"stride": 2}
+    yield "MintFunctional", "softmax", (x,), {"dim": -1}
+    yield "Functional", "log_softmax", (x, 0), {}
+    yield "Primitive", "Softmax", (x,), {"settings": Settings(axis=(-1,))}
+    yield "MintFunctional", "layer_norm", (x, (6,), row, row), {}
+    yield "Functional", "rms_norm", (x, row), {}
+    yield "MintFunctional", "batch_norm", (x, row, positive[0], row, row), {"training": True}
+    yield "Mint", "reshape", (x, (3, 8)), {}
+    yield "Tensor", "transpose", (x, 0, 1), {}
+    yield "Mint", "cat", ([x, y], 1), {}
+    yield "Mint", "stack", ([x, y],), {"dim": -1}
+    yield "Mint", "split", (x, 4, 1), {}
+    yield "Tensor", "__getitem__", (x, (slice(None), np.array([1, 1, 2]))), {}
+    yield "Tensor", "__getitem__", (x, (Ellipsis, None, slice(0, 3))), {}
+    yield "Tensor", "__setitem__", (x, (slice(1, 3), 2), 5.0), {}
+    yield "Mint", "gather", (x, 1, np.array([[0, 0], [1, 2], [5, 5], [3, 3]])), {}
+    yield "Functional", "gather", (x, np.array([[1, 1], [0, 2]]), 0), {}
+    yield "MintFunctional", "embedding", (ids, w), {}
+    yield "Mint", "tile", (x, (2, 1)), {}
+    yield "Mint", "repeat_interleave", (x, 2, 1), {}
+    yield "Mint", "roll", (x, 1, 1), {}
+    yield "Mint", "tril", (x, 1), {}
+    yield "Functional", "cross_entropy", (x, labels), {}
+    yield "Functional", "nll_loss", (x, labels), {"reduction": "sum"}
+    yield "Functional", "mse_loss", (x, y), {}
+    yield "Functional", "smooth_l1_loss", (x, y), {"reduction": "mean"}
+    yield "Functional", "kl_div", (x, positive), {"reduction": "sum"}
+    yield "MintFunctional", "binary_cross_entropy_with_logits", (x, (y > 0) * 1.0), {}
+
+
+CALLS = list(calls())
+NAMES = [f"{kind}.{name}-{i}" for i, (kind, name, _, _) in enumerate(CALLS)]
+
+
+def computed(kind, name, args, kwargs, precision=EXACT, **options):
+    kwargs = dict(kwargs)
+    settings = kwargs.pop("settings", None)
+    return compute_operator(kind, name, args, kwargs, precision, settings=settings, **options)
+
+
+@pytest.mark.parametrize(("kind", "name", "args", "kwargs"), CALLS, ids=NAMES)
+def test_gradients_are_what_differences_say(kind, name, args, kwargs):
+    """Along a direction, of every floating input, in float64."""
+    rng = np.random.default_rng(3)
+    found = computed(kind, name, args, kwargs, draws=0)
+    arriving = [
+        rng.normal(size=o.shape) if o is not None and o.floating else None for o in found.outputs
+    ]
+    if name == "rms_norm":
+        arriving[1] = None  # what it keeps for its gradient has none
+    gradients = found.gradients(arriving)
+    arrays = [leaf for leaf in leaves_of(list(args)) if isinstance(leaf, np.ndarray)]
+    assert len(arrays) == len(gradients)
+    checked = 0
+    for number, (array, gradient) in enumerate(zip(arrays, gradients)):
+        if gradient is None:
+            continue
+        direction, step = rng.normal(size=array.shape), 1e-6
+        ends = []
+        for sign in (1, -1):
+            moved = [*arrays]
+            moved[number] = array + sign * step * direction
+            there = computed(kind, name, _replaced(args, iter(moved)), kwargs, draws=0)
+            pairs = zip(there.outputs, arriving)
+            ends.append(sum(np.sum(o.exact * g) for o, g in pairs if g is not None))
+        expected = (ends[0] - ends[1]) / (2 * step)
+        if name == "batch_norm" and number in (1, 2):
+            continue
+        assert np.sum(gradient.exact * direction) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        checked += 1
+    assert checked
+
+
+def _replaced(value, arrays):
+    if isinstance(value, np.ndarray):
+        new = next(arrays)
+        return new if value.dtype.kind == "f" else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_replaced(item, arrays) for item in value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "args", "expected"),
+    [
+        ("Mint", "add", (np.float32([1, 2]), 3), [4, 5]),
+        ("Mint", "div", (np.int32([7, -7]), 2), [3.5, -3.5]),
+        ("Mint", "sum", (np.array([True, True, False]),), 2),
+        ("Functional", "softmax", (np.array([1000.0, 0.0]),), [1, 0]),
+        ("Tensor", "astype", (np.array([1.7]), "int32"), [1]),
+        ("Tensor", "float", (np.array([True, False]),), [1, 0]),
+        ("Mint", "argmax", (np.array([[1, 3], [9, 2]]),), 2),
+        ("Mint", "arange", (2, 8, 3), [2, 5]),
+        ("Mint", "isnan", (np.array([np.nan, 1]),), [True, False]),
+    ],
+)
+def test_values(kind, name, args, expected):
+    """What a program gets."""
+    assert compute_operator(kind, name, args, {}, EXACT).outputs[0].exact.tolist() == expected
+
+
+def test_what_has_no_formula_says_so():
+    """So that it is computed otherwise, or said."""
+    with pytest.raises(NoFormulaError):
+        compute_operator("Mint", "no_such_operator", (), {}, EXACT)
+    with pytest.raises(NoFormulaError):
+        compute_operator("Mint", "norm", (np.ones(3), 1), {}, EXACT)
+
+
+def rounded(value, precision):
+    return np.asarray(value, precision.name)
+
+
+@pytest.mark.parametrize("precision", [PRECISIONS["float32"], PRECISIONS["float16"]], ids=str)
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_is_ordinary(precision, seed):
+    """Of numpy's own float32 and float16: long rows, cancellation, near zero, large scores."""
+    r = np.random.default_rng(seed)
+    x, w = r.normal(size=(8, 300)), r.normal(size=(40, 300))
+    x, w = rounded(x, precision), rounded(w, precision)
+    near, scores = x + rounded(1e-3, precision) * x, x * rounded(30, precision)
+    longest = rounded(np.abs(r.normal(size=(3, 20_000))) / 100, precision)
+    exponents = np.exp(scores.astype(np.float32) - scores.max(-1, keepdims=True))
+    softmax = rounded(exponents / exponents.sum(-1, keepdims=True), precision)
+    product = rounded(x.astype(np.float32) @ w.T.astype(np.float32), precision)
+    for kind, name, args, actual in (
+        ("Mint", "sub", (near, x), near - x),
+        ("Mint", "exp", (x,), np.exp(x)),
+        ("Mint", "matmul", (x, w.T), product),
+        ("MintFunctional", "softmax", (scores, -1), softmax),
+        ("Mint", "sum", (longest, -1), rounded(longest.sum(-1, dtype=np.float32), precision)),
+        ("Mint", "mean", (x,), rounded(x.mean(dtype=np.float32), precision)),
+    ):
+        value = compute_operator(kind, name, args, {}, precision, seed=seed).outputs[0]
+        found = judge(actual, value.exact, value.draws[1:], precision)
+        assert found.opinion is Opinion.ORDINARY, (name, found)
+        assert found.ratio < 16, (name, found)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("length", [16, 256, 2000])
+def test_faults_are_wrong(length, seed):
+    """Rounded to float16 on the way, without the last row, a gradient by half."""
+    r, precision = np.random.default_rng(seed), PRECISIONS["float32"]
+    x = r.normal(size=(8, length)).astype(np.float32)
+    w = r.normal(size=(12, length)).astype(np.float32)
+    found = compute_operator("Mint", "matmul", (x, w.T), {}, precision, seed=seed)
+    value, actual = found.outputs[0], x @ w.T
+
+    def opinion(array, of=value):
+        return judge(array, of.exact, of.draws[1:], precision).opinion
+
+    assert opinion(actual) is Opinion.ORDINARY
+    assert opinion(actual.astype(np.float16)) is Opinion.WRONG
+    assert opinion(np.concatenate([actual[:-1], 0 * actual[-1:]])) is Opinion.WRONG
+    arriving = r.normal(size=actual.shape).astype(np.float32)
+    gradient = found.gradients([arriving])[0]
+    assert opinion(arriving @ w, gradient) is Opinion.ORDINARY
+    assert opinion(0.5 * (arriving @ w), gradient) is Opinion.WRONG
+
+
+def test_small_rows_beside_large_ones_are_seen():
+    """A row that is lost is wrong, however small it is."""
+    precision, x = PRECISIONS["float32"], np.ones((4, 16), np.float32)
+    x[-1] = 1e-3
+    value = compute_operator("Mint", "mul", (x, x), {}, precision).outputs[0]
+    lost = np.concatenate([(x * x)[:-1], np.zeros((1, 16))])
+    assert judge(x * x, value.exact, value.draws[1:], precision).opinion is Opinion.ORDINARY
+    assert judge(lost, value.exact, value.draws[1:], precision).opinion is Opinion.WRONG
+
+
+def test_what_the_dtype_cannot_hold_is_ordinary():
+    """Infinity for what lies beyond float16; not for what does not."""
+    precision, x = PRECISIONS["float16"], np.array([300.0, 200.0], np.float16)
+    value = compute_operator("Mint", "mul", (x, x), {}, precision).outputs[0]
+    exact, draws = value.exact, value.draws[1:]
+    assert judge(np.array([np.inf, 40000]), exact, draws, precision).opinion is Opinion.ORDINARY
+    assert judge(np.array([np.inf, np.inf]), exact, draws, precision).opinion is Opinion.WRONG
+    assert judge(np.array([np.nan, 40000]), exact, draws, precision).opinion is Opinion.ORDINARY
+
+
+def test_equal_elements_may_share_a_gradient_in_any_way():
+    """Frameworks give it to one of them, or half to each."""
+    precision, x = PRECISIONS["float32"], np.ones(16, np.float32)
+    found = compute_operator("Mint", "minimum", (x, x.copy()), {}, precision)
+    gradient = found.gradients([x])[0]
+    for share in (0.0, 0.5, 1.0):
+        actual = judge(x * share, gradient.exact, gradient.draws[1:], precision)
+        assert actual.opinion is Opinion.ORDINARY

@@ -1,0 +1,364 @@
+"""`task: accuracy_check` in a training: what it calls wrong, what it leaves alone."""
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from mindrlhf_msprobe.accuracy import Accuracy
+from mindrlhf_msprobe.checks import check_run
+from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.replay.opinion import Turns
+from mindrlhf_msprobe.storage.reading.opinions import read_opinions
+from tests.helpers.small_networks import hook_count
+
+
+class Block(nn.Cell):
+    """What must not be computed twice: averages, draws, counts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Dense(width, width), nn.BatchNorm1d(width)
+        self.dropout, self.calls, self.seen = nn.Dropout(p=0.3), 0, []
+        self.recomputed = False
+
+    def construct(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        return x + self.dropout(ops.relu(self.norm(self.dense(x)))) * self.factor()
+
+    def factor(self) -> int:
+        """Return another number each time, unless the block is computed again for its gradient."""
+        return 1 if self.recomputed else self.calls
+
+
+class Policy(nn.Cell):
+    """Two blocks and scores of tokens."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first, self.second = Block(width), Block(width)
+        self.norm, self.head = nn.LayerNorm((width,)), nn.Dense(width, 12)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.second(self.first(x))))
+
+
+def loss_of(scores, taken, advantages):
+    """Return a loss as a trainer has it, outside every cell."""
+    log_probs = ops.log_softmax(scores, -1)
+    chosen = mint.gather(log_probs, -1, taken).squeeze(-1)
+    ratio = mint.exp(chosen - ops.stop_gradient(chosen) + 0.05)
+    gain = mint.minimum(ratio * advantages, mint.clamp(ratio, 0.8, 1.2) * advantages)
+    entropy = -mint.sum(ops.softmax(scores, -1) * log_probs, -1)
+    return -mint.mean(gain) - 0.01 * mint.mean(entropy)
+
+
+def trained(probe=None, *, recompute=False, seed=3, steps=2, scale=1.0):
+    """Return every loss, gradient and parameter of a short training, as bytes, and the network."""
+    ms.set_seed(seed)
+    rng = np.random.default_rng(seed)
+    network = Policy().set_train()
+    if recompute:
+        network.first.recompute()
+        network.first.recomputed = True
+    optimizer = nn.Adam(network.trainable_params(), 1e-2)
+
+    def forward(x, taken, advantages):
+        return loss_of(network(x) * scale, taken, advantages)
+
+    grads = ms.value_and_grad(forward, None, network.trainable_params())
+    if probe is not None:
+        probe.watch(actor=network)
+    found = []
+    for _ in range(steps):
+        x = Tensor(rng.standard_normal((8, 16)).astype(np.float32))
+        taken = Tensor(rng.integers(0, 12, (8, 1)))
+        advantages = Tensor(rng.standard_normal(8).astype(np.float32))
+        if probe is None:
+            loss, gradients = grads(x, taken, advantages)
+            optimizer(gradients)
+        else:
+            with probe.phase("actor_update"):
+                loss, gradients = grads(x, taken, advantages)
+                optimizer(gradients)
+            probe.step()
+        tensors = [loss, *gradients, *network.get_parameters(), ops.randn(2)]
+        found += [tensor.asnumpy().tobytes() for tensor in tensors]
+        found += [network.first.calls, [*network.first.seen]]
+    return found, network
+
+
+def result(probe):
+    """End a run and return what is thought of it."""
+    probe.close()
+    return accuracy_of(probe.config.dump_path)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_the_training_stays_the_same(layer_probe, level, recompute):
+    """Bit for bit: dropout, batch norm, recomputation, counters, random numbers, hooks."""
+    plain, _ = trained(recompute=recompute)
+    probe = layer_probe(task="accuracy_check", level=level)
+    watched, network = trained(probe, recompute=recompute)
+    assert watched == plain
+    assert hook_count(network) == 0
+    found = result(probe)
+    assert found.status is Accuracy.ORDINARY
+    assert json.loads(Path(probe.config.dump_path, "run.json").read_text())["lost"] == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_training_is_ordinary(layer_probe, seed):
+    """Outputs, gradients of inputs and gradients of parameters, at both levels."""
+    probe = layer_probe(task="accuracy_check", level="mix")
+    trained(probe, seed=seed)
+    found = result(probe)
+    assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
+    names = {(one.call, one.tensor) for one in found.ranked}
+    assert ("Functional.log_softmax.backward", "output.0") in names
+    assert ("Cell.head.Dense.backward", "parameters.head.weight") in names
+    assert ("Cell.root.Policy.backward", "parameters.head.weight") in names
+    assert found.not_computed == ()
+
+
+def half(x):
+    return x.astype(ms.float16).astype(ms.float32)
+
+
+def float16_rounded(original):
+    """A kernel that returns results which were rounded to float16."""
+    return lambda *args, **kwargs: half(original(*args, **kwargs))
+
+
+def last_row_dropped(original):
+    """A kernel that leaves out the last row."""
+
+    def computed(*args, **kwargs):
+        found = original(*args, **kwargs)
+        return ops.cat([found[:-1], found[-1:] * 0])
+
+    return computed
+
+
+def half_the_gradient(original):
+    """The right result, with half its gradient."""
+
+    def computed(*args, **kwargs):
+        found = original(*args, **kwargs)
+        return found * 0.5 + ops.stop_gradient(found * 0.5)
+
+    return computed
+
+
+def without_the_maximum(original):
+    """A softmax that overflows."""
+
+    def computed(x, axis=-1, **_):
+        powers = ops.exp(x)
+        return powers / powers.sum(axis, keepdims=True)
+
+    return computed
+
+
+def unlike_each_time(original):
+    """A sum that is another one each time."""
+    times = [0]
+
+    def computed(*args, **kwargs):
+        times[0] += 1
+        return original(*args, **kwargs) * (1 + 1e-4 * times[0])
+
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault", "call", "scale"),
+    [
+        (ops, "log_softmax", float16_rounded, "Functional.log_softmax.forward", 1),
+        (ops.MatMul, "__call__", float16_rounded, "MatMul.forward", 1),
+        (mint, "gather", last_row_dropped, "Mint.gather.forward", 1),
+        (ops, "log_softmax", half_the_gradient, "Functional.log_softmax.backward", 1),
+        (mint, "exp", half_the_gradient, "Mint.exp.backward", 1),
+        (ops, "softmax", without_the_maximum, "Functional.softmax.forward", 500),
+        (mint, "sum", unlike_each_time, "Mint.sum.forward", 1),
+    ],
+)
+def test_a_planted_fault_is_named(layer_probe, monkeypatch, owner, name, fault, call, scale):
+    """By its operator, in the trainer's own loss and in layers; first in check, too."""
+    monkeypatch.setattr(owner, name, fault(getattr(owner, name)))
+    probe = layer_probe(task="accuracy_check", level="mix")
+    trained(probe, scale=scale, steps=1)
+    found = result(probe)
+    assert found.status is Accuracy.WRONG
+    assert found.origins[0].call.endswith(call)
+    checked = check_run(probe.config.dump_path)
+    findings = [one for one in checked.findings if one.rule == "accuracy.wrong"]
+    assert findings
+    assert call.split(".")[-2] in findings[0].place.record
+
+
+def test_a_layer_that_rounds_is_named(layer_probe):
+    """At level L0, by its cell: the innermost of those that are wrong."""
+    network = Policy()
+    inner = network.second.dense.construct
+    network.second.dense.construct = lambda x: half(inner(x))
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)))
+    probe.step()
+    found = result(probe)
+    assert [one.call for one in found.origins] == ["Cell.second.dense.Dense.forward"]
+    wrong = {one.cell for one in found.ranked if one.opinion is Accuracy.WRONG}
+    assert wrong >= {"second.dense", "second", "root"}
+    assert "first" not in wrong
+
+
+def test_float16_that_is_declared_is_ordinary(layer_probe):
+    """By `to_float`, and by `compute_dtype`; undeclared it is wrong."""
+    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+
+    class Halved(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return half(x) * 1.0
+
+    for network, settings, status in (
+        (nn.Dense(16, 8).to_float(ms.float16), {}, Accuracy.ORDINARY),
+        (Halved(), {"compute_dtype": "float16"}, Accuracy.ORDINARY),
+        (Halved(), {}, Accuracy.WRONG),
+    ):
+        probe = layer_probe(task="accuracy_check", existing="overwrite", **settings)
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(x)
+        probe.step()
+        assert result(probe).status is status
+
+
+class Cache(nn.Cell):
+    """Keeps what it computed in a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(16, 4)
+        self.kept = Parameter(Tensor(np.zeros((8, 4), np.float32)), requires_grad=False)
+
+    def construct(self, x: Tensor) -> Tensor:
+        ops.assign(self.kept, self.dense(x))
+        return self.kept + 1
+
+
+def test_what_cannot_run_twice_is_said(layer_probe, capsys):
+    """With the reason; the layers in it are looked at all the same."""
+    network = Cache()
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Tensor(np.ones((8, 16), np.float32)))
+    kept = network.kept.asnumpy()
+    probe.step()
+    found = result(probe)
+    assert [one.why.code for one in found.not_computed] == ["second.in_place"]
+    assert [one.cell for one in found.ranked] == ["dense"]
+    assert np.array_equal(network.kept.asnumpy(), kept)
+    assert main(["accuracy", str(probe.config.dump_path)]) == 0
+    assert "writes into a tensor" in capsys.readouterr().out
+
+
+def test_hooks_are_not_called_again(layer_probe):
+    """Neither a user's own nor those of cells inside."""
+    network, seen = Policy(), []
+    network.first.dense.register_forward_hook(lambda *_: seen.append(1))
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Tensor(np.ones((8, 16), np.float32)))
+    probe.step()
+    assert seen == [1]
+    assert result(probe).status is Accuracy.ORDINARY
+
+
+def test_the_command_writes_what_it_says(layer_probe, tmp_path, capsys, monkeypatch):
+    """Table, verdict.json and exit code."""
+    monkeypatch.setattr(mint, "exp", float16_rounded(mint.exp))
+    probe = layer_probe(task="accuracy_check", level="L1")
+    trained(probe, steps=1)
+    probe.close()
+    path, out = str(probe.config.dump_path), tmp_path / "out"
+    assert main(["accuracy", path, "-o", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(f"WRONG {path}")
+    assert "Mint.exp.forward output.0" in said
+    assert (out / "accuracy_check.xlsx").stat().st_size
+    verdict = json.loads((out / "verdict.json").read_text(encoding="utf-8"))
+    assert verdict["status"] == "wrong"
+    assert verdict["first"]["call"] == "Mint.exp.forward"
+    assert main(["accuracy", path, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == verdict
+    assert main(["accuracy", path, "--lang", "zh"]) == 1
+    assert capsys.readouterr().out.startswith(f"错误 {path}")
+
+
+def test_a_run_without_opinions_is_refused(layer_probe, capsys):
+    """With what to record."""
+    probe = layer_probe()
+    trained(probe, steps=1)
+    probe.close()
+    with pytest.raises(RunError, match="task: accuracy_check"):
+        accuracy_of(probe.config.dump_path)
+    assert main(["accuracy", str(probe.config.dump_path)]) == 2
+
+
+def test_lines_that_are_cut_off_are_left_out(layer_probe):
+    """As the last one of a process that was killed may be."""
+    probe = layer_probe(task="accuracy_check")
+    trained(probe, steps=1)
+    probe.close()
+    root = Path(probe.config.dump_path)
+    file = root / "opinions.rank0.jsonl"
+    whole = [*read_opinions(root, 0)]
+    file.write_bytes(file.read_bytes()[:-20] + b"\n[1]\n{}\n\xff\n")
+    assert [*read_opinions(root, 0)] == whole[:-1]
+
+
+def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path):
+    """Its opinions are given anew."""
+    settings = {"task": "accuracy_check", "actor_train_dump": True, "step_end": 9}
+    settings |= {"msprobe": True, "dump_path": str(tmp_path / "run"), "existing": "resume"}
+    first = make_probe(**settings)
+    trained(first, steps=2)
+    first.close()
+    second = make_probe(**settings, initial_step=1)
+    trained(second, steps=1)
+    second.close()
+    steps = [one.step for one in read_opinions(tmp_path / "run", 0)]
+    assert steps == sorted(steps)
+    assert steps.count(0) == steps.count(1) > 0
+
+
+def test_cells_take_turns_within_a_budget():
+    """Those that were looked at least come first in the next step."""
+    turns, names = Turns(budget=1.0), ["a", "b", "c", "d"]
+    seen = []
+    for step in range(4):
+        for name in names:
+            if turns.takes(step, name):
+                seen.append((step, name))
+                turns.took(0.6)
+    assert seen == [(0, "a"), (0, "b"), (1, "c"), (1, "d"), (2, "a"), (2, "b"), (3, "c"), (3, "d")]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"budget": -1}, {"budget": True}, {"precision": "int8"}, {"compute_dtype": "int8"}]
+)
+def test_settings_that_mean_nothing_are_refused(make_probe, settings):
+    """When the configuration is read."""
+    with pytest.raises(ConfigError):
+        make_probe(task="accuracy_check", **settings)
