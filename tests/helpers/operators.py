@@ -8,6 +8,7 @@ has a factor. So what has to be blamed, and what is in one run only, is known.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -270,6 +271,8 @@ def record_operators(
     backward: bool = True,
     cells: bool = True,
     seed: int = 0,
+    batches: Sequence[int] = (4,),
+    phase: str = UPDATE,
     steps: int = 1,
     save_loss: bool = True,
     **settings: Any,
@@ -278,21 +281,24 @@ def record_operators(
 
     Args:
         every_other: extras of every other step alone.
+        batches: how many rows the network is given at once, one call after another.
         stacks: whether call stacks are recorded.
         cells: whether the cells themselves are, as at level mix.
     """
     settings = {"level": "mix" if cells else "L1", **settings}
     recording = Recording(Path(root), **settings)
     random = np.random.default_rng(seed)
-    x = random.normal(size=(4, 4)).astype(np.float32)
+    x = random.normal(size=(sum(batches), 4)).astype(np.float32)
     weights = [random.normal(size=(4, 4)).astype(np.float32) * 0.5 for _ in LAYERS]
     for step in range(steps):
         now = (*extras, *(every_other if step % 2 else ()))
         program = Program(recording, tuple(plants), now, stacks, cells)
-        with recording.phase(UPDATE):
-            loss = program.run(x, weights)
-            if backward:
-                program.go_back(loss)
+        with recording.phase(phase):
+            for end, rows in zip(itertools.accumulate(batches), batches):
+                loss = program.run(x[end - rows : end], weights)
+                if backward:
+                    program.go_back(loss)
+                program.steps.clear()
         if save_loss:
             recording.data("loss", loss)
         recording.end_step()

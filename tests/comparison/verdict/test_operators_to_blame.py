@@ -252,3 +252,15 @@ def test_rooms_are_estimated_with_operators_and_without(plain, capsys):
     assert 0 < sum(p.tensors for p in estimate(open_run(a), inside).phases) < counts[0]
     assert main(["estimate", str(a), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["total_bytes"] == whole.total
+
+
+def test_batches_of_other_sizes_leave_operators_out(tmp_path):
+    """Cells are compared row by row; of an operator's tensor it is not known where the rows lie."""
+    settings = {"task": "tensor", "backward": False, "save_loss": False}
+    record_operators(tmp_path / "a", batches=(8,), phase="actor_compute_log_prob", **settings)
+    record_operators(tmp_path / "b", batches=(4, 4), **settings)
+    phases = ("actor_compute_log_prob", "actor_update")
+    result = compare_runs(tmp_path / "a", tmp_path / "b", phases=phases)
+    assert result.verdict.status is not Outcome.DIVERGED
+    assert {f.entry.split(".")[0] for f in result.findings} == {"Cell"}
+    assert any("operators, of which it" in str(gap.reason) for gap in result.verdict.coverage)

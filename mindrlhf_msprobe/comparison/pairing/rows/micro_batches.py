@@ -25,6 +25,7 @@ from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     unlike_axes,
 )
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutStep, cut_out, piece_of
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _STATISTICS = message("coverage.batch_statistics")
@@ -32,6 +33,7 @@ _UNEVEN = message("coverage.batch_uneven_calls")
 _GRADIENTS = message("coverage.batch_gradients")
 _AFTER_UPDATE = message("coverage.batch_after_update")
 _UNKNOWN_ROWS = message("coverage.batch_unknown_rows")
+_OPERATORS = message("coverage.batch_operators")
 
 #: A record of a cell: the cell, which of its calls for one batch, io and path.
 _Place = tuple[str, int, str, str]
@@ -48,6 +50,12 @@ def cut(
         rules: how cells of A are called in B.
         phases: what the phases are called, for the note.
     """
+    operators = [[e for e in side.entries if is_operator(e.name)] for side in (a, b)]
+    if any(operators):
+        a, b = (
+            replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
+            for side in (a, b)
+        )
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
     sides = (
         Side(a.entries, names.common_a, phases[0]),
@@ -67,11 +75,18 @@ def cut(
         data, extra, updated = _Cutter(sides, small, given, rows).result()
         how = rows.how()
     entries = {small: sides[small].entries, 1 - small: data}
-    both = replace(a, entries=entries[0]), replace(b, entries=entries[1])
+    kept = [[*entries[i], *map(_not_compared, operators[i])] for i in range(2)]
+    both = replace(a, entries=kept[0]), replace(b, entries=kept[1])
     a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
     what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
     note = message("pairing.batch_sizes", **what, how=how, updated=updated)
     return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
+
+
+def _not_compared(operator: Entry) -> Entry:
+    """Return an operator's entry that says why it is not compared: the axis of rows moves in it."""
+    records = (piece_of(record, gap=_OPERATORS) for record in operator.records)
+    return replace(operator, records=tuple(records))
 
 
 def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:

@@ -140,6 +140,7 @@ TEXTS: dict[str, Text] = {
     "batch_no_rows": "values without rows, which may depend on the size of the batch",
     "batch_other_sizes": "tensors that differ in more than the number of rows",
     "batch_uneven_calls": "cells that do not run equally often for each batch",
+    "batch_operators": "operators, of which it is not known where the rows of a batch lie",
     "batch_gradients": "gradients, which depend on all rows of a batch",
     "batch_after_update": (
         "calls after the weights were, or may have been, updated within the phase"

@@ -117,6 +117,7 @@ TEXTS: dict[str, Text] = {
     "batch_no_rows": "不含样本维、可能随 batch 大小变化的值",
     "batch_other_sizes": "除样本数外还有其他维度不同的张量",
     "batch_uneven_calls": "每个 batch 执行次数不一致的 Cell",
+    "batch_operators": "算子：无法确定 batch 的样本在其张量中的位置",
     "batch_gradients": "梯度：取决于 batch 中的所有样本",
     "batch_after_update": "阶段内权重更新（或可能更新）之后的调用",
     "batch_unknown_rows": "另一个阶段没有处理过其样本的 micro_batch",
