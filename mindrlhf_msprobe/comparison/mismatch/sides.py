@@ -14,6 +14,7 @@ from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
 from mindrlhf_msprobe.trends.derived import Settings
@@ -60,6 +61,8 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
     given = _given(run, phase, step, rank)
     starts = Starts(given)
     for entry in run.each_entry(phase, step, rank):
+        if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
+            continue
         if entry.direction != "forward":
             continue
         if entry.parent is None:
