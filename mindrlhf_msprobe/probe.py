@@ -110,10 +110,7 @@ class Probe:
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
-        if self._config.task == "free_benchmark":
-            from mindrlhf_msprobe.replay.observing import observed_by
-
-            self._recorder.observe = observed_by(self._config, self._recorder)
+        self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
         if self._config.task == ACCURACY_CHECK:
             from mindrlhf_msprobe.replay.checking import check_accuracy
@@ -133,6 +130,14 @@ class Probe:
         from mindrlhf_msprobe.live.training import Live
 
         return Live(self._config)
+
+    def _observe_calls(self, recorder: Recorder) -> None:
+        """Have calls computed again, if the configuration asks for it: else nothing is imported."""
+        recorder.observe = None
+        if self._config.task == "free_benchmark":
+            from mindrlhf_msprobe.replay.observing import observed_by
+
+            recorder.observe = observed_by(self._config, recorder)
 
     @property
     def enabled(self) -> bool:
@@ -461,6 +466,7 @@ class Probe:
         self._phases = self._config.phase_table()
         if self._recorder is not None:
             self._recorder.record_more(self._config)
+            self._observe_calls(self._recorder)
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""

@@ -57,7 +57,8 @@ def check_runs(
     """Check several runs, each by itself; the arguments are those of `check_run`.
 
     Args:
-        output_path: the directory for checks.xlsx, or an .xlsx file; None: none is written.
+        output_path: the directory for checks.xlsx, or an .xlsx file; None: none is written. Beside
+            it stand the tables of `task: free_benchmark`, if a run has such results.
         lang: `en` or `zh`, of the workbook; None: the locale's.
 
     Raises:
@@ -77,6 +78,9 @@ def check_runs(
         from mindrlhf_msprobe.report.tables.checks import write_checks
 
         write_checks(results, Path(output_path), lang=lang)
+        from mindrlhf_msprobe.report.tables.free_benchmark import write_benchmark
+
+        write_benchmark(opened, Path(output_path))
     return results
 
 

@@ -19,6 +19,7 @@ _NAME = "PrecisionDebugger"
 #: What a debugger sets in a run that it joins.
 _JOINING = (
     *("task", "step_start", "step_end", "steps", "entries", "scope", "parts", "directions"),
+    *("level", "pert_mode", "handler_type", "fuzz_stage"),
     *("grad_level", "param_list", "bounds", "phases", "fingerprint", "md5", "parameters", "strict"),
 )
 
@@ -38,7 +39,7 @@ class PrecisionDebugger:
 
     Args:
         config_path: msprobe's config.json; None: its defaults, with level L0.
-        task: statistics, tensor or grad_probe.
+        task: statistics, tensor, overflow_check, grad_probe or free_benchmark.
         dump_path: where the run is recorded; it must not hold another run.
         level: L0, L1 or mix; L0 where it is not given.
         step: the steps that are recorded, numbers and ranges such as "3-5"; [] is all.

@@ -13,10 +13,7 @@ from mindrlhf_msprobe.config import LEVELS, NO_END, SECTION, TASKS, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
-_OTHER_TASKS = (
-    *("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check"),
-    "free_benchmark",
-)
+_OTHER_TASKS = ("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check")
 LEVEL = "L0"
 ROLE = "model"  # the one role of such a debugger's runs
 _OTHER_LEVELS = ("L2", "debug")
@@ -35,6 +32,21 @@ _NOT_OFFERED = ("load", "dump_enable")
 _NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", "bench_path")
 #: The settings of grad_probe, with msprobe's defaults.
 _OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
+#: The settings of free_benchmark, with msprobe's defaults; the rest of them change nothing there.
+_OF_BENCHMARK = {
+    "pert_mode": "improve_precision",
+    "handler_type": "check",
+    "fuzz_stage": "forward",
+}
+_ONLY_IN_BENCHMARK = {"fuzz_device": ("npu",), "fuzz_level": ("L1",)}
+_IGNORED_IN_BENCHMARK = ("if_preheat", "preheat_step", "max_sample")
+#: How msprobe names operators in the `list` of free_benchmark, and how entries begin.
+_NAMESPACES = {
+    "mindspore.mint.nn.functional.": "MintFunctional.",
+    "mindspore.mint.": "Mint.",
+    "mindspore.ops.": "Functional.",
+    "mindspore.Tensor.": "Tensor.",
+}
 #: Those of the probe itself, for what msprobe has no setting for.
 _OWN = ("existing", "strict", "fingerprint", "parameters", "buffer_mb", "initial_step")
 
@@ -70,7 +82,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         "level": LEVEL if of_gradients else level or LEVEL,
         "ranks": _numbers(where, "rank", settings.get("rank")),
         **_steps(_numbers(where, "step", settings.get("step"))),
-        **(_of_gradients if of_gradients else _section)(f"{where}: {task}", section),
+        **_READ.get(task, _section)(f"{where}: {task}", section),
         **_overflow_nums(f"{where}: {task}", task, section),
         **{name: settings[name] for name in _OWN if name in settings},
         "phases": {UNNAMED_PHASE: ROLE},
@@ -184,20 +196,45 @@ def _of_gradients(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "md5": settings["grad_level"] == "L0"}
 
 
+def _of_benchmark(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section of free_benchmark says."""
+    known = (*_OF_BENCHMARK, *_ONLY_IN_BENCHMARK, *_IGNORED_IN_BENCHMARK, "list", "scope")
+    for name, value in section.items():
+        _check_known(where, name, value, known)
+    for name, only in _ONLY_IN_BENCHMARK.items():
+        if section.get(name) not in (None, "", *only):
+            raise _wrong(where, name, section[name], message("config.this", value=only[0]))
+    given = {n: v for n, v in section.items() if n in _OF_BENCHMARK and v not in (None, "")}
+    settings = {**_OF_BENCHMARK, **given}
+    for name, value in given.items():  # fix asks for some values of the others
+        _checked(where, name, value, **{**settings, "task": "free_benchmark"})
+    names = _texts(where, "list", section.get("list"))
+    entries, scope = [*map(_entry_of, names)], _scope(where, section.get("scope"))
+    return {**settings, "entries": entries, "scope": scope}
+
+
+def _entry_of(name: str) -> str:
+    """Return how the entries begin of what msprobe calls e.g. `mindspore.mint.div`."""
+    for namespace, kind in _NAMESPACES.items():
+        if name.startswith(namespace):
+            return f"{kind}{name.removeprefix(namespace)}."
+    return name
+
+
 def _scope(where: str, value: Any) -> list[str]:
     return _checked(where, "scope", _texts(where, "scope", value))
 
 
-def _checked(where: str, name: str, value: Any) -> Any:
-    """Return a value that a probe's setting of the same name takes.
+def _checked(where: str, name: str, value: Any, **others: Any) -> Any:
+    """Return a value that a probe's setting of the same name takes, beside other settings.
 
     Raises:
         ConfigError: it does not.
     """
     try:
-        ProbeConfig(**{name: value})
+        ProbeConfig(**{**others, name: value})
     except ConfigError as error:
-        setting = error.said.params["setting"].replace(f"{SECTION}.{name}", f"{where}: {name}")
+        setting = error.said.params["setting"].replace(f"{SECTION}.", f"{where}: ")
         raise ConfigError(
             Message(error.said.code, {**error.said.params, "setting": setting})
         ) from None
@@ -250,3 +287,7 @@ def _wrong(
         expected=expected,
         hint=nearest_of(value, known) if isinstance(value, str) else "",
     )
+
+
+#: Reads the section of a task; of any other task `_section` does.
+_READ = {"grad_probe": _of_gradients, "free_benchmark": _of_benchmark}

@@ -85,6 +85,13 @@ class HeldArguments:
         args = tuple(_replaced(value, tensor) for value in self._args)
         return args, {name: _replaced(value, tensor) for name, value in self._kwargs.items()}
 
+    def holds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether arguments, which are those that are held, have not been written since."""
+        now = HeldArguments(args, kwargs).tensors
+        return len(now) == len(self.tensors) and all(
+            a.elements.tobytes() == b.elements.tobytes() for a, b in zip(now, self.tensors)
+        )
+
     def _hold(self, value: Any, path: str) -> Any:
         if isinstance(value, Parameter):
             self.parameters.append(value)

@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,13 @@ from mindrlhf_msprobe.replay.arguments import (
     with_tensors,
 )
 from mindrlhf_msprobe.replay.disturb import (
+    CHANGE_VALUE,
     DISTURBANCES,
     FORMATS,
     IMPROVE_PRECISION,
     NO_CHANGE,
     bits_of,
+    ends_exchanged,
     is_mask,
     values_of,
 )
@@ -44,6 +46,7 @@ from mindrlhf_msprobe.replay.free_benchmark import (
     THRESHOLDS,
     coarsest_of,
     inputs_change,
+    is_order_free,
     judge,
 )
 from mindrlhf_msprobe.replay.higher import Higher
@@ -112,7 +115,7 @@ class BenchmarkedPhase:
         self._listens = listens
         self._rows: list[Row] = []
         self._lock = threading.Lock()
-        self._later: list[_Call] = []
+        self._later: list[_Repeated] = []
         self._held = 0
         self._open = False
 
@@ -149,6 +152,12 @@ class BenchmarkedPhase:
         self._running.calls.append(call)
         return call
 
+    @property
+    def rows(self) -> list[Row]:
+        """What was found so far and has not been handed over."""
+        with self._lock:
+            return [*self._rows]
+
     def close(self) -> None:
         """End to listen, compute the gradients that wait, and hand the rows over."""
         if self._open:
@@ -172,7 +181,7 @@ class BenchmarkedPhase:
             if calls.pop() is call:
                 break
 
-    def wait(self, call: _Call) -> None:
+    def wait(self, call: _Repeated) -> None:
         """Have a call's gradients computed when the phase ends."""
         with self._lock:
             size = sum(tensor.elements.nbytes for tensor in call.held.tensors)
@@ -208,14 +217,28 @@ class BenchmarkedPhase:
     ) -> Any:
         """Return what an operator computes; take note of what it draws and writes."""
         calls = self._running.calls
-        if not calls:
-            return compute(*args, **kwargs)
         for call in calls:
             call.operator_begins(operator, args, kwargs)
+        own = None if entry is None else self._of_operator(entry, operator, compute, args, kwargs)
         output = compute(*args, **kwargs)
         for call in calls:
             call.operator_ended(operator, args, output)
-        return output
+        instead = None if own is None else own.left(output)
+        return output if instead is None else instead
+
+    def _of_operator(
+        self,
+        entry: str,
+        operator: Operator,
+        compute: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _OperatorCall | None:
+        try:
+            return _OperatorCall(self, entry, operator, compute, args, kwargs)
+        except CannotRepeatError as error:
+            self.say(entry, error.said)
+            return None
 
 
 #: The phases that listen to operators themselves.
@@ -235,92 +258,66 @@ def _heard(
     return compute(*args, **kwargs)
 
 
-class _Call:
-    """One call of a cell that is to run again; an `ObservedCall`.
+class _Repeated:
+    """One call that is to run again.
+
+    Args:
+        state: what it depends on beside its arguments.
 
     Raises:
         CannotRepeatError: it cannot.
     """
 
+    order_free = False
+
     def __init__(
         self,
         phase: BenchmarkedPhase,
         entry: str,
-        cell: nn.Cell,
+        held: HeldArguments,
+        state: State,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        cells = named_cells(cell)
-        for name, one in cells.items():
-            if is_jitted(one) or number_of(one) in SITES.compiled:
-                raise CannotRepeatError(message("benchmark.compiled", cell=name))
-            if has_hooks_of_others(one):
-                raise CannotRepeatError(message("benchmark.hooks", cell=name))
         self._phase, self._settings = phase, phase.settings
-        self.entry, self._cell = entry, cell
-        self.held = HeldArguments(args, kwargs)
-        self._state = State(cell)
-        self._dtypes = {tensor.dtype for tensor in self.held.tensors}
-        self._dtypes |= {str(parameter.dtype) for parameter in cell.get_parameters()}
+        self.entry, self.held, self._state = entry, held, state
+        # Through what it was given itself gradients flow.
+        self._own = (args, kwargs) if phase.settings.handler == FIX else None
+        self._dtypes = {tensor.dtype for tensor in held.tensors}
         self._drawn: list[_Drawn] = []
-        self._refused: Message | None = None
 
-    # --- the first run ---------------------------------------------------------------------------
-
-    def operator_begins(
-        self, operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Take note of what an operator that runs inside is about to do."""
-        if communicates(operator.kind, operator.name):
-            self._refuse(message("benchmark.communicates", operator=operator.full_name))
-        if not writes(operator.name):
-            return
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, Parameter):
-                if not (value.requires_grad and is_norm(operator.name)):
-                    self._state.keep(value)
-            elif isinstance(value, Tensor) and self._state.holds(value):
-                self._refuse(message("benchmark.own_state", operator=operator.full_name))
-
-    def operator_ended(self, operator: Operator, args: tuple[Any, ...], output: Any) -> None:
-        """Take note of what an operator that ran inside returned."""
-        for _, tensor in tensors_in(output):
-            self._dtypes.add(str(tensor.dtype))
-        if draws(operator.name):
-            self._drawn.append(_Drawn(operator, args, output))
-
-    def keep(self, parameter: Parameter) -> None:
-        """Take note that a parameter is about to be written."""
-        self._state.keep(parameter)
-
-    def _refuse(self, why: Message) -> None:
-        self._refused = self._refused or why
-
-    def abandoned(self) -> None:
-        """It raised: there is nothing to compare with."""
-        self._phase.left(self)
-
-    def left(self, output: Any) -> Any:
+    def again(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
-        self._phase.left(self)
-        if self._refused is not None:
-            self._phase.say(self.entry, self._refused)
-            return None
         if self._settings.stage == BACKWARD:
             self._phase.wait(self)
             return None
         first = dict(tensors_in(output))
         self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
         try:
-            disturbed = [*self._disturbed()]
-            instead, rows = self._compared(output, first, disturbed)
+            instead, rows = self._compared(output, first, [*self._disturbed()])
         except CannotRepeatError as error:
             self._phase.say(self.entry, error.said)
             return None
         self._phase.add(rows)
         return instead
 
-    # --- the second run --------------------------------------------------------------------------
+    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
+        """Return what it computes of its inputs, with some tensors in the place of others."""
+        raise NotImplementedError
+
+    def _computed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
+    ) -> Any:
+        """Return what it computes, where operators are heard."""
+        raise NotImplementedError
+
+    @property
+    def _network(self) -> nn.Cell | None:
+        """The cell that it runs, if it is one."""
+        return None
+
+    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
+        return DISTURBANCES[self._settings.mode](bits, dtype)
 
     @property
     def _coarsest(self) -> str:
@@ -328,15 +325,14 @@ class _Call:
 
     def _disturbed(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the tensors among the inputs that are disturbed, and their new bits."""
-        disturb = DISTURBANCES.get(self._settings.mode)
-        if disturb is None:
+        if self._settings.mode not in DISTURBANCES:
             return
         floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
         chosen = [n for n in floating if not is_mask(self.held.tensors[n].values())] or floating
         changed = False
         for number in chosen:
             tensor = self.held.tensors[number]
-            bits = disturb(tensor.elements, tensor.dtype)
+            bits = self._disturbance(tensor.elements, tensor.dtype)
             if not np.array_equal(bits, tensor.elements):
                 changed = True
                 yield number, bits
@@ -392,6 +388,7 @@ class _Call:
             coarsest=coarsest,
             thresholds=settings.thresholds,
             most_times=settings.most_times,
+            order_free=self.order_free,
         )
         return self._phase.row(
             self.entry,
@@ -414,51 +411,19 @@ class _Call:
         for number, bits in disturbed:
             yield self.held.tensors[number], bits
 
-    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
-        """Return what the cell computes of its inputs, with some tensors in the place of others."""
-        improves = self._settings.mode == IMPROVE_PRECISION
-        higher = Higher(self._coarsest) if improves else None
-        fixes = self._settings.handler == FIX
-        drawn = deque(self._drawn)
-
-        def handle(
-            operator: Operator,
-            original: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any:
-            if draws(operator.name):
-                if not drawn or drawn[0].operator is not operator:
-                    raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
-                return drawn.popleft().again(args)
-            if higher is not None:
-                return higher.compute(operator, original, args, kwargs)
-            return original(*args, **kwargs)
-
-        with ExitStack() as contexts:
-            contexts.enter_context(unseen())
-            contexts.enter_context(once_more(self._state, differentiated=fixes))
-            args, kwargs = self._given(tensors, higher)
-            contexts.enter_context(Interception(handle, network=self._cell))
-            return self._called(args, kwargs)
-
     def _given(
         self, tensors: Mapping[int, Tensor], higher: Higher | None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         with not_intercepted():
-            args, kwargs = self.held.rebuilt(tensors)
-            return (
-                (args, kwargs) if higher is None else (higher.raised(args), higher.raised(kwargs))
-            )
-
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._cell(*args, **kwargs)
-        except CannotRepeatError:
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            raise CannotRepeatError(message("benchmark.raised", why=why)) from error
+            if self._own is None:
+                args, kwargs = self.held.rebuilt(tensors)
+            else:
+                args, kwargs = self._own
+                if not self.held.holds(args, kwargs):
+                    raise CannotRepeatError(message("benchmark.changed"))
+            if higher is None:
+                return args, kwargs
+            return higher.raised(args), higher.raised(kwargs)
 
     # --- gradients -------------------------------------------------------------------------------
 
@@ -487,7 +452,9 @@ class _Call:
             raise CannotRepeatError(message("benchmark.writes", parameter=name))
         disturbed = [*self._disturbed()]
         floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
-        weights = [p for p in self._cell.trainable_params() if not p.hooks()]
+        network = self._network
+        trained = network.trainable_params() if network is not None else ()
+        weights = [parameter for parameter in trained if not parameter.hooks()]
         if not floating and not weights:
             raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
         first = self._differentiated(floating, weights, {}, None)
@@ -522,7 +489,7 @@ class _Call:
 
         def computed(*tensors: Tensor) -> Any:
             args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
-            output = self._cell(*args, **kwargs)
+            output = self._computed(args, kwargs, higher)
             outputs = [t for _, t in tensors_in(output) if str(t.dtype) in FORMATS]
             if not outputs:
                 raise CannotRepeatError(message("benchmark.no_output"))
@@ -531,7 +498,7 @@ class _Call:
         with (
             unseen(),
             once_more(self._state, differentiated=True),
-            Interception(handle, network=self._cell),
+            Interception(handle, network=self._network),
         ):
             with not_intercepted():
                 tensors = [self.held.tensors[n].tensor(bits.get(n)) for n in floating]
@@ -552,6 +519,187 @@ class _Call:
         found = [(self.held.tensors[n].path, g) for n, g in zip(floating, of_inputs)]
         found += [(f"parameters_grad.{p.name}", g) for p, g in zip(weights, of_weights)]
         return [(name, g) for name, g in found if isinstance(g, Tensor)]
+
+
+class _Call(_Repeated):
+    """One call of a cell that is to run again; an `ObservedCall`.
+
+    Raises:
+        CannotRepeatError: it cannot.
+    """
+
+    def __init__(
+        self,
+        phase: BenchmarkedPhase,
+        entry: str,
+        cell: nn.Cell,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        cells = named_cells(cell)
+        for name, one in cells.items():
+            if is_jitted(one) or number_of(one) in SITES.compiled:
+                raise CannotRepeatError(message("benchmark.compiled", cell=name))
+            if has_hooks_of_others(one):
+                raise CannotRepeatError(message("benchmark.hooks", cell=name))
+        super().__init__(phase, entry, HeldArguments(args, kwargs), State(cell), args, kwargs)
+        self._cell = cell
+        self._dtypes |= {str(parameter.dtype) for parameter in cell.get_parameters()}
+        self._refused: Message | None = None
+
+    # --- the first run ---------------------------------------------------------------------------
+
+    def operator_begins(
+        self, operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Take note of what an operator that runs inside is about to do."""
+        if communicates(operator.kind, operator.name):
+            self._refuse(message("benchmark.communicates", operator=operator.full_name))
+        if not writes(operator.name):
+            return
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Parameter):
+                if not (value.requires_grad and is_norm(operator.name)):
+                    self._state.keep(value)
+            elif isinstance(value, Tensor) and self._state.holds(value):
+                self._refuse(message("benchmark.own_state", operator=operator.full_name))
+
+    def operator_ended(self, operator: Operator, args: tuple[Any, ...], output: Any) -> None:
+        """Take note of what an operator that ran inside returned."""
+        for _, tensor in tensors_in(output):
+            self._dtypes.add(str(tensor.dtype))
+        if draws(operator.name):
+            self._drawn.append(_Drawn(operator, args, output))
+
+    def keep(self, parameter: Parameter) -> None:
+        """Take note that a parameter is about to be written."""
+        self._state.keep(parameter)
+
+    def _refuse(self, why: Message) -> None:
+        self._refused = self._refused or why
+
+    def abandoned(self) -> None:
+        """It raised: there is nothing to compare with."""
+        self._phase.left(self)
+
+    def left(self, output: Any) -> Any:
+        """Run it again, and return what the training goes on with, if that is another output."""
+        self._phase.left(self)
+        if self._refused is not None:
+            self._phase.say(self.entry, self._refused)
+            return None
+        return self.again(output)
+
+    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
+        """Return what the cell computes of its inputs, with some tensors in the place of others."""
+        improves = self._settings.mode == IMPROVE_PRECISION
+        higher = Higher(self._coarsest) if improves else None
+        fixes = self._settings.handler == FIX
+        drawn = deque(self._drawn)
+
+        def handle(
+            operator: Operator,
+            original: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+        ) -> Any:
+            if draws(operator.name):
+                if not drawn or drawn[0].operator is not operator:
+                    raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
+                return drawn.popleft().again(args)
+            if higher is not None:
+                return higher.compute(operator, original, args, kwargs)
+            return original(*args, **kwargs)
+
+        with ExitStack() as contexts:
+            contexts.enter_context(unseen())
+            contexts.enter_context(once_more(self._state, differentiated=fixes))
+            args, kwargs = self._given(tensors, higher)
+            contexts.enter_context(Interception(handle, network=self._cell))
+            with _said_where_it_raises():
+                return self._cell(*args, **kwargs)
+
+    def _computed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
+    ) -> Any:
+        return self._cell(*args, **kwargs)
+
+
+class _OperatorCall(_Repeated):
+    """One call of a recorded operator that is to run again.
+
+    Raises:
+        CannotRepeatError: it cannot.
+    """
+
+    def __init__(
+        self,
+        phase: BenchmarkedPhase,
+        entry: str,
+        operator: Operator,
+        compute: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        if communicates(operator.kind, operator.name):
+            raise CannotRepeatError(message("benchmark.communicates", operator=operator.full_name))
+        if draws(operator.name):
+            raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
+        held = HeldArguments(args, kwargs)
+        settings = phase.settings
+        lasts = bool(held.parameters) or settings.stage == BACKWARD or settings.handler == FIX
+        if writes(operator.name) and lasts:
+            raise CannotRepeatError(message("benchmark.in_place", operator=operator.full_name))
+        super().__init__(phase, entry, held, State(None), args, kwargs)
+        self._operator, self._compute = operator, compute
+        self._dtypes |= {str(parameter.dtype) for parameter in held.parameters}
+        self.order_free = settings.mode == CHANGE_VALUE and is_order_free(operator.full_name)
+        self._axis = _axis_of(args, kwargs) if self.order_free else None
+
+    def left(self, output: Any) -> Any:
+        """Run it again, and return what the training goes on with, if that is another output."""
+        return self.again(output)
+
+    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
+        if self.order_free and self._axis is not None and -bits.ndim <= self._axis < bits.ndim:
+            return ends_exchanged(bits, self._axis)
+        return super()._disturbance(bits, dtype)
+
+    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
+        improves = self._settings.mode == IMPROVE_PRECISION
+        higher = Higher(self._coarsest) if improves else None
+        fixes = self._settings.handler == FIX
+        with once_more(self._state, differentiated=fixes), _said_where_it_raises():
+            args, kwargs = self._given(tensors, higher)
+            return self._computed(args, kwargs, higher)
+
+    def _computed(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
+    ) -> Any:
+        with not_intercepted():
+            if higher is not None:
+                return higher.compute(self._operator, self._compute, args, kwargs)
+            return self._compute(*args, **kwargs)
+
+
+def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
+    """Return an axis over which an operator reduces; None: all of them."""
+    found = kwargs.get("axis", kwargs.get("dim", args[1] if len(args) > 1 else None))
+    if isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+@contextmanager
+def _said_where_it_raises() -> Iterator[None]:
+    """Let what a second run raises be the reason why there was none."""
+    try:
+        yield
+    except CannotRepeatError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise CannotRepeatError(message("benchmark.raised", why=why)) from error
 
 
 @dataclass(frozen=True)

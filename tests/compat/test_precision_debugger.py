@@ -345,7 +345,21 @@ def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
         ({"level": "debug"}, "level is 'debug', which is not offered"),
         ({"level": "l0"}, "level is 'l0'.*L0.*L1.*mix"),
         ({"task": "structure"}, "task is 'structure', which is not offered"),
-        ({"task": "free_benchmark"}, "task is 'free_benchmark', which is not offered"),
+        (
+            {"task": "free_benchmark", "free_benchmark": {"pert_mode": "to_cpu"}},
+            "free_benchmark: pert_mode is 'to_cpu'.*improve_precision",
+        ),
+        (
+            {"task": "free_benchmark", "free_benchmark": {"fuzz_device": "cpu"}},
+            "free_benchmark: fuzz_device is 'cpu'.*npu",
+        ),
+        (
+            {
+                "task": "free_benchmark",
+                "free_benchmark": {"handler_type": "fix", "pert_mode": "add_noise"},
+            },
+            "pert_mode is 'add_noise'.*improve_precision",
+        ),
         ({"task": "tensors"}, "task is 'tensors'.*overflow_check.*Did you mean 'tensor'"),
         (
             {"task": "overflow_check", "overflow_check": {"overflow_nums": 0}},
@@ -582,3 +596,37 @@ def test_wrong_settings_of_grad_probe_are_refused(tmp_path: Path, settings: Any,
     """Each is named with the file it stands in."""
     with pytest.raises(ConfigError, match=said):
         PrecisionDebugger(config(tmp_path, task="grad_probe", grad_probe=settings))
+
+
+@pytest.mark.usefixtures("older_tools")
+def test_free_benchmark_of_config_json(tmp_path):
+    """msprobe's own config.json maps onto ours: operators run again, those of its list alone."""
+    config = {
+        "task": "free_benchmark",
+        "dump_path": str(tmp_path / "run"),
+        "level": "L1",
+        "free_benchmark": {
+            "scope": [],
+            "list": ["mindspore.Tensor.__mul__"],
+            "fuzz_device": "npu",
+            "pert_mode": "bit_noise",
+            "handler_type": "check",
+            "fuzz_level": "L1",
+            "fuzz_stage": "forward",
+            "if_preheat": False,
+            "preheat_step": 15,
+            "max_sample": 20,
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    debugger = PrecisionDebugger(str(tmp_path / "config.json"))
+    network = Scale()
+    debugger.start(network)
+    network(tensor(2, start=1.0)) * 2
+    debugger.stop()
+    debugger.step()
+    lines = (tmp_path / "run/free_benchmark.rank0.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows
+    assert {row["entry"].rsplit(".", 2)[0] for row in rows} == {"Tensor.__mul__"}
+    assert {row["pert_mode"] for row in rows} == {"bit_noise"}

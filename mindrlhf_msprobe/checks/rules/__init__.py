@@ -12,4 +12,5 @@ MODULES = (
     "history",
     "healthy",
     "accuracy",
+    "free_benchmark",
 )

@@ -131,6 +131,7 @@ def _of_ranks(
         compare_generation(rank, left, right, merged, notes)
         compare_random_states(rank, left, right, merged)
         _note_left_out(left, right, notes)
+        _note_changed_training(left, right, notes)
     yield from merged.differences()
 
 
@@ -256,6 +257,15 @@ def _note_left_out(a: RunFile, b: RunFile, notes: Notes) -> None:
         if isinstance(other, dict) and key in other:
             said = message("note.all", notes=[*map(quoted, why)])
             notes.about("key_data_left_out", text_of(key), why=said)
+
+
+def _note_changed_training(a: RunFile, b: RunFile, notes: Notes) -> None:
+    """Note a run whose training went on with results of second runs (`handler_type: fix`)."""
+    for name, side in zip("AB", (a, b)):
+        changed = side.changed_training
+        if changed is not None:
+            by = ", ".join(text_of(value) for value in changed.values())
+            notes.add("changed_training", side=name, by=by)
 
 
 def _configurations(run: Run) -> dict[str, Any] | None:

@@ -54,6 +54,10 @@ TEXTS: Mapping[str, Any] = chosen(
         "only_in": "{of_section}: only run {side} recorded {some_names}",
         "neither": "{all_sections}: neither run recorded them",
         "more": "… {count} more things that could not be compared",
+        "changed_training": (
+            "run {side} is no training of its own: handler_type: fix handed it results of second "
+            "runs ({by})"
+        ),
         "ranks_alone": "rank {some_ranks}: only run {side} recorded it",
         "no_common_rank": "settings and initial weights: the runs have no rank in common",
         "no_manifest": (

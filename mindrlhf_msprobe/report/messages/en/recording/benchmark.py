@@ -12,6 +12,8 @@ TEXTS: dict[str, Text] = {
     "communicates": "{operator} inside it exchanges data with other ranks",
     "own_state": "{operator} writes into a tensor that the cell keeps",
     "writes": "it writes the trained parameter {parameter}",
+    "in_place": "{operator} writes into what it is given",
+    "changed": "it has written into its own inputs",
     "draws": "{operator} inside it draws random numbers, other ones in a second run",
     "nothing_to_disturb": "no input is a floating number that can be disturbed",
     "no_output": "no output is a floating number",

@@ -49,6 +49,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "only_in": "{of_section}：仅 {side} 侧采集了 {some_names}",
         "neither": "{all_sections}：两侧均未采集",
         "more": "……另有 {count} 项无法比对",
+        "changed_training": (
+            "{side} 侧的训练已被改变：handler_type: fix 使它改用第二次运行的结果（{by}）"
+        ),
         "ranks_alone": "rank {some_ranks}：仅 {side} 侧有采集",
         "no_common_rank": "配置和初始权重：两侧没有相同的 rank",
         "no_manifest": "版本、配置和初始权重：{no_run_file}可读取的 run.json{whose_ranks}",

@@ -12,6 +12,8 @@ TEXTS: dict[str, Text] = {
     "communicates": "其中的 {operator} 与其他 rank 通信",
     "own_state": "{operator} 会写入 Cell 自己保存的张量",
     "writes": "它会写入可训练的权重 {parameter}",
+    "in_place": "{operator} 会写入自己的输入",
+    "changed": "它已改写自己的输入",
     "draws": "其中的 {operator} 使用随机数，再次运行时取值不同",
     "nothing_to_disturb": "没有可以扰动的浮点输入",
     "no_output": "没有浮点输出",
