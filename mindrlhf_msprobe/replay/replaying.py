@@ -19,6 +19,7 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.formula import values_by_formula
 from mindrlhf_msprobe.replay.script import folder
 from mindrlhf_msprobe.replay.script.operators import home_of, operator_of, prepare
 from mindrlhf_msprobe.replay.script.primitives import attributes_of
@@ -77,7 +78,7 @@ class Replayed:
     @property
     def verdicts(self) -> list[str]:
         """ordinary, wrong or undecided, of each side."""
-        return [side["verdict"] for side in self.sides.values()]
+        return [side.get("formula", side)["verdict"] for side in self.sides.values()]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -100,34 +101,84 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     for path in asked.runs:
         calls.append(find_call(open_run(path), asked.entry, place))
         place = calls[0].place  # the same in the second run
-    subject, yaml = _subject(calls[0], asked)
+    subject = _subject(calls[0], asked)
     output = Path(asked.output)
     words = folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
-    folder.write_folder(output, calls, subject, words, compute_dtype=dtype)
-    if yaml is not None:
-        shutil.copyfile(yaml, output / folder.NETWORK)
+    folder.write_folder(output, calls, subject.python, words, compute_dtype=dtype)
+    if subject.yaml is not None:
+        shutil.copyfile(subject.yaml, output / folder.NETWORK)
     command = [sys.executable, str(output / folder.SCRIPT)]
     command += ["--device", asked.device] if asked.device else []
     shown = shlex.join(["python", *command[1:]])
     written = say("replay.written", folder=str(output), command=shown)
-    return _run(output, command, written) if run else Replayed(output, written)
+    if not run:
+        return Replayed(output, written)
+    found = _run(command)
+    _add_formulas(found["sides"], calls, subject, output)
+    answer = [*found["answer"], *_said_of_formulas(found["sides"])]
+    text = "\n".join([found["text"], *answer[len(found["answer"]) :], written])
+    return Replayed(output, text, found["sides"], tuple(answer))
 
 
-def _subject(call: Call, asked: Asked) -> tuple[str, Path | None]:
-    """Return the Python that names what is called, and the YAML that goes with it."""
-    if call.operator is not None:
-        operator = operator_of(call.operator)
-        if operator.kind != "Primitive":
-            return folder.subject_of_operator(home_of(operator), operator.attribute), None
-        if asked.network is not None:
-            return folder.subject_of_network(asked.network)
-        prepare()
-        attributes = attributes_of(call, operator)
-        return folder.subject_of_primitive(operator.owner, attributes), None
-    if asked.network is None:
+@dataclass(frozen=True)
+class _Subject:
+    """What is called, as the script has it.
+
+    Attributes:
+        yaml: of a network, the file that goes with it.
+        called: an operator; None for what a network holds.
+    """
+
+    python: str
+    yaml: Path | None = None
+    called: Any = None
+
+
+def _subject(call: Call, asked: Asked) -> _Subject:
+    operator = None if call.operator is None else operator_of(call.operator)
+    if operator is not None and operator.kind != "Primitive":
+        python = folder.subject_of_operator(home_of(operator), operator.attribute)
+        return _Subject(python, called=operator.original)
+    if asked.network is not None:
+        return _Subject(*folder.subject_of_network(asked.network))
+    if operator is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
-    return folder.subject_of_network(asked.network)
+    prepare()
+    attributes = attributes_of(call, operator)
+    python = folder.subject_of_primitive(operator.owner, attributes)
+    return _Subject(python, called=operator.owner(**attributes))
+
+
+def _add_formulas(
+    sides: dict[str, Any], calls: Sequence[Call], subject: _Subject, output: Path
+) -> None:
+    """Add what the formula of an operator says of each side; its verdict counts if it has one."""
+    for call, (letter, found) in zip(calls, sides.items()):
+        if subject.called is None or call.operator is None:
+            continue
+        from mindrlhf_msprobe.replay.script.template import Side
+
+        side = Side(output / letter.lower(), subject.called, None)
+        of_primitive = call.operator.kind == "Primitive"
+        primitive = subject.called if of_primitive else None
+        values = values_by_formula(side, call.operator, primitive)
+        verdicts = {value["verdict"] for value in values.values()} - {"undecided"}
+        if verdicts:
+            found["formula"] = {"values": values, "verdict": max(verdicts, key="wrong".__eq__)}
+
+
+def _said_of_formulas(sides: dict[str, Any]) -> list[str]:
+    """Return a line for each side that has a formula."""
+    lines = []
+    for letter, found in sides.items():
+        if formula := found.get("formula"):
+            values = formula["values"]
+            worst = max(values, key=lambda name: values[name]["share"])
+            share = values[worst]["share"]
+            code = f"replay.formula_{formula['verdict']}"
+            lines.append(say(code, side=letter, value=worst, share=share))
+    return lines
 
 
 def floating_dtype(name: str | None) -> str | None:
@@ -143,8 +194,8 @@ def floating_dtype(name: str | None) -> str | None:
     return None if name is None else known[name.lower()]
 
 
-def _run(output: Path, command: Sequence[str], written: str) -> Replayed:
-    """Run a script and return what it said."""
+def _run(command: Sequence[str]) -> dict[str, Any]:
+    """Run a script and return what it found."""
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result.json"
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
@@ -164,4 +215,4 @@ def _run(output: Path, command: Sequence[str], written: str) -> Replayed:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
         why = shortened(lines[-1], _MOST_SAID)
         raise RunError.saying("replay.failed", script=command[1], why=why)
-    return Replayed(output, f"{found['text']}\n{written}", found["sides"], tuple(found["answer"]))
+    return dict(found)

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.errors import MsprobeError, RunError
+from mindrlhf_msprobe.replay.formula import values_by_formula
 from mindrlhf_msprobe.replay.replaying import Asked, floating_dtype
 from mindrlhf_msprobe.replay.script.folder import ENTRY, drawn, write_side
 from mindrlhf_msprobe.replay.script.operators import check_mindspore, operator_of, prepare
 from mindrlhf_msprobe.replay.script.primitives import attributes_of
 from mindrlhf_msprobe.replay.script.recorded import Call, has_elements, operator_calls
 from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
+from mindrlhf_msprobe.storage.operators import OperatorName
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 _LONGEST_NOTE = 300
@@ -60,7 +62,7 @@ def replay_operators(
 
 def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:
     """Compute one call again."""
-    from mindrlhf_msprobe.replay.script.template import Refused, replay
+    from mindrlhf_msprobe.replay.script.template import Refused
 
     entry = call.entry
     unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
@@ -76,13 +78,29 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
             write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
             if draws:
                 _compute_what_is_judged(Path(folder), called)
-            found = replay(_side(Path(folder), called))
+            found = _found(_side(Path(folder), called), call.operator)
     except (MsprobeError, Refused) as error:
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         return replace(unknown, drawn=draws, notes=(said[:_LONGEST_NOTE],))
     return _row(unknown, found, draws)
+
+
+def _found(side: Any, operator: OperatorName) -> dict[str, Any]:
+    """Return what is thought of a call: by a formula, else by its kernel of more bits."""
+    from mindrlhf_msprobe.replay.script.template import replay
+
+    primitive = side.called if operator.kind == "Primitive" else None
+    values = values_by_formula(side, operator, primitive)
+    values = {name: one for name, one in values.items() if one["verdict"] != "undecided"}
+    if values and values.keys() >= side.recorded().keys():
+        verdict = next(v for v in VERDICTS if v in {one["verdict"] for one in values.values()})
+        return {"verdict": verdict, "reference": "formula", "values": values, "notes": []}
+    found = replay(side)
+    found["values"] |= values
+    verdicts = {value["verdict"] for value in found["values"].values()} or {"undecided"}
+    return {**found, "verdict": next(verdict for verdict in VERDICTS if verdict in verdicts)}
 
 
 def _side(folder: Path, operator: Any) -> Any:
@@ -114,7 +132,7 @@ def _row(row: ReplayedOperator, found: dict[str, Any], draws: bool) -> ReplayedO
         return row
     worst = max(of_it, key=lambda name: of_it[name].get("share", 0.0))
     value = of_it[worst]
-    apart = value.get(found["reference"]) or value["again"]
+    apart = value.get("formula") or value.get(found["reference"]) or value["again"]
     share = value.get("share")
     return replace(
         row,

@@ -14,9 +14,14 @@ import pytest
 from mindspore import Tensor, mint, ops
 from replay.operator_runs import BFloat16, Operation, write_run
 
+from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.replay.formula import values_by_formula
 from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
+from mindrlhf_msprobe.replay.script import folder, template
+from mindrlhf_msprobe.replay.script.recorded import Place, find_call
 from mindrlhf_msprobe.replay.table import replay_operators
+from mindrlhf_msprobe.storage.operators import parse_operator
 
 SEEDS = (0, 1, 2)
 
@@ -288,3 +293,36 @@ def test_the_folder_runs_by_itself_where_this_package_is_not(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "A is the wrong one."
+
+
+def test_a_kernel_that_computes_in_fewer_bits_than_it_is_given_proves_nothing(tmp_path):
+    """The script leaves it open; the formula decides, and exit codes follow that."""
+
+    def in_float32(x: Any) -> Any:
+        array = x.asnumpy()
+        return Tensor((array.astype(np.float32) * np.float32(1.001)).astype(array.dtype))
+
+    call = Operation("Mint.exp", (normal(6, 8),), {}, (normal(6, 8) * np.float32(1.001),))
+    run = write_run(tmp_path / "run", [call])
+    side_of(run, "Mint.exp.0.forward", tmp_path / "a")
+    found = template.replay(template.Side(tmp_path / "a", in_float32, None))
+    assert found["verdict"] == "undecided"
+    assert "Float32 when given Float64" in found["notes"][0]
+
+
+def side_of(run: Path, entry: str, output: Path) -> None:
+    template.WORDS.update(folder.words_of("en"))
+    folder.write_side(output, find_call(open_run(run), entry, Place()), compute_dtype=None)
+
+
+def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):
+    """A kernel that is wrong wherever it computes agrees with itself."""
+    calls = [recorded("MintFunctional.silu", mint.nn.functional.silu, normal(40, 30))]
+    calls[0].output = (calls[0].output[0] * np.float32(1.001),)
+    side_of(write_run(tmp_path / "run", calls), "MintFunctional.silu.0.forward", tmp_path / "a")
+    wrong = template.Side(tmp_path / "a", lambda x: mint.nn.functional.silu(x) * 1.001, None)
+    assert template.replay(wrong)["values"]["output.0"]["verdict"] == "ordinary"
+    operator = parse_operator("MintFunctional.silu.0.forward")
+    found = values_by_formula(wrong, operator, None)
+    assert found["output.0"]["verdict"] == "wrong"
+    assert found["gradient:input.0"]["verdict"] == "ordinary"

@@ -387,6 +387,20 @@ def moves(result: np.ndarray, disturbed: list[np.ndarray], gradient: bool) -> np
     return np.maximum(moved, np.sqrt(np.mean(moved**2, axis=axis, keepdims=True)))
 
 
+def are_rounded(exact: np.ndarray, disturbed: list[np.ndarray], dtype: str) -> bool:
+    """Return whether a dtype holds all that moved with inputs that it does not hold.
+
+    Then the kernel computes in that dtype, whatever it is given.
+    """
+    found = np.concatenate([other[other != exact] for other in disturbed])
+    with np.errstate(all="ignore"):
+        found = found[np.isfinite(found) & (found != np.rint(found))].real
+        held = found.astype(np.float16 if dtype == "Float16" else np.float32).astype(np.float64)
+    if dtype == "BFloat16":
+        held[(found.astype(np.float32).view(np.uint32) & 0xFFFF) != 0] = np.nan
+    return bool(found.size) and bool((held == found).all())
+
+
 def allowance(exact: np.ndarray, moved: np.ndarray, dtype: str, length: int) -> np.ndarray:
     """Return how far from the exact value rounding may lead, for each element.
 
@@ -447,7 +461,12 @@ def replay(side: Side) -> dict[str, Any]:
         if node["dtype"] in BITS and came in BITS and BITS[came] <= BITS[side.lowest]:
             values[name]["verdict"] = "undecided"
             said.append("cast_inside")
-        known = {"value": name, "dtype": came, "share": f"{values[name].get('here', 0):.2g}"}
+        known = {
+            "value": name,
+            "dtype": came,
+            "lowest": side.lowest,
+            "share": f"{values[name].get('here', 0):.2g}",
+        }
         notes += [worded(code, **known) for code in said]
     verdicts = {value["verdict"] for value in values.values()} or {"undecided"}
     verdict = next(one for one in ("wrong", "undecided", "ordinary") if one in verdicts)
@@ -488,6 +507,9 @@ def judge(
     if distance(runs["repeated"], again, dtype)["relative"] > 2.0 ** -(BITS[dtype] / 2):
         return value, ["random"]
     if value["share"] <= 1:
+        disturbed = [runs[f"{reference}{n}"] for n in range(DISTURBED)]
+        if are_rounded(exact, disturbed, lowest):
+            return value, ["fewer_bits"]
         value["verdict"] = "ordinary"
     elif value["share"] > (64 if gradient else 8) or value["here"] < value["share"] / 4:
         value["verdict"] = "wrong"

@@ -40,6 +40,10 @@ TEXTS: dict[str, str] = {
         "{value} came as {dtype}, although it was computed in more bits: something inside it does "
         "not take them"
     ),
+    "fewer_bits": (
+        "{value} is what this machine's operator gives, but that computes in {lowest} when given "
+        "{dtype}, too: whether it is right is left open"
+    ),
     "no_cell": (
         "the network that was built, a {network}, has no cell {cell}; expected the network that "
         "was recorded"

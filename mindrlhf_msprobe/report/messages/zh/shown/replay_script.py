@@ -37,6 +37,10 @@ TEXTS: dict[str, str] = {
         "时相同"
     ),
     "cast_inside": "{value} 以更高精度计算，返回的却是 {dtype}：其内部有计算不接受更高精度",
+    "fewer_bits": (
+        "{value} 与本机算子的结果一致，但该算子得到 {dtype} 输入时也以 {lowest} 计算：是否正确无法"
+        "判定"
+    ),
     "no_cell": "构造出的网络（{network}）中没有 Cell {cell}；应为采集时的网络",
     "no_network": "构造网络的函数返回了 {kind}；应为 mindspore.nn.Cell",
     "other_class": "Cell {cell} 在构造出的网络中是 {built}，采集时是 {recorded}；应为同一个网络",

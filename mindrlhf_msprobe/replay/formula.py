@@ -1,0 +1,100 @@
+"""A recorded operator by its formula in numpy, which no kernel is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.allowance import MOST, Judgement, judge
+from mindrlhf_msprobe.replay.precise.operators import compute_operator
+from mindrlhf_msprobe.replay.precise.values import Value, lowest_precision
+from mindrlhf_msprobe.storage.operators import OperatorName
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.replay.script.template import Side
+
+
+def values_by_formula(side: Side, operator: OperatorName, primitive: Any) -> dict[str, Any]:
+    """Return name → distances and verdict, as the script has them, of what a formula gives.
+
+    Args:
+        side: what was recorded.
+        primitive: what has the attributes of a primitive; None for all else.
+
+    Returns:
+        {} where there is no formula for the operator, or not for this call of it.
+    """
+    try:
+        return dict(_values(side, operator, primitive))
+    except Exception:  # no formula, or arguments that it does not know: the kernel is asked
+        return {}
+
+
+def _values(
+    side: Side, operator: OperatorName, primitive: Any
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    from mindrlhf_msprobe.replay.script.template import distance
+
+    given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
+    args = [_made(side, node, given) for node in side.entry["args"]]
+    kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}
+    precision = lowest_precision([side.lowest.lower()])
+    name = operator.name if primitive is None else type(primitive).__name__
+    found = compute_operator(operator.kind, name, args, kwargs, precision, settings=primitive)
+    outputs = [*_leaves(side.entry["output"])]
+    if len(outputs) != len(found.outputs):
+        return
+    pairs: list[tuple[str, dict[str, Any], Value | None]] = [
+        (node["at"], node, value) for node, value in zip(outputs, found.outputs) if "file" in node
+    ]
+    if any("gradient" in node for node in given):
+        arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
+        gradients = found.gradients(arriving)
+        pairs += [
+            (f"gradient:{node['at']}", node["gradient"], value)
+            for node, value in zip(given, gradients)
+            if "gradient" in node
+        ]
+    for record, node, value in pairs:
+        recorded = side.array(node)
+        if value is None or value.shape != recorded.shape:
+            continue
+        recorded = recorded.astype(np.result_type(recorded, np.float64))
+        opinion = judge(
+            recorded, value.exact, value.draws[1:], precision, node.get("rounding", 0.0)
+        )
+        exact = value.exact.astype(recorded.dtype)
+        yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
+
+
+def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:
+    return {
+        **{"dtype": node["dtype"], "shape": node["shape"], "formula": apart},
+        **{"share": float(opinion.ratio) / MOST, "verdict": opinion.opinion.value},
+    }
+
+
+def _made(side: Side, node: dict[str, Any], given: list[dict[str, Any]]) -> Any:
+    """Return an argument with arrays in the place of tensors, and note their nodes."""
+    if "file" in node:
+        given.append(node)
+        return side.array(node)
+    if "list" in node:
+        return tuple(_made(side, item, given) for item in node["list"])
+    if "dict" in node:
+        return {name: _made(side, item, given) for name, item in node["dict"].items()}
+    if "dtype" in node:
+        return node["dtype"].lower()
+    return side.value(node, {}, None)
+
+
+def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what stands in structures, in order."""
+    for node in nodes:
+        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
+        if "list" in node or "dict" in node:
+            yield from _leaves(inside)
+        else:
+            yield node
