@@ -23,6 +23,7 @@ from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.constructs import defined_construct
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
@@ -485,32 +486,15 @@ def _like(structure: Any, leaves: Iterator[Any]) -> Any:
 # --- cells -------------------------------------------------------------------------------------
 
 
-def _own_constructs() -> dict[type, Callable[..., Any]]:
-    """Return the constructs of MindSpore's own layers, as they are when this is imported."""
-    found: dict[type, Callable[..., Any]] = {}
-    pending = [nn.Cell]
-    while pending:
-        kind = pending.pop()
-        pending += type.__subclasses__(kind)
-        if kind.__module__.startswith("mindspore.") and "construct" in vars(kind):
-            found[kind] = vars(kind)["construct"]
-    return found
-
-
-_CONSTRUCTS = _own_constructs()
-
-
 def construct_of(cell: nn.Cell) -> Callable[..., Any]:
-    """Return what a cell computes: of MindSpore's own layers what they were defined to.
+    """Return what a cell computes; see `defined_construct`.
 
     Raises:
         CannotRunTwiceError: it is compiled.
     """
     if is_jitted(cell):
         raise CannotRunTwiceError("second.compiled", cell=type(cell).__name__)
-    if type(cell) in _CONSTRUCTS:
-        return _CONSTRUCTS[type(cell)].__get__(cell)
-    return cell.construct
+    return defined_construct(cell)
 
 
 class _Plain(threading.local):

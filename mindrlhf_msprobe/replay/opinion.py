@@ -7,17 +7,20 @@ computed is judged by it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
@@ -239,7 +242,7 @@ class SecondOpinion:
             return
         if judged:
             self._say(call.entry, call, judged, began)
-        if gradients_flow() or _may_be_repeated(call):
+        if gradients_flow() or _is_first_run():
             with self._lock:
                 self._waiting[backward_name_of(entry)] = call
         else:
@@ -458,9 +461,12 @@ def backward_name_of(entry: str) -> str:
     return f"{entry.removesuffix('.forward')}.backward"
 
 
-def _may_be_repeated(call: _Call) -> bool:
-    """Return whether gradients may come of a later, recomputed run of it."""
-    return call.cell is not None and bool(call.cell.training)
+def _is_first_run() -> bool:
+    """Return whether this runs inside a cell that is computed again for its gradient."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not FIRST_RUN:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _seed(entry: str) -> int:

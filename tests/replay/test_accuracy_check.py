@@ -221,6 +221,31 @@ def test_a_layer_that_rounds_is_named(layer_probe):
     assert "first" not in wrong
 
 
+def test_a_method_that_was_replaced_is_not_asked_about_itself(layer_probe, monkeypatch):
+    """Of a layer of MindSpore or MindFormers: its definition is what it is judged by."""
+    from mindformers.models.llama.llama_layer import LlamaRMSNorm
+
+    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+    for kind, network in (
+        (nn.Dense, nn.Dense(16, 8)),
+        (LlamaRMSNorm, LlamaRMSNorm(16, fused_kernel=False)),
+    ):
+        monkeypatch.setattr(kind, "construct", last_row_dropped(kind.construct))
+        probe = layer_probe(task="accuracy_check", existing="overwrite")
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(x)
+        probe.step()
+        assert result(probe).status is Accuracy.WRONG
+        monkeypatch.undo()
+        probe = layer_probe(task="accuracy_check", existing="overwrite")
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(x)
+        probe.step()
+        assert result(probe).status is Accuracy.ORDINARY
+
+
 def test_float16_that_is_declared_is_ordinary(layer_probe):
     """By `to_float`, and by `compute_dtype`; undeclared it is wrong."""
     x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))

@@ -130,6 +130,8 @@ class PhaseCapture:
             yield message("coverage.elements_reduced")
         if self._probes.config.task == "overflow_check":
             yield message("coverage.overflow_in_graph")
+        if self._probes.config.task == "accuracy_check":
+            yield message("coverage.accuracy_in_graph")
         if self._opening.backward and number in SITES.without_gradients:
             yield message("coverage.gradients_in_python")
         if self._opening.backward:

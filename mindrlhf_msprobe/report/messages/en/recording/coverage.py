@@ -41,6 +41,7 @@ TEXTS: dict[str, Text] = {
     "object_of_graph": "an object that is made while the graph runs",
     "value_of_graph": "a value of type {type} that only the running graph knows",
     "kept_by_graph": "the graph did not hand over its {dtype} elements",
+    "accuracy_in_graph": "a graph computes it: there is no second opinion on it",
     "overflow_in_graph": (
         "its elements where something overflows: task: overflow_check holds no tensors of compiled "
         "cells; `check` names the entry to record with task: tensor"

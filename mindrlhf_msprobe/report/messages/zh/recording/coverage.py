@@ -39,6 +39,7 @@ TEXTS: dict[str, Text] = {
     "object_of_graph": "图执行时才创建的对象",
     "value_of_graph": "类型为 {type} 的值，图执行时才确定",
     "kept_by_graph": "图没有输出其 {dtype} 元素",
+    "accuracy_in_graph": "由静态图计算，没有第二意见",
     "overflow_in_graph": (
         "缺溢出处的真实数据：overflow_check 不保留编译进图的 Cell 的张量；用 check 查出条目后，"
         "以 task: tensor 采集"
