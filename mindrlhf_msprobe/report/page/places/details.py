@@ -71,9 +71,10 @@ class Details:
         for name, call in own.items():
             partner = pairs.partner_of(phase, name)
             other = others.get(partner)
-            if other is not None and not pairs.of_entry(phase, name) and is_operator(name):
-                # Nothing is listed of it: it agrees with one that may have another number.
-                other = other if _holds_the_same(call, other) else None
+            if other is not None and is_operator(name) and not pairs.is_listed(phase, name):
+                # It agrees with one that may have another number.
+                alone = pairs.is_of_b_alone(phase, partner)
+                other = other if not alone and _holds_the_same(call, other) else None
             if other is not None:
                 seen.add(partner)
             shown.append(self._entry(phase, call, other, pairs, stacks))
@@ -234,6 +235,10 @@ class _Pairs:
         """Return the pairs of an entry, by what the findings call it; [] if none is listed."""
         return self._entries.get((phase, entry), [])
 
+    def is_listed(self, phase: str, entry: str) -> bool:
+        """Return whether anything of an entry of A is listed."""
+        return any(finding.a.name is not None for finding in self.of_entry(phase, entry))
+
     def is_of_b_alone(self, phase: str, entry: str) -> bool:
         """Return whether all that is listed of an entry of B is in B alone."""
         found = [
@@ -255,7 +260,7 @@ def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
     """
     if finding.a.name is not None:
         return a is not None
-    if finding.b.name is None or (a is not None and b is None):
+    if finding.b.name is None:
         return a is not None
     return b is not None and _entry_of(finding.b.name, finding) == b.name
 
