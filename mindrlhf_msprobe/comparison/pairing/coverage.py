@@ -7,6 +7,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import ROLLOUT_CORR, Phase
 from mindrlhf_msprobe.storage.manifest import thinned
@@ -26,6 +27,8 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, is_
 THINNED = "thinned"
 
 _BACKWARD = ("backward", PARAMETERS_GRAD)
+#: Of a compiled cell: its operators are run by the graph; it says nothing of the cell itself.
+_OPERATORS = "coverage.operators_in_graph"
 
 
 def why_no_key_data(
@@ -67,13 +70,19 @@ def why_not_compiled(
     if not isinstance(roles, Mapping):
         return None
     phase = config.phase_table().get(entry.phase) if config is not None else None
-    wanted = [entry.cell]
+    of_operator = is_operator(entry.name)
+    wanted = [entry.around or ROOT] if of_operator else [entry.cell]
     if entry.direction == PARAMETERS_GRAD:
         wanted.append(PARAMETERS_GRAD)
     for role in roles:
         if phase is None or phase.role == role:
             for name in wanted:
-                if reasons := reasons_of(roles, role, name):
+                reasons = tuple(
+                    why
+                    for why in reasons_of(roles, role, name)
+                    if of_operator == (isinstance(why, Message) and why.code == _OPERATORS)
+                )
+                if reasons:
                     return message("coverage.graph_mode", why=reasons)
     return None
 

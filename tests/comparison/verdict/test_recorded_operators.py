@@ -289,3 +289,36 @@ def test_two_recordings_agree_and_levels_are_coverage(
             verdict = compare_runs(*pair, tolerance=TOLERANCE).verdict
             assert verdict.status in alike, level
             assert any(reason in str(gap.reason) for gap in verdict.coverage)
+
+
+class Scored(nn.Cell):
+    """A cell with operators of its own, inside a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Dense(4, 4, weight_init="ones", has_bias=False)
+
+    def construct(self, x: Tensor) -> Tensor:
+        return ops.softmax(mint.matmul(self.dense(x), x), -1)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_a_graph_runs_is_coverage(tmp_path: Path, inner: bool) -> None:
+    """A compiled network has its cells alone; they agree with those of PyNative."""
+    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+        ms.set_context(mode=mode)
+        try:
+            network = nn.SequentialCell(Scored()) if inner else Scored()
+            settings = {"dump_path": str(tmp_path / name), "actor_train_dump": True}
+            probe = Probe.from_config({"msprobe": True, "level": "mix", **settings})
+            probe.watch(actor=network)
+            with probe.phase("actor_update"):
+                network(Tensor(np.ones((4, 4), np.float32)))
+            probe.step()
+            probe.close()
+        finally:
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+    for pair in (("pynative", "graph"), ("graph", "pynative")):
+        verdict = compare_runs(*(tmp_path / name for name in pair), tolerance=TOLERANCE).verdict
+        assert verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
+        assert any("a graph runs them" in str(gap.reason) for gap in verdict.coverage)

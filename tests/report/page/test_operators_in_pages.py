@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.operators import LAYERS, Extra, Plant, record_operators
+from helpers.pages import Page
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.report.page.page import Shown, write_page
@@ -13,8 +14,6 @@ from mindrlhf_msprobe.storage.operators import is_operator
 
 pytest.importorskip("bokeh")
 pytest.importorskip("jinja2")
-
-import test_page_data
 
 EXTRA = Extra(LAYERS[0], 2, "Mint.matmul")
 
@@ -33,7 +32,7 @@ def page_of(tmp_path, comparison, *runs):
     write_page(
         Shown(tuple(map(open_run, runs)), comparison, () if check is None else (check,)), file
     )
-    return test_page_data.Page(file)
+    return Page(file)
 
 
 @pytest.mark.parametrize("folded", [False, True])
