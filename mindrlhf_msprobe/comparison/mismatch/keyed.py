@@ -16,7 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.distance import Distances, distances
+from mindrlhf_msprobe.comparison.mismatch.distance import Distances, blocks, distances
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, joined
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
@@ -74,9 +74,14 @@ class _Keyed:
         return {number: form for number, form in found.items() if form is not None}
 
     @property
-    def has_rows(self) -> bool:
-        """Whether all calls have an axis of queries."""
-        return all(map(self._form, self.calls))
+    def has_keys(self) -> bool:
+        """Whether all calls have an axis of queries, and one of keys, as far as that is known.
+
+        One that is as long in all calls, and known in some only, is no axis of keys.
+        """
+        if not self.forms or not all(map(self._form, self.calls)):
+            return False
+        return len(self.widths) > 1 or len(self.forms) == len(self.calls)
 
     def shape(self, number: int) -> tuple[int, ...]:
         """Return the shape in a call."""
@@ -105,9 +110,11 @@ class _Keyed:
                 self._open.popitem(last=False)
         return self._open[number]
 
-    def queries(self, number: int) -> Iterator[Queries]:
-        """Yield the rows of a call, by sample and sequence."""
-        return self.side.keys.queries(number, self.forms[number][-1])
+    def queries(self, number: int) -> Queries:
+        """Return the rows of a call."""
+        found = self.side.keys.queries(number, self.forms[number][-1])
+        assert found is not None
+        return found
 
 
 def columns_of(rollout: Source, training: Source) -> Columns | None:
@@ -121,8 +128,7 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     mine, theirs = _Keyed(rollout), _Keyed(training)
     widths = mine.widths | theirs.widths
     if len(widths) > 1:
-        known = mine.forms and theirs.forms and mine.has_rows and theirs.has_rows
-        return Columns.KEYS if known else None
+        return Columns.KEYS if mine.has_keys and theirs.has_keys else None
     if all(side.form(n) for side in (mine, theirs) for n in side.calls) and _shown(mine, theirs):
         return Columns.KEYS
     if not (_are_heads(mine) or _are_heads(theirs)):
@@ -171,21 +177,13 @@ def _is_causal(side: _Keyed) -> bool:
     """Return whether all later tokens are hidden, or weigh nothing, wherever there are any."""
     seen = 0
     for number in side.forms:
-        for queries in side.queries(number):
-            rows = _Rows(side, number, queries)
-            row, column = _later(queries)
-            later = rows.of_sample[:, rows.inside[row], column]
+        for rows in _blocks(side, number, side.queries(number)):
+            values = rows.at_tokens()
+            later = values[np.broadcast_to(rows.later[:, None], values.shape)]
             if not bool(((later == 0) | (later <= _HIDDEN)).all()):
                 return False
             seen += later.size
     return seen > 0
-
-
-def _later(queries: Queries) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of the tokens of a sequence that are behind that of the row."""
-    places = np.arange(len(queries.columns))
-    row, place = np.nonzero((places > queries.position[:, None]) & (queries.columns >= 0)[None])
-    return row, queries.columns[place]
 
 
 def align_keys(
@@ -214,7 +212,7 @@ def align_keys(
         for number, queries, other, partners in _pairs(mine, theirs, matched):
             tokens.append(starts[number] + queries.rows)
             dtypes.add((rollout.dtype(number), training.dtype(other)))
-            columns = max(columns, len(queries.columns))
+            columns = max(columns, queries.columns.shape[1])
             rows = _Rows(mine, number, queries), _Rows(theirs, other, partners)
             if lets_in[0] is None or lets_in[1] is None:
                 found.append(_of_scores(*rows))
@@ -231,44 +229,69 @@ def align_keys(
 def _pairs(
     mine: _Keyed, theirs: _Keyed, matched: Matched
 ) -> Iterator[tuple[int, Queries, int, Queries]]:
-    """Yield rows of both sides that are the same tokens, by call and sequence, in one order."""
-    known: dict[int, dict[int, Queries]] = {}
+    """Yield rows of both sides that are the same tokens, block by block."""
+    known: dict[int, tuple[Queries, np.ndarray]] = {}
     for number in mine.forms:
-        partner = matched.partners[number]
-        for queries in mine.queries(number):
-            for other in np.unique(partner.call[queries.rows]).tolist():
-                if other not in theirs.forms:
-                    continue
-                if other not in known:
-                    known = {other: {one.sequence: one for one in theirs.queries(other)}}
-                there = known[other].get(int(matched.sequences[queries.sequence]))
-                if there is None:
-                    continue
-                wanted = np.where(
-                    partner.call[queries.rows] == other, partner.row[queries.rows], -1
-                )
-                _, at, place = np.intersect1d(wanted, there.rows, return_indices=True)
-                if len(at):
-                    yield number, queries.take(at), other, there.take(place)
+        partner, queries = matched.partners[number], mine.queries(number)
+        for other in np.unique(partner.call[queries.rows]).tolist():
+            if other not in theirs.forms:
+                continue
+            if other not in known:
+                there = theirs.queries(other)
+                place = np.full(theirs.side.tokens.calls[other].sequence.size, -1, np.int64)
+                place[there.rows] = np.arange(len(there.rows))
+                known = {other: (there, place)}
+            there, place = known[other]
+            at = np.flatnonzero(partner.call[queries.rows] == other)
+            wanted = place[partner.row[queries.rows[at]]]
+            at, wanted = at[wanted >= 0], wanted[wanted >= 0]
+            size = max(_width(mine, number), _width(theirs, other))
+            for block in blocks(len(at), size):
+                yield number, queries.take(at[block]), other, there.take(wanted[block])
+
+
+def _width(side: _Keyed, number: int) -> int:
+    """Return the bytes of a row, as they are measured."""
+    return 8 * side.forms[number][1] * side.forms[number][3]
+
+
+def _blocks(side: _Keyed, number: int, queries: Queries) -> Iterator[_Rows]:
+    for block in blocks(len(queries.rows), _width(side, number)):
+        yield _Rows(side, number, queries.take(np.arange(len(queries.rows))[block]))
 
 
 class _Rows:
-    """The rows of some queries in one call of one side."""
+    """The rows of some queries in one call of one side.
+
+    Attributes:
+        values: [rows, heads, columns].
+        columns: int64 [rows, tokens], those of the tokens of each row's sequence, as far as any row
+            has them up to itself; -1 where there is none.
+        before: bool [rows, tokens], the tokens up to each row's own.
+        later: bool [rows, tokens], those behind it.
+    """
 
     def __init__(self, side: _Keyed, number: int, queries: Queries) -> None:
         self.queries = queries
         values = side.values(number)
         call = side.side.tokens.calls[number]
-        self.of_sample = values[queries.sample if len(values) > 1 else 0]
-        self.inside = queries.rows - queries.sample * call.width
+        inside = queries.rows - queries.sample * call.width
+        self.values = values[queries.sample if len(values) > 1 else 0, :, inside]
         #: Whether the samples of the call have masks of their own.
         self.own = len(values) == call.batch
-        self.columns = queries.columns[: int(queries.position.max(initial=-1)) + 1]
-        self.before = np.arange(len(self.columns)) <= queries.position[:, None]
+        self.columns = queries.columns[queries.group]
+        places = np.arange(self.columns.shape[1])
+        self.before = places <= queries.position[:, None]
+        self.later = ~self.before & (self.columns >= 0)
 
-    def up_to(self) -> np.ndarray:
-        """Return the values at the tokens up to each one, [heads, rows, tokens]; behind it any."""
-        return self.of_sample[:, self.inside[:, None], self.columns]
+    @property
+    def longest(self) -> int:
+        """How many tokens there are up to any row's own."""
+        return int(self.queries.position.max(initial=-1)) + 1
+
+    def at_tokens(self) -> np.ndarray:
+        """Return the values at the tokens of each row's sequence, [rows, heads, tokens]."""
+        return np.take_along_axis(self.values, self.columns[:, None], axis=2)
 
     def mask(self, attends: float) -> _Mask:
         """Return what a mask lets in.
@@ -276,21 +299,24 @@ class _Rows:
         Args:
             attends: the value that lets in; less than that by far, or the other of two, hides.
         """
-        queries = self.queries
-        lets = self.of_sample[:, self.inside] == attends
-        if len(lets) > 1 and bool((lets == lets[:1]).all()):
-            lets = lets[:1]
-        places = np.arange(len(queries.columns))
-        behind = (places > queries.position[:, None]) & (queries.columns >= 0)
-        later = (lets[..., queries.columns] & behind).sum(axis=2)
-        earlier = np.arange(lets.shape[2]) < queries.columns[queries.position][:, None]
+        queries, lets = self.queries, self.values == attends
+        if lets.shape[1] > 1 and bool((lets == lets[:, :1]).all()):
+            lets = lets[:, :1]
+        at = np.take_along_axis(lets, self.columns[:, None], axis=2)
+        own = np.take_along_axis(self.columns, queries.position[:, None], axis=1)
+        earlier = np.arange(lets.shape[2]) < own
+        padding, others = queries.padding[queries.group], queries.others[queries.group]
         # A mask that all samples share may leave padding to what is given beside it, and one of
         # samples in one row the other samples: as far as they stand before a token.
-        knows = bool((~lets & (queries.others & earlier)).any())
-        padding = lets & queries.padding & (~earlier | self.own)
-        others = lets & queries.others & (~earlier | knows)
-        counts = (padding.sum(axis=2), later, others.sum(axis=2))
-        return _Mask(lets[..., self.columns] & self.before, *counts)
+        if not self.own:
+            padding = padding & ~earlier
+        hides = (~lets & (others & earlier)[:, None]).any(axis=(1, 2))
+        knows = np.isin(queries.group, queries.group[hides])
+        others = others & (~earlier | knows[:, None])
+        counts = ((lets & which[:, None]).sum(axis=2) for which in (padding, others))
+        later = (at & self.later[:, None]).sum(axis=2)
+        inside = (at & self.before[:, None])[..., : self.longest]
+        return _Mask(inside, later, *counts)
 
 
 @dataclass(frozen=True)
@@ -298,13 +324,13 @@ class _Mask:
     """What rows of a mask let in.
 
     Attributes:
-        own: bool [heads, rows, tokens], the tokens up to each one.
-        padding, later, others: int [heads, rows], how many columns of each kind.
+        own: bool [rows, heads, tokens], the tokens up to each one.
+        later, padding, others: int [rows, heads], how many columns of each kind.
     """
 
     own: np.ndarray
-    padding: np.ndarray
     later: np.ndarray
+    padding: np.ndarray
     others: np.ndarray
 
 
@@ -319,12 +345,15 @@ def _value_that_lets_in(side: _Keyed) -> float:
         values = side.values(number)
         if values.dtype != bool and bool((values <= _FAR).any()):
             return 0.0
-        for queries in side.queries(number):
-            ids = side.side.tokens.sequences[queries.sequence][queries.position]
-            kept = np.flatnonzero(ids != side.side.tokens.pad)
-            rows = _Rows(side, number, queries.take(kept))
-            at = queries.columns[queries.position[kept]]
-            seen |= {*np.unique(rows.of_sample[:, rows.inside, at]).astype(float).tolist()}
+        queries, tokens = side.queries(number), side.side.tokens
+        sequences = tokens.calls[number].sequence[queries.rows]
+        places = zip(sequences.tolist(), queries.position.tolist())
+        ids = np.array([tokens.sequences[one][place] for one, place in places], np.int64)
+        for rows in _blocks(side, number, queries.take(np.flatnonzero(ids != tokens.pad))):
+            own = rows.queries.position[:, None, None]
+            seen |= {
+                *np.unique(np.take_along_axis(rows.at_tokens(), own, 2)).astype(float).tolist()
+            }
     if len(seen) != 1:
         raise Unfit(message("mismatch.mask_convention"))
     return seen.pop()
@@ -334,13 +363,14 @@ def _of_scores(mine: _Rows, theirs: _Rows) -> Distances:
     """Measure scores at the tokens up to each one; those that are hidden count as 0."""
     both = []
     for rows in (mine, theirs):
-        values = rows.up_to()
+        values = rows.at_tokens()[..., : rows.longest]
         if values.dtype.kind not in "fiu":
             raise Unfit(message("mismatch.kind", dtype=str(values.dtype)))
-        kept = np.where(rows.before & ~(values <= _HIDDEN), values, 0)
-        both.append(kept.swapaxes(0, 1).reshape(kept.shape[1], -1))
+        before = rows.before[:, None, : rows.longest]
+        kept = np.where(before & ~(values <= _HIDDEN), values, 0)
+        both.append(kept.reshape(len(kept), -1))
     if both[0].shape != both[1].shape:
-        heads = (mine.of_sample.shape[0], theirs.of_sample.shape[0])
+        heads = mine.values.shape[1], theirs.values.shape[1]
         raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     return distances(both[0], both[1])
 
@@ -353,8 +383,8 @@ class _Counts:
 
     def add(self, kind: str, mine: np.ndarray, theirs: np.ndarray) -> None:
         """Add rows by how many columns each side has more than the other."""
-        self._rows[kind][0] += int((mine > theirs).any(axis=0).sum())
-        self._rows[kind][1] += int((theirs > mine).any(axis=0).sum())
+        self._rows[kind][0] += int((mine > theirs).any(axis=1).sum())
+        self._rows[kind][1] += int((theirs > mine).any(axis=1).sum())
 
     def found(self) -> LetsIn:
         """Return all."""
@@ -363,8 +393,9 @@ class _Counts:
 
 def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
     """Measure how many tokens are let in by one mask alone; the norm is how many are let in."""
-    if len(mine.own) != len(theirs.own):
-        raise Unfit(message("mismatch.heads", rollout=len(mine.own), training=len(theirs.own)))
+    if mine.own.shape != theirs.own.shape:
+        heads = mine.own.shape[1], theirs.own.shape[1]
+        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     hidden = [(a & ~b).sum(axis=2) for a, b in ((theirs.own, mine.own), (mine.own, theirs.own))]
     counts.add("hidden", *hidden)
     squared = hidden[0] + hidden[1]
@@ -374,5 +405,5 @@ def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
         counts.add(kind, a, b)
         squared = squared + np.abs(a - b)
         norms = norms + b
-    total = squared.sum(axis=0).astype(np.float64)
-    return Distances(total, norms.sum(axis=0).astype(np.float64), total > 0)
+    total = squared.sum(axis=1).astype(np.float64)
+    return Distances(total, norms.sum(axis=1).astype(np.float64), total > 0)

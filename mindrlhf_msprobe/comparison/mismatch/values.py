@@ -112,6 +112,11 @@ class Value:
         """What tells the tensors of its calls apart; None where some have no fingerprint."""
         return None if self._without_print else {*self._prints}
 
+    @property
+    def prints_in_order(self) -> bytes | None:
+        """What tells all its calls' tensors from those of another value; None without prints."""
+        return None if self._without_print else self.calls.tobytes() + self._prints.tobytes()
+
     @cached_property
     def has_elements(self) -> bool:
         """Whether elements were stored in all calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,6 +66,7 @@ class Walk:
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
+        self._masks_measured: dict[tuple[bytes, bytes], tuple[Aligned, LetsIn | None]] = {}
         self._way = Way(self.tokens, self.token)
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
@@ -222,7 +224,7 @@ class Walk:
         """
         columns = columns_of(mine, theirs)
         if columns is Columns.KEYS:
-            return align_keys(name, mine, theirs, self.matched)
+            return self._aligned_keys(name, mine, theirs)
         if columns is not None:
             for source in (mine, theirs):
                 source.take_heads()
@@ -230,6 +232,26 @@ class Walk:
         if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
             raise Unfit(message("mismatch.keys_or_features"))
         return aligned, None
+
+    def _aligned_keys(
+        self, name: Name, mine: Source, theirs: Source
+    ) -> tuple[Aligned, LetsIn | None]:
+        """Measure a mask or scores; what all layers are given is measured once.
+
+        Raises:
+            Unfit: they cannot be brought together.
+        """
+        prints = [value.prints_in_order for source in (mine, theirs) for value in source.values]
+        if None in prints:
+            return align_keys(name, mine, theirs, self.matched)
+        key = (prints[0] or b"", prints[1] or b"")
+        if key not in self._masks_measured:
+            found = align_keys(name, mine, theirs, self.matched)
+            if found[1] is None:
+                return found
+            self._masks_measured[key] = found
+        aligned, lets_in = self._masks_measured[key]
+        return replace(aligned, name=name), lets_in
 
 
 def _before_activation(name: Name, known: Container[Name]) -> Name:

@@ -38,29 +38,31 @@ def key_form(shape: tuple[int, ...], batch: int, width: int) -> Form | None:
 
 @dataclass(frozen=True)
 class Queries:
-    """Rows of one sequence in one sample of a call, and the columns of the tokens up to each.
+    """Rows of a call, and the columns of the tokens up to each.
+
+    Rows of one sequence in one sample have their columns in common: they are a group.
 
     Attributes:
-        sample: the number of the sample in the call.
-        sequence: of the phase.
         rows: int64 [rows], rows of the call's token ids; only those all of whose tokens are known.
-        position: int64 [rows], of each row's token in its sequence.
-        columns: int64 [tokens], the column of each token of the sequence; -1 where there is none.
-        padding: bool [columns], which columns are no token.
-        others: bool [columns], which columns are tokens of other sequences.
+        sample, position, group: int64 [rows], of each: the number of the sample in the call, the
+            place of the token in its sequence, and the group.
+        columns: int64 [groups, tokens], the column of each token of a sequence; -1 where there is
+            none.
+        padding, others: bool [groups, columns], which columns are no token, or of other sequences.
     """
 
-    sample: int
-    sequence: int
     rows: np.ndarray
+    sample: np.ndarray
     position: np.ndarray
+    group: np.ndarray
     columns: np.ndarray
     padding: np.ndarray
     others: np.ndarray
 
     def take(self, rows: np.ndarray) -> Queries:
         """Return some of the rows, in this order; int64 [rows]."""
-        return replace(self, rows=self.rows[rows], position=self.position[rows])
+        found = {name: getattr(self, name)[rows] for name in ("rows", "sample")}
+        return replace(self, **found, position=self.position[rows], group=self.group[rows])
 
 
 class Keys:
@@ -79,44 +81,75 @@ class Keys:
         """Return whether it is known which token each of so many columns of a call is."""
         return self._first_of(number, count) is not None
 
-    def queries(self, number: int, count: int) -> Iterator[Queries]:
-        """Yield the rows of a call, by sample and sequence; none where columns are not known."""
+    def queries(self, number: int, count: int) -> Queries | None:
+        """Return the rows of a call; None where it is not known what its columns are."""
         found = self._columns(number, count)
         if found is None:
-            return
+            return None
         call = self._tokens.calls[number]
-        of_rows = call.sequence.reshape(call.batch, call.width)
-        for sample in range(call.batch):
-            sequence, position = found[0][sample], found[1][sample]
-            for one in np.unique(of_rows[sample][of_rows[sample] >= 0]).tolist():
-                rows = np.flatnonzero(of_rows[sample] == one) + sample * call.width
-                yield self._of_sequence(sample, one, rows, call.position[rows], sequence, position)
+        rows = np.flatnonzero(call.sequence >= 0)
+        sample, sequences = rows // max(1, call.width), call.sequence[rows]
+        most = len(self._tokens.sequences)
+        groups, group = np.unique(sample * most + sequences, return_inverse=True)
+        return self._grouped((rows, sample, call.position[rows], group), groups, *found)
 
-    def _of_sequence(
+    def _grouped(
         self,
-        sample: int,
-        one: int,
-        rows: np.ndarray,
-        places: np.ndarray,
+        of_rows: tuple[np.ndarray, ...],
+        groups: np.ndarray,
         sequence: np.ndarray,
         position: np.ndarray,
     ) -> Queries:
-        columns = np.full(int(places.max()) + 1, UNKNOWN, np.int64)
-        own = sequence == one
-        mine = own.copy()
-        for other in np.unique(sequence[(sequence >= 0) & ~own]).tolist():
-            mine |= (sequence == other) & (position < self._shared(one, other))
-        inside = mine & (position < len(columns))
-        for these in (inside & ~own, inside & own):  # a sequence may go on behind another's tokens
-            at = np.flatnonzero(these)
-            columns[position[at]] = at
-        doubled = np.bincount(position[inside & own], minlength=len(columns)) > 1
-        known = np.cumprod((columns >= 0) & ~doubled[: len(columns)]).astype(bool)
-        kept = known[places]
-        used = np.zeros(len(sequence), bool)
-        used[columns[columns >= 0]] = True
-        others = (sequence >= 0) & ~own & ~used
-        return Queries(sample, one, rows[kept], places[kept], columns, sequence == UNKNOWN, others)
+        """Return rows with the columns of their groups.
+
+        Args:
+            of_rows: what `Queries` has of each row.
+            groups: int64 [groups], rising: the sample times the number of sequences, and the
+                sequence.
+            sequence, position: int64 [batch, columns], of each column.
+        """
+        rows, sample, places, group = of_rows
+        most = len(self._tokens.sequences)
+        in_sample, own = sequence[groups // most], groups % most
+        size = int(places.max(initial=-1)) + 1
+        columns = np.full((len(groups), size), UNKNOWN, np.int64)
+        times = np.zeros((len(groups), size), np.int64)
+        position = position[groups // most]
+        for number, shared in self._shared_columns(in_sample, position, own):
+            if position[number, shared] < size:
+                columns[number, position[number, shared]] = shared
+        at, column = np.nonzero((in_sample == own[:, None]) & (position < size))
+        place = position[at, column]
+        columns[at, place] = column
+        np.add.at(times, (at, place), 1)
+        known = np.logical_and.accumulate((columns >= 0) & (times < 2), axis=1)
+        kept = known[group, places]
+        used = np.zeros(in_sample.shape, bool)
+        at, place = np.nonzero(columns >= 0)
+        used[at, columns[at, place]] = True
+        others = (in_sample >= 0) & (in_sample != own[:, None]) & ~used
+        padding = in_sample == UNKNOWN
+        found = Queries(rows, sample, places, group, columns, padding, others)
+        return found.take(np.flatnonzero(kept))
+
+    def _shared_columns(
+        self, sequence: np.ndarray, position: np.ndarray, own: np.ndarray
+    ) -> Iterator[tuple[int, int]]:
+        """Yield columns of other sequences of which one goes on behind their first tokens.
+
+        Args:
+            sequence, position: int64 [groups, columns].
+            own: int64 [groups], the sequence of each group.
+
+        Yields:
+            The group, and the column.
+        """
+        going_on = {n for n, begun in enumerate(self._tokens.begun) if not begun}
+        for at in np.flatnonzero(np.isin(own, [*going_on])).tolist():
+            for other in np.unique(sequence[at][sequence[at] >= 0]).tolist():
+                shared = self._shared(int(own[at]), other) if other != own[at] else 0
+                inside = (sequence[at] == other) & (position[at] < shared)
+                yield from ((at, column) for column in np.flatnonzero(inside).tolist())
 
     def _shared(self, one: int, other: int) -> int:
         """Return how many tokens two sequences begin with alike."""
