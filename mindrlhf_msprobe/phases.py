@@ -58,6 +58,11 @@ def phase_table(own: Mapping[str, str]) -> dict[str, Phase]:
 UNNAMED_PHASE = "dump"
 
 
+def role_of(name: str) -> str:
+    """Return the role of a standard phase; any other name, such as a role's, is its own."""
+    return next((phase.role for phase in PHASES if phase.name == name), name)
+
+
 def phase_order(name: str) -> int:
     """Return a phase's usual position in a step; phases that are not standard come last."""
     return _PHASE_ORDER.get(name, len(PHASES))

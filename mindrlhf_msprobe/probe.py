@@ -516,7 +516,9 @@ class Probe:
                     with recorder.ledger.charge(phase.name):
                         if network is model:
                             recorder.put_into(phase, network)
-                        recorder.first_entry(phase, network)
+                        watched = self._networks.get(phase.role)
+                        own = watched is None or watched is network
+                        recorder.first_entry(phase, network, own=own)
             return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
         except BaseException:
             self.leave_phases(context)

@@ -189,7 +189,8 @@ class PPOTrainer:
 
         Returns:
             Prompts and responses as tokens, int32 [batch, prompt_length + response_length], and the
-            log-probabilities of the responses' tokens, float32 [batch, response_length].
+            log-probabilities of the responses' tokens, float32 [batch, response_length]: 0 behind
+            the end of a response, where nothing was sampled.
         """
         prompt_tokens = np.array([task.encode(prompt) for prompt in prompts], np.int32)
         tokens, positions = left_padded(prompt_tokens)
@@ -218,12 +219,14 @@ class PPOTrainer:
             ended: which answers get END, bool [batch].
 
         Returns:
-            The tokens, int32 [batch], and their log-probabilities, float32 [batch].
+            The tokens, int32 [batch], and their log-probabilities, float32 [batch]; 0 of those
+            that have ended.
         """
         log_probs = ops.log_softmax(logits / self.rl["temperature"], -1).asnumpy()
         sampled = np.argmax(log_probs + self.rng.gumbel(size=log_probs.shape), axis=-1)
         tokens = np.where(ended, task.END, sampled).astype(np.int32)
-        return tokens, log_probs[np.arange(len(tokens)), tokens]
+        of_tokens = log_probs[np.arange(len(tokens)), tokens]
+        return tokens, np.where(ended, 0, of_tokens).astype(np.float32)
 
     def compute_log_prob(self, network: nn.Cell, tokens: Tensor) -> Tensor:
         """Return the log-probabilities of the response's tokens, float32 [batch, response_length].

@@ -214,16 +214,20 @@ class Recorder:
         self._begin(step)
         inform("log.resumes", step=step)
 
-    def first_entry(self, phase: Phase, network: Any) -> None:
+    def first_entry(self, phase: Phase, network: Any, *, own: bool = True) -> None:
         """Record the initial weights of a role's network, and what the process now runs with.
 
         Only the first network that a role enters counts: one that replaces it, by a later
         `watch()` or `phase(model=…)`, is no initial one. A network that serves two roles is
         recorded for both. By the first network of all, the trainer has set its seeds and its
         determinism, which is why they are looked at again.
+
+        Args:
+            own: whether it is the role's; if not, it stands under the phase's name, and the role's
+                own is still to come.
         """
-        role = phase.role
-        if role in self._roles_entered:
+        role = phase.role if own else phase.name
+        if not self._roles_entered.isdisjoint((phase.role, role)):
             return
         settings = self._settings_at_first_phase()
         self._roles_entered.add(role)

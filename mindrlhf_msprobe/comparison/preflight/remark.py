@@ -8,6 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.findings import STAND_INS, Difference, Preflight, Weights
+from mindrlhf_msprobe.phases import role_of
 
 #: Seeds of which only a fingerprint of the generator's state is known.
 GENERATOR_STATES = ("numpy_state", "random_state", "mindspore_state")
@@ -40,7 +41,7 @@ def remark(preflight: Preflight, role: str | None, *, known: bool = False) -> Me
         known: whether what differs and can explain it is reported already, so that only what agrees
             is left to say.
     """
-    weights = [w for w in preflight.weights if role is None or w.role == role]
+    weights = [w for w in preflight.weights if role is None or role_of(w.role) == role]
     unlike, same = [w for w in weights if w.differ], [w for w in weights if w.agree]
     differences = [d for d in preflight.differences if not d.is_of_recording]
     others = None if known else _about_settings(differences)

@@ -146,11 +146,12 @@ class History:
         configs = [view.config(self.rank) for view in self.sides]
         return all(config is not None and step <= config.initial_step for config in configs)
 
-    def initial_weights(self, side: int, role: str) -> Mapping[Parameter, Leaf]:
-        """Return the fingerprints of a role's network when it was first entered."""
+    def initial_weights(self, side: int, role: str, phase: str) -> Mapping[Parameter, Leaf]:
+        """Return the fingerprints of a phase's network, else of its role's, when first entered."""
         view = self.sides[side]
         found = {}
-        for name, fingerprint in view.initial_weights(role, self.rank).items():
+        known = (view.initial_weights(name, self.rank) for name in (phase, role))
+        for name, fingerprint in next(filter(None, known), {}).items():
             cell, _, own = name.rpartition(".")
             found[cell or ROOT, own] = Leaf("Parameter", fingerprint=fingerprint)
         return found

@@ -340,3 +340,33 @@ print(y.asnumpy().tobytes().hex(), *(d.asnumpy().tobytes().hex() for d in drawn)
     assert results[0].returncode == 0, results[0].stderr
     assert results[0].stdout == results[1].stdout
     assert (tmp_path / "msprobe_dump" / "run.json").is_file()
+
+
+def test_a_network_that_generates_is_not_called_the_roles(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """Each stands under what it is: the role's own when it is entered, the other by its phase."""
+    probe = layer_probe(actor_infer_dump=True)
+    trained, rollout = Policy(), Scale(2.0)
+    probe.watch(actor=trained)
+    with probe.phase("actor_generate_sequences", model=rollout):
+        rollout(tensor(2))
+    assert manifest(probe)["initial_weights"] == {"actor_generate_sequences": weights_of(rollout)}
+    with probe.phase("actor_update"):
+        trained(tensor(2))
+    found = {"actor_generate_sequences": weights_of(rollout), "actor": weights_of(trained)}
+    assert manifest(probe)["initial_weights"] == found
+
+
+def test_a_network_that_generates_later_is_no_initial_one(
+    layer_probe: Callable[..., Probe],
+) -> None:
+    """The role's own was entered before, and may have been trained."""
+    probe = layer_probe(actor_infer_dump=True)
+    trained, rollout = Policy(), Scale(2.0)
+    probe.watch(actor=trained)
+    with probe.phase("actor_update"):
+        trained(tensor(2))
+    with probe.phase("actor_generate_sequences", model=rollout):
+        rollout(tensor(2))
+    assert manifest(probe)["initial_weights"] == {"actor": weights_of(trained)}

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.phases import (
     Phase,
     key_data_home,
     phase_table,
+    role_of,
 )
 
 MAX_CHECKS = 20
@@ -88,7 +89,7 @@ class _Reached:
             # With the cells at hand whose parameters agree, it is not the weights.
             if (
                 weights.differ
-                and self._concerns(weights.role)
+                and self._concerns(role_of(weights.role))
                 and self._cause is not Cause.COMPUTATION
             ):
                 yield CheckFirst(Nearness.ROLE, weights)

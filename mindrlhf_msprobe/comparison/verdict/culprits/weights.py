@@ -201,7 +201,7 @@ def _follows(
         return None
     first = differing.names[side]
     own = [weights for _, weights in _own(differing, side)]
-    for then in (*own, differing.history.initial_weights(side, differing.role)):
+    for then in (*own, _initial(differing, side)):
         name = matched(here.weights, then).get(first)
         if name is not None and same(here.weights[first], then[name]) is False:
             return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
@@ -344,10 +344,14 @@ def _earlier(
             trained.append((state, opened.weights))
     yield trained
     yield _own(differing, side)
-    initial = [differing.history.initial_weights(one, differing.role) for one in (side, 1 - side)]
+    initial = [_initial(differing, one) for one in (side, 1 - side)]
     # The first network that a role enters may be this one, loaded otherwise: no earlier state then.
     alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
     yield [({"initial": True}, alike)]
+
+
+def _initial(differing: Differing, side: int) -> Mapping[Parameter, Leaf]:
+    return differing.history.initial_weights(side, differing.role, differing.phase)
 
 
 def _own(differing: Differing, side: int) -> list[_State]:
