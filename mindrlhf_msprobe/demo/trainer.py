@@ -154,7 +154,7 @@ class PPOTrainer:
         responses = [task.decode(row) for row in tokens[:, task.PROMPT_LENGTH :].tolist()]
         mask = response_mask(tokens[:, task.PROMPT_LENGTH :])
         self.probe.save_data({"prompts": prompts, "responses": responses})
-        self.probe.save_data("rollout_log_prob", rollout_log_prob)
+        self.probe.save_data({"rollout_log_prob": rollout_log_prob, "response_mask": mask})
 
         with self.probe.phase("actor_compute_log_prob"):
             old_log_prob = self.compute_log_prob(self.networks["actor"], Tensor(tokens))
@@ -189,8 +189,7 @@ class PPOTrainer:
 
         Returns:
             Prompts and responses as tokens, int32 [batch, prompt_length + response_length], and the
-            log-probabilities of the responses' tokens, float32 [batch, response_length]: 0 behind
-            the end of a response, where nothing was sampled.
+            log-probabilities of the responses' tokens, float32 [batch, response_length].
         """
         prompt_tokens = np.array([task.encode(prompt) for prompt in prompts], np.int32)
         tokens, positions = left_padded(prompt_tokens)
@@ -219,14 +218,12 @@ class PPOTrainer:
             ended: which answers get END, bool [batch].
 
         Returns:
-            The tokens, int32 [batch], and their log-probabilities, float32 [batch]; 0 of those
-            that have ended.
+            The tokens, int32 [batch], and their log-probabilities, float32 [batch].
         """
         log_probs = ops.log_softmax(logits / self.rl["temperature"], -1).asnumpy()
         sampled = np.argmax(log_probs + self.rng.gumbel(size=log_probs.shape), axis=-1)
         tokens = np.where(ended, task.END, sampled).astype(np.int32)
-        of_tokens = log_probs[np.arange(len(tokens)), tokens]
-        return tokens, np.where(ended, 0, of_tokens).astype(np.float32)
+        return tokens, log_probs[np.arange(len(tokens)), tokens]
 
     def compute_log_prob(self, network: nn.Cell, tokens: Tensor) -> Tensor:
         """Return the log-probabilities of the response's tokens, float32 [batch, response_length].

@@ -380,6 +380,24 @@ def nan_in_one_row(layer):
     return plant
 
 
+def one_wrong_row(layer):
+    """One decoded token of one sample is a little off in all columns."""
+
+    def plant(trainer):
+        calls = iter(range(1000))
+
+        def changed(x):
+            if x.shape[1] > 1 or next(calls) != 1:
+                return x
+            made = x.asnumpy().copy()
+            made[1] *= 1 + 1e-2 * np.sign(np.sin(np.arange(made.shape[-1]) ** 2))
+            return Tensor(made)
+
+        change_output(rollout_layer(trainer, layer).feed_forward.w2, changed)
+
+    return plant
+
+
 def layers_in_the_wrong_order(layer):
     """Two layers run in the other order."""
 

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,8 @@ _USUAL = 4.0  # times what cells of its kind usually make of it
 _LASTING = 4.0  # times what rounding explains around a cell: as far apart as that is passed on
 _DILUTED = 8.0  # by so much what is added to it may shorten an error that is passed on
 _MANY_SUMS = 8  # of a sketch; of fewer, that of a row may be near 0 by chance: all rows count
+_NEVER = 1e-10  # as good as: the chance of one row
+_ALONE = 2.0  # times its limit: a row of a sketch that is further apart counts by itself
 _ALIKE = 3  # others of a kind, from which on what is usual is known
 _MOST_ROWS = 0.5  # of those in which a mask is apart: so many must show it where it is used
 _WORST = 5
@@ -50,6 +53,7 @@ class Way:
         self._tokens = tokens
         self._before = np.zeros(tokens.count)
         self._few = False  # whether distances are estimated from few sums of a sketch
+        self._fewest = 0  # of the sums that any distance was estimated from
         self._inputs: dict[tuple[str, int], np.ndarray] = {}
         self._begun: dict[tuple[str, int], np.ndarray] = {}
         self._born: dict[Name, np.ndarray] = {}
@@ -80,12 +84,19 @@ class Way:
         else:
             entered = (self._before if known is None else known)[at]
         self._few |= 0 < value.distances.sampled < _MANY_SUMS
+        sampled = value.distances.sampled
+        if sampled:
+            self._fewest = min(self._fewest or sampled, sampled)
+        by_itself = allowed + GROWTH * _surely(self._fewest) * entered
         if self._few:
             entered = np.maximum(entered, _root_mean_square(entered))
         limits = allowed + GROWTH * entered
         born = ~(relative <= limits)
-        if value.distances.sampled and not self._is_apart(relative, entered, allowed):
-            born[:] = False
+        if sampled:
+            alone = ~(relative <= _ALONE * by_itself)
+            together = self._is_apart(relative, entered, allowed)
+            born = alone | born if together else alone
+            limits = np.where(alone, by_itself, limits)
         found = np.full(len(apart), np.nan, np.float16)
         with np.errstate(over="ignore"):
             found[at] = relative
@@ -239,6 +250,20 @@ class Way:
             still = ~(apart <= np.maximum(limits, least))
             rows, limits = rows[still], limits[still]
         return bool(len(rows))
+
+
+@lru_cache(maxsize=64)
+def _surely(sums: int) -> float:
+    """Return how many times its estimate from sums of a sketch a distance is at most.
+
+    But for one row in ten thousand millions. Its square is spread as χ² of k degrees of freedom
+    divided by k, of which the lower tail up to x is less than (x/2)^(k/2) / Γ(k/2 + 1). Of few sums
+    it is so large that only a row that is equal by its fingerprint, at a distance of 0, is known.
+    """
+    if not sums:
+        return 1.0
+    half = sums / 2
+    return math.sqrt(half / math.exp((math.log(_NEVER) + math.lgamma(half + 1)) / half))
 
 
 def _furthest(relative: np.ndarray) -> np.ndarray:

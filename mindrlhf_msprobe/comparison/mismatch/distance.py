@@ -97,16 +97,20 @@ def sketch_distances(
 
     Args:
         a, b: float32 [rows, sums].
-        prints_a, prints_b: uint64 [rows, any], fingerprints of the rows.
-        typical: the mean squared norm of b's rows; NaN: it is estimated from b.
+        prints_a, prints_b: uint64 [rows, any], fingerprints of the rows. Where they are not of the
+            same parts, no row is known to be equal.
+        typical: the mean squared norm of b's rows; NaN: it is estimated from b. A row whose own
+            sums say that it is longer is measured by those.
         rows: int64 [any] each, which rows of a and of b.
     """
     found = distances(a, b, rows)
     count = len(rows[0])
-    unequal = (prints_a[rows[0]] != prints_b[rows[1]]).reshape(count, -1).any(axis=1)
+    unequal = np.ones(count, bool)
+    if prints_a.shape[1] == prints_b.shape[1] > 0:
+        unequal = (prints_a[rows[0]] != prints_b[rows[1]]).any(axis=1)
     if not np.isfinite(typical):
         typical = float(found.norms.mean()) if count else 0.0
-    norms = np.full(count, typical)
+    norms = np.fmax(found.norms, typical)
     return Distances(found.squared, norms, unequal, sampled=a.shape[1])
 
 

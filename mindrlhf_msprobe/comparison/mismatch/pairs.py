@@ -65,8 +65,8 @@ class Rows:
     Attributes:
         values: [rows, columns]; of a sketch, its sums.
         at: int64 [rows], rows of the call's token ids.
-        prints: of a sketch, the fingerprints of what a token's row is made of, uint64 [rows, any];
-            else None.
+        prints: of a sketch, the fingerprints of what a token's row is made of, uint64 [rows, any],
+            none where they are of parts of a fused row; else None.
     """
 
     values: np.ndarray
@@ -187,14 +187,28 @@ class Source:
         order = self._order
         assert order is not None
         values = np.concatenate([part.values for part in parts], axis=1)
-        if sketched:  # sums line up only where the parts stand one behind the other
+        if sketched:  # sums line up only where whole blocks of columns stand beside each other
             whole = all(value_columns(value) % COLUMNS == 0 for value in self.values)
-            if not whole or not np.array_equal(order, np.arange(len(order))):
+            sums = sums_in_order(order) if whole else None
+            if sums is None or int(sums.max(initial=-1)) >= values.shape[1]:
                 raise Unfit(message("mismatch.fused_sketch"))
-            return Rows(values, parts[0].at)
+            return Rows(values[:, sums], parts[0].at, np.zeros((len(values), 0), np.uint64))
         if values.shape[1] != len(order):
             raise Unfit(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
+
+
+def sums_in_order(order: np.ndarray) -> np.ndarray | None:
+    """Return which sum each sum of a fused row is; None unless its blocks are those of the parts.
+
+    Args:
+        order: int64 [columns], which column of the parts each of its columns is.
+    """
+    first = order[::COLUMNS]
+    whole = (first[:, None] + np.arange(COLUMNS)).reshape(-1)
+    if not np.array_equal(order, whole) or (first % COLUMNS).any():
+        return None
+    return first // COLUMNS
 
 
 def _sketch_of(record: Record) -> Sketch:

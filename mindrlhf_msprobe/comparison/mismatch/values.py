@@ -17,6 +17,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 _NO_SKETCH = -1
+_EXTREMES = 128  # that are kept
 
 
 class Form(NamedTuple):
@@ -56,6 +57,8 @@ class Value:
         self._forms: list[Form] = []
         self._numbers = array("q")  # of the entries, which stand in the names of files
         self._norms, self._prints, self._offsets = array("d"), array("q"), array("q")
+        #: The largest and smallest elements of its tensors, of the first of them.
+        self.extremes = array("d")
         self._elsewhere: dict[int, str] = {}  # call → where its elements lie, if no form says it
         self._why: dict[int, tuple[Message | None, Message | None]] = {}
         self._without_print = False
@@ -88,6 +91,8 @@ class Value:
         self._numbers.append(number)
         norm = leaf.norm
         self._norms.append(float(norm) if isinstance(norm, (int, float)) else math.nan)
+        if len(self.extremes) < _EXTREMES:
+            self.extremes.extend(x for x in (leaf.max, leaf.min) if isinstance(x, float))
         self._prints.append(hash(leaf.fingerprint))
         self._without_print |= leaf.fingerprint is None
         self._offsets.append(_NO_SKETCH if sketch is None else sketch.offset)

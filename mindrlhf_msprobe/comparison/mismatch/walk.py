@@ -30,6 +30,7 @@ from mindrlhf_msprobe.mismatch import Stage, Token
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
 _SHOWN_TOKENS = 8  # of a text, the last one being the token that is meant
+_LEAST_EXTREMES = 4  # that differ: one in 10^15 times four numbers of float32 are such of float16
 _LOOKED_AT = 64  # rows whose values are looked at for a lower precision
 
 
@@ -161,7 +162,7 @@ class Walk:
                 known = source.calls[-1:]
                 values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
             except (ArrayFileError, Unfit):
-                values = np.zeros(0)
+                values = _extremes(source)
             found.append(shown_dtype(values))
         return found[0], found[1]
 
@@ -264,3 +265,16 @@ def _order(of: Fused) -> np.ndarray | None:
     """Return the order of a fused cell's columns; None if it is one other cell as it is."""
     alone = len(of.parts) == 1 and np.array_equal(of.order, np.arange(len(of.order)))
     return None if alone else of.order
+
+
+def _extremes(source: Source) -> np.ndarray:
+    """Return the largest and smallest elements of a value of which none were stored, float32.
+
+    Nothing where they are too few to say that all elements are numbers of a lower dtype.
+    """
+    dtypes = {form.dtype for value in source.values for form in value.forms()}
+    held = np.array([x for value in source.values for x in value.extremes], np.float64)
+    with np.errstate(over="ignore"):
+        found = np.unique(held[held != 0]).astype(np.float32)
+    known = dtypes == {"Float32"} and len(found) >= _LEAST_EXTREMES and np.isfinite(found).all()
+    return found if known else np.zeros(0)

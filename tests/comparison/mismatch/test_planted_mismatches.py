@@ -59,7 +59,7 @@ BY_SKETCH = {
     "swapped_heads": (6, 0, HANDED_ON, Cause.INPUT),
     "norm_epsilon": (12, 0, "model.layers.{}.ffn_norm output.0", Cause.COMPUTATION),
     "one_weight": (21, 0, f"{ATTENTION}.apply_rotary_emb input.0", Cause.WEIGHTS),
-    "layer_in_float16": (0, 1, f"{FEED_FORWARD}.w2 output.0", Cause.COMPUTATION),
+    "layer_in_float16": (0, 1, f"{FEED_FORWARD}.w2 output.0", Cause.DTYPE),
 }
 
 
