@@ -126,15 +126,16 @@ def test_the_numbers_of_the_page_are_those_of_the_json(recorded):
 
 
 def test_gaps_of_texts_are_those_of_the_key_data(recorded):
-    """Token by token, of every response."""
+    """Token by token, of every response; none behind its end."""
     run = open_run(recorded.run)
+    mask = run.key_data("response_mask", 1)[0].value
     both = [run.key_data(key, 1)[0].value for key in ("rollout_log_prob", "old_log_prob")]
     shown = json.loads(recorded.block("mismatch-A-1-0"))["texts"]["samples"]
     assert len(shown) == len(both[0])
     for row in shown:
         for own, saved in zip(row["a"]["gaps"], both, strict=True):
-            known = [(a, b) for a, b in zip(own, saved[row["row"]].tolist()) if a is not None]
-            assert known
+            known = [(a, b) for a, b in zip(own, saved[row["row"]].tolist()) if a != "NaN"]
+            assert len(known) == mask[row["row"]].sum()
             assert all(a == pytest.approx(b, rel=1e-8) for a, b in known)
 
 
