@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ class ReplayedOperator:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {**vars(self), "notes": list(self.notes)}
+        found = {name: _plain(value) for name, value in vars(self).items()}
+        return {**found, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,10 @@ class ReplayedOperators:
         """Return it as JSON."""
         found = [one.to_json() for one in self.operators]
         return {"run": self.run, "file": str(self.file), "operators": found}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: no number is infinite there."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return value

@@ -82,7 +82,10 @@ class Replayed:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {"folder": str(self.folder), "sides": self.sides, "answer": list(self.answer)}
+        from mindrlhf_msprobe.replay.script.template import plain
+
+        sides = plain(self.sides) if self.sides else {}
+        return {"folder": str(self.folder), "sides": sides, "answer": list(self.answer)}
 
 
 def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:

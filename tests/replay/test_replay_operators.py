@@ -326,3 +326,17 @@ def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):
     found = values_by_formula(wrong, operator, None)
     assert found["output.0"]["verdict"] == "wrong"
     assert found["gradient:input.0"]["verdict"] == "ordinary"
+
+
+def test_json_has_no_infinite_numbers(tmp_path, capsys):
+    """A wrong result may be infinitely far; JSON has no number for that."""
+    call = recorded("Mint.exp", mint.exp, normal(6, 8))
+    call.output = (np.full_like(call.output[0], np.nan),)
+    run = write_run(tmp_path / "run", [call])
+    assert main(["replay", str(run), "-o", str(tmp_path / "out"), "--json"]) == 1
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found["operators"][0]["share"] == "Infinity"

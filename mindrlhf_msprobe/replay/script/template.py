@@ -586,6 +586,17 @@ def conclusion(sides: dict[str, Side], found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def plain(found: Any) -> Any:
+    """Return what was found as JSON has it: no number is infinite there."""
+    if isinstance(found, dict):
+        return {name: plain(item) for name, item in found.items()}
+    if isinstance(found, list):
+        return [plain(item) for item in found]
+    if isinstance(found, float) and not math.isfinite(found):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(found, "NaN")
+    return found
+
+
 def prepare() -> None:
     """Let operators run when they are called, so that one without a kernel raises there."""
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
@@ -619,7 +630,7 @@ def main() -> None:
         sys.exit(str(refused))
     finally:
         if arguments.json:
-            text = json.dumps(result, ensure_ascii=False, indent=1)
+            text = json.dumps(plain(result), ensure_ascii=False, indent=1, allow_nan=False)
             Path(arguments.json).write_text(text, encoding="utf-8")
 
 
