@@ -76,7 +76,13 @@ class OperatorCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        around = [(capture, capture.around()) for capture in self._captures]
+        if len(self._captures) == 1:
+            place = self._captures[0].around()
+            if not place.chosen:
+                return original(*args, **kwargs)
+            around = [(self._captures[0], place)]
+        else:
+            around = [(capture, capture.around()) for capture in self._captures]
         if len(around) > 1 and any(place.inside for _, place in around):
             around = [(capture, place) for capture, place in around if place.inside]
         calls = [

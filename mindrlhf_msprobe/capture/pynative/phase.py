@@ -139,6 +139,9 @@ class Around:
     traced_parent: str | None = None
 
 
+_NOT_CHOSEN = Around("", True, False)
+
+
 class EagerCapture:
     """The hooks of one opening of one phase.
 
@@ -300,10 +303,12 @@ class EagerCapture:
             return self._outside
         frame = frames[-1]
         slot = frame.slot
+        if slot is None or not slot.operators:
+            return _NOT_CHOSEN
         return Around(
-            "" if slot is None else slot.name,
+            slot.name,
             True,
-            slot is not None and slot.operators and not self._closed,
+            not self._closed,
             frame.in_range,
             frame.token,
             frame.entry if frame.recorded else frame.parent,

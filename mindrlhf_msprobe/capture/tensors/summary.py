@@ -104,8 +104,8 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if isinstance(value, HostTensor):
         return value
     if _is_mindspore_tensor(value):
+        wait_for(value)  # for all of it at once: asking for the dtype waits for a part of it
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
-        wait_for(value)
         # In the graph of gradients are outputs only.
         computed = computed or _gradient_graph_check()(value)
         own: Any = _TENSOR_CLASS[0]
