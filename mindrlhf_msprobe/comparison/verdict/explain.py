@@ -381,6 +381,8 @@ def _entered(first: FirstDifference, entry: Entry) -> Message:
         if is_operator(entry.name):
             code = f"{code}_operators"
         return message(code, records=earlier, phase=phase)
+    if first.filtered and is_operator(entry.name):
+        return message("explanation.first_recorded_operator", phase=phase)
     if first.filtered and not _known(first, entry.name):
         return message("explanation.first_recorded_cell", phase=phase)
     if first.filtered and gradient:

@@ -264,3 +264,31 @@ def test_batches_of_other_sizes_leave_operators_out(tmp_path):
     assert result.verdict.status is not Outcome.DIVERGED
     assert {f.entry.split(".")[0] for f in result.findings} == {"Cell"}
     assert any("operators, of which it" in str(gap.reason) for gap in result.verdict.coverage)
+
+
+def test_an_input_that_nothing_recorded_made_is_said_so(tmp_path):
+    """The operators of one cell alone: what the first of them was given came from elsewhere."""
+    settings = {"cells": False, "include": [LAYERS[1]], "backward": False, "save_loss": False}
+    a = record_operators(tmp_path / "a", **settings)
+    record_operators(tmp_path / "b", plants=[Plant(LAYERS[0], "Mint.add")], **settings)
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first.entry == next(name for cell, _, name in a.called if cell == LAYERS[1])
+    assert (first.cell, first.cause) == (LAYERS[1], Cause.INPUT)
+    assert "first recorded operator of actor_update" in first.explanation
+
+
+def test_a_container_that_hands_an_operator_something_else_is_the_origin(tmp_path):
+    """Its own code between the operators made it: the cell is named, and not the operator."""
+    record_operators(tmp_path / "a")
+    plant = Plant(LAYERS[1], "Mint.tanh", 1)
+    record_operators(tmp_path / "b", plants=[plant], entries=())
+    for name in ("a", "b"):
+        journal = next((tmp_path / name).rglob("records.jsonl"))
+        lines = journal.read_text().splitlines(keepends=True)
+        left = [line for line in lines if '"Mint.tanh.' not in line]
+        journal.write_text("".join(left))
+    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    first = result.verdict.first_divergence
+    assert first.entry == f"Cell.{LAYERS[1]}.Attention.forward.0"
+    assert (first.cause, first.operator) == (Cause.COMPUTATION, "")
+    assert "handed this operator another input" in first.explanation

@@ -154,6 +154,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "All {records} records of {phase} before it agree; what entered this cell was made "
             "outside the recorded cells."
         ),
+        "first_recorded_operator": (
+            "It is the first recorded operator of {phase}; what it was given was made by something "
+            "that was not recorded, or is a parameter."
+        ),
         "first_recorded_cell": "It is the first recorded cell of {phase}.",
         "gradient": (
             "The gradient that arrives differs: look at what follows this cell, e.g. the loss."

@@ -130,6 +130,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "input_after": (
             "{phase} 中此前的 {records} 条记录均一致；该 Cell 的输入产生于已采集的 Cell 之外。"
         ),
+        "first_recorded_operator": (
+            "它是 {phase} 中第一个采集到的算子；其输入产生于未采集的计算，或是权重。"
+        ),
         "first_recorded_cell": "它是 {phase} 中第一个采集到的 Cell。",
         "gradient": "传入的梯度存在差异：请检查该 Cell 之后的计算，例如 loss。",
         "input": "该 Cell 的输入产生于已采集的 Cell 之外。",
