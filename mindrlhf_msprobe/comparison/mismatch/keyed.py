@@ -312,6 +312,7 @@ class _Rows:
             padding = padding & ~earlier
         hides = (~lets & (others & earlier)[:, None]).any(axis=(1, 2))
         knows = np.isin(queries.group, queries.group[hides])
+        knows |= ~queries.packed[queries.group] & self.own
         others = others & (~earlier | knows[:, None])
         counts = ((lets & which[:, None]).sum(axis=2) for which in (padding, others))
         later = (at & self.later[:, None]).sum(axis=2)

@@ -49,6 +49,7 @@ class Queries:
         columns: int64 [groups, tokens], the column of each token of a sequence; -1 where there is
             none.
         padding, others: bool [groups, columns], which columns are no token, or of other sequences.
+        packed: bool [groups], whether several sequences stand in the row of the sample.
     """
 
     rows: np.ndarray
@@ -58,6 +59,7 @@ class Queries:
     columns: np.ndarray
     padding: np.ndarray
     others: np.ndarray
+    packed: np.ndarray
 
     def take(self, rows: np.ndarray) -> Queries:
         """Return some of the rows, in this order; int64 [rows]."""
@@ -129,7 +131,8 @@ class Keys:
         used[at, columns[at, place]] = True
         others = (in_sample >= 0) & (in_sample != own[:, None]) & ~used
         padding = in_sample == UNKNOWN
-        found = Queries(rows, sample, places, group, columns, padding, others)
+        packed = np.bincount(groups // most)[groups // most] > 1
+        found = Queries(rows, sample, places, group, columns, padding, others, packed)
         return found.take(np.flatnonzero(kept))
 
     def _shared_columns(

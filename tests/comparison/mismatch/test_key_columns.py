@@ -393,3 +393,38 @@ def test_columns_behind_padding_are_not_guessed(tmp_path):
     keys = Side(None, "p", 0, 0, read_tokens(phase.entries)).keys
     assert keys.known(0, 3)
     assert not keys.known(1, 4)
+
+
+@pytest.mark.parametrize("kind", ["mask", "scores"])
+def test_a_cache_that_is_filled_again_has_columns_of_its_own(tmp_path, kind):
+    """Those of the calls before are gone."""
+    tokens = prefixes([4, 5, 6, 7, 8, 9])
+    mine = Phase(tmp_path / "a", random.Random(5))
+    for start, stop, held in ((0, 3, 0), (3, 4, 0), (0, 4, 0), (4, 5, 0), (5, 6, 0)):
+        positions = np.arange(start, stop, dtype=np.int32)[None]
+        mine.call([tokens[start:stop]], [tokens[held:stop]], position_ids=positions)
+    theirs = Phase(tmp_path / "b", random.Random(6))
+    theirs.call([tokens], [tokens])
+    theirs.form = mine.form
+    found, _, matched = aligned(mine, theirs, kind)
+    assert not found.distances.unequal.any()
+    assert len(found.token) == partners(matched) == 3 + 1 + 4 + 1 + 1
+
+
+@pytest.mark.parametrize("kind", ["mask", "scores"])
+def test_a_token_that_was_taken_back_is_none_of_those_before(tmp_path, kind):
+    """Its column is still in the cache, and must be hidden."""
+    mine = Phase(tmp_path / "a", random.Random(7))
+    first, back, other = prefixes([1, 2, 3]), (1, 2, 3, 4), (1, 2, 3, 5)
+    mine.call([first], [first], position_ids=np.arange(3, dtype=np.int32)[None])
+    for rows, columns in (([back], [*first, back]), ([other], [*first, back, other])):
+        mine.call([rows], [columns], position_ids=np.array([[3]], np.int32))
+    theirs = Phase(tmp_path / "b", random.Random(8))
+    theirs.call([prefixes([1, 2, 3, 5])], [prefixes([1, 2, 3, 5])])
+    theirs.form = mine.form
+    found, _, _ = aligned(mine, theirs, kind)
+    assert not found.distances.unequal.any()
+    assert 4 in found.token
+    mine.changed = {2: [(0, slice(None), 0, 3)]}  # the token that was taken back is seen
+    found, _, _ = aligned(mine, theirs, kind)
+    assert found.token[found.distances.unequal].tolist() == ([4] if kind == "mask" else [])
