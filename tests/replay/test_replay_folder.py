@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,14 @@ def test_an_entry_of_several_phases_asks_for_one(tmp_path):
 def test_what_is_no_run_and_no_entry_is_refused(tmp_path, capsys, what):
     assert main(["replay", *what, "-o", str(tmp_path), "--lang", "en"]) == 2
     assert "expected RUN, RUN ENTRY" in capsys.readouterr().err
+
+
+def test_without_mindspore_it_is_said(tmp_path, monkeypatch, capsys):
+    """For an operator and for the table, before anything is written."""
+    run = write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))])
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    for entry in (["Mint.add.0.forward"], []):
+        command = ["replay", str(run), *entry, "-o", str(tmp_path / "out"), "--lang", "en"]
+        assert main(command) == 2
+        assert "computes with MindSpore, which cannot be imported" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
