@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
-from mindrlhf_msprobe.capture.framework.private import no_gradients
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, no_gradients
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
@@ -49,7 +49,7 @@ from mindrlhf_msprobe.replay.free_benchmark import (
     is_order_free,
     judge,
 )
-from mindrlhf_msprobe.replay.higher import Higher
+from mindrlhf_msprobe.replay.higher import Higher, can_be_higher
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 from mindrlhf_msprobe.replay.state import State, once_more
 
@@ -86,6 +86,7 @@ class _Running(threading.local):
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
+        self.computing = 0  # computations of gradients, one inside the other
 
 
 class BenchmarkedPhase:
@@ -115,7 +116,9 @@ class BenchmarkedPhase:
         self._listens = listens
         self._rows: list[Row] = []
         self._lock = threading.Lock()
-        self._later: list[_Repeated] = []
+        #: Calls that run again when the phase ends, and when gradients have been computed.
+        self.until_closed: list[_Repeated] = []
+        self.until_computed: list[_Repeated] = []
         self._held = 0
         self._open = False
 
@@ -127,6 +130,9 @@ class BenchmarkedPhase:
         self._set_data = vars(Parameter)["set_data"]
         self._instead = self._written(self._set_data)
         Parameter.set_data = self._instead
+        self._stood_there = vars(EXECUTOR).get("grad")
+        self._own_grad = EXECUTOR.grad
+        vars(EXECUTOR)["grad"] = self._grad
         self._open = True
 
     def _written(self, set_data: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,9 +172,14 @@ class BenchmarkedPhase:
                 _OPEN.remove(self)
             if vars(Parameter)["set_data"] is self._instead:
                 Parameter.set_data = self._set_data
+            if vars(EXECUTOR).get("grad") == self._grad:
+                del vars(EXECUTOR)["grad"]
+                if self._stood_there is not None:
+                    vars(EXECUTOR)["grad"] = self._stood_there
             self._open = False
-        later, self._later = self._later, []
-        for call in later:
+        for call in self._taken(self.until_computed):
+            call.compare()
+        for call in self._taken(self.until_closed):
             self.add(call.gradients())
         rows, self._rows = self._rows, []
         if rows:
@@ -181,15 +192,38 @@ class BenchmarkedPhase:
             if calls.pop() is call:
                 break
 
-    def wait(self, call: _Repeated) -> None:
-        """Have a call's gradients computed when the phase ends."""
+    def wait(self, call: _Repeated, waiting: list[_Repeated]) -> None:
+        """Keep a call until it can run again.
+
+        Args:
+            waiting: `until_closed`, or `until_computed`.
+        """
         with self._lock:
-            size = sum(tensor.elements.nbytes for tensor in call.held.tensors)
-            if self._held + size <= self.settings.held_bytes:
-                self._held += size
-                self._later.append(call)
+            if self._held + call.nbytes <= self.settings.held_bytes:
+                self._held += call.nbytes
+                waiting.append(call)
                 return
         self.say(call.entry, message("benchmark.too_many"))
+
+    def _taken(self, waiting: list[_Repeated]) -> list[_Repeated]:
+        """Return the calls that waited, which wait no longer."""
+        with self._lock:
+            taken = [*waiting]
+            waiting.clear()
+            self._held -= sum(call.nbytes for call in taken)
+        return taken
+
+    def _grad(self, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for what computes gradients: behind the outermost one calls can run again."""
+        self._running.computing += 1
+        try:
+            computed = self._own_grad(*args, **kwargs)
+        finally:
+            self._running.computing -= 1
+        if not self._running.computing and not gradients_flow():
+            for call in self._taken(self.until_computed):
+                call.compare()
+        return computed
 
     def say(self, entry: str, why: Message) -> None:
         """Note that a call did not run again, and why."""
@@ -285,16 +319,47 @@ class _Repeated:
         self._own = (args, kwargs) if phase.settings.handler == FIX else None
         self._dtypes = {tensor.dtype for tensor in held.tensors}
         self._drawn: list[_Drawn] = []
+        self._first: dict[str, tuple[str, np.ndarray]] = {}  # outputs: path → dtype, elements
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        held = sum(tensor.elements.nbytes for tensor in self.held.tensors)
+        return held + sum(values.nbytes for _, values in self._first.values())
 
     def again(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
         if self._settings.stage == BACKWARD:
-            self._phase.wait(self)
+            self._phase.wait(self, self._phase.until_closed)
             return None
         first = dict(tensors_in(output))
         self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
+        exact = self._settings.mode == NO_CHANGE  # then whole numbers count, too
+        judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
+        for path, tensor in judged.items():
+            values = _values(tensor)
+            if values is not None:
+                self._first[path] = str(tensor.dtype), values
+        fixes = self._settings.handler == FIX
+        # A kernel that is not there ends what MindSpore is differentiating.
+        improves = self._settings.mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
+        if improves and not fixes and gradients_flow():
+            self._phase.wait(self, self._phase.until_computed)
+            return None
+        return self.compare(output if fixes else None)
+
+    def compare(self, output: Any = None) -> Any:
+        """Run it again and hand over what became of its outputs.
+
+        Args:
+            output: where the training is to go on with the result of the second run, that of the
+                first one.
+
+        Returns:
+            what the training goes on with; None: with what it has.
+        """
         try:
-            instead, rows = self._compared(output, first, [*self._disturbed()])
+            instead, rows = self._compared(output, [*self._disturbed()])
         except CannotRepeatError as error:
             self._phase.say(self.entry, error.said)
             return None
@@ -323,6 +388,12 @@ class _Repeated:
     def _coarsest(self) -> str:
         return coarsest_of(sorted(self._dtypes))
 
+    def _higher(self) -> Higher:
+        """Return what computes in a higher precision."""
+        if not can_be_higher(self._coarsest):
+            raise CannotRepeatError(message("benchmark.nothing_to_improve"))
+        return Higher(self._coarsest)
+
     def _disturbed(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the tensors among the inputs that are disturbed, and their new bits."""
         if self._settings.mode not in DISTURBANCES:
@@ -340,28 +411,23 @@ class _Repeated:
             raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
 
     def _compared(
-        self, output: Any, first: Mapping[str, Tensor], disturbed: Sequence[tuple[int, np.ndarray]]
+        self, output: Any, disturbed: Sequence[tuple[int, np.ndarray]]
     ) -> tuple[Any, list[Row]]:
         """Return what the training is to go on with, or None; and a row of each output."""
-        exact = self._settings.mode == NO_CHANGE  # then whole numbers count, too
-        judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
-        host = {path: _values(tensor) for path, tensor in judged.items()}
-        before = {path: values for path, values in host.items() if values is not None}
-        if not before:
+        if not self._first:
             raise CannotRepeatError(message("benchmark.no_output"))
-        fixes = self._settings.handler == FIX
         worst: dict[str, Row] = {}
         instead = None
         for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
             again = self._run({n: self.held.tensors[n].tensor(bits) for n, bits in disturbed})
-            if fixes:
-                instead = _like(output, again, first)
+            if output is not None:
+                instead = _like(output, again)
             after = dict(tensors_in(again))
-            for index, (path, values) in enumerate(before.items()):
+            for index, (path, (dtype, values)) in enumerate(self._first.items()):
                 second = _values(after[path]) if path in after else None
                 if second is None or second.shape != values.shape:
                     raise CannotRepeatError(message("benchmark.shapes", path=path or "0"))
-                row = self._row(index, path, str(first[path].dtype), values, second, disturbed)
+                row = self._row(index, path, dtype, values, second, disturbed)
                 if path not in worst or _badness(row) > _badness(worst[path]):
                     worst[path] = row
         return instead, [*worst.values()]
@@ -462,7 +528,7 @@ class _Repeated:
         worst: dict[str, Row] = {}
         for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
             improves = self._settings.mode == IMPROVE_PRECISION
-            higher = Higher(self._coarsest) if improves else None
+            higher = self._higher() if improves else None
             second = self._differentiated(floating, weights, dict(disturbed), higher)
             for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
                 before, after = _values(a), _values(b)
@@ -593,7 +659,7 @@ class _Call(_Repeated):
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         """Return what the cell computes of its inputs, with some tensors in the place of others."""
         improves = self._settings.mode == IMPROVE_PRECISION
-        higher = Higher(self._coarsest) if improves else None
+        higher = self._higher() if improves else None
         fixes = self._settings.handler == FIX
         drawn = deque(self._drawn)
 
@@ -653,7 +719,11 @@ class _OperatorCall(_Repeated):
         super().__init__(phase, entry, held, State(None), args, kwargs)
         self._operator, self._compute = operator, compute
         self._dtypes |= {str(parameter.dtype) for parameter in held.parameters}
-        self.order_free = settings.mode == CHANGE_VALUE and is_order_free(operator.full_name)
+        self.order_free = (
+            settings.mode == CHANGE_VALUE
+            and settings.stage == FORWARD
+            and is_order_free(operator.full_name)
+        )
         self._axis = _axis_of(args, kwargs) if self.order_free else None
 
     def left(self, output: Any) -> Any:
@@ -667,7 +737,7 @@ class _OperatorCall(_Repeated):
 
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         improves = self._settings.mode == IMPROVE_PRECISION
-        higher = Higher(self._coarsest) if improves else None
+        higher = self._higher() if improves else None
         fixes = self._settings.handler == FIX
         with once_more(self._state, differentiated=fixes), _said_where_it_raises():
             args, kwargs = self._given(tensors, higher)
@@ -733,7 +803,7 @@ class _Drawn:
         return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
 
 
-def _like(output: Any, again: Any, first: Mapping[str, Tensor]) -> Any:
+def _like(output: Any, again: Any) -> Any:
     """Return the result of the second run in the structure and the dtypes of the first."""
     after = iter([tensor for _, tensor in tensors_in(again)])
 

@@ -12,8 +12,8 @@ it alone changes as much.
 A change is too large where it exceeds both the threshold of the output's dtype and `MOST_TIMES`
 times what went in. The first is msprobe's. The second leaves alone what a healthy network does to a
 rounding in 16 bits, which by itself is about as large as the threshold. Of `no_change` any bit that
-differs is too much, and of `change_value` on an operator whose result does not depend on the order,
-the threshold alone decides.
+differs is too much. Of `change_value` the threshold alone decides, on operators whose result does
+not depend on the order; of others nothing can be said: softmax of exchanged scores is another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.replay.disturb import FORMATS, NO_CHANGE
+from mindrlhf_msprobe.replay.disturb import CHANGE_VALUE, FORMATS, NO_CHANGE
 
 #: Thresholds of the change of an output, by MindSpore's names of its dtype.
 THRESHOLDS: Mapping[str, float] = {
@@ -140,8 +140,11 @@ def judge(
         return Change(change, differing, first.size, None, threshold, differing == 0)
     went_in = max(disturbed_by, FORMATS[coarsest].spacing if coarsest in FORMATS else 0.0)
     ratio = change / went_in if went_in else None
-    tolerated = threshold if order_free else max(threshold, most_times * went_in)
-    return Change(change, differing, first.size, ratio, threshold, bool(change <= tolerated))
+    if mode == CHANGE_VALUE:
+        consistent = not order_free or change <= threshold
+    else:
+        consistent = change <= max(threshold, most_times * went_in)
+    return Change(change, differing, first.size, ratio, threshold, bool(consistent))
 
 
 def coarsest_of(dtypes: Sequence[str]) -> str:

@@ -43,11 +43,13 @@ class Trained(nn.Cell):
         return ops.square(self.second(self.first(x))).mean()
 
 
-def trained(probe=None, *, recompute=False, set_grad=False, steps=3):
+def trained(probe=None, *, recompute=False, set_grad=False, low=False, steps=3):
     """Return every loss, gradient and parameter of a short training, as bytes."""
     ms.set_seed(3)
     rng = np.random.default_rng(3)
     network = Trained().set_train()
+    if low:
+        network.first.dense.to_float(ms.float16)
     if recompute:
         network.first.recompute()
     if set_grad:
@@ -102,9 +104,10 @@ def numbers(*shape, dtype=ms.float32, scale=1.0):
 )
 def test_training_is_unchanged_to_the_bit(layer_probe, mode, stage, recompute, set_grad):
     """Draws, averages, Python attributes, gradients, parameters and hooks are as without it."""
-    expected, _ = trained(recompute=recompute, set_grad=set_grad)
+    how = {"recompute": recompute, "set_grad": set_grad, "low": mode == "improve_precision"}
+    expected, _ = trained(**how)
     probe = layer_probe(task="free_benchmark", pert_mode=mode, fuzz_stage=stage, strict=True)
-    found, network = trained(probe, recompute=recompute, set_grad=set_grad)
+    found, network = trained(probe, **how)
     assert found == expected
     assert hook_count(network) == 0
     rows = rows_of(probe)
@@ -227,7 +230,8 @@ def test_healthy_network_is_silent(layer_probe, dtype, mode):
         mask,
     )
     judged = [row for row in rows if "why" not in row]
-    assert len(judged) == 7
+    improves = mode == "improve_precision"
+    assert len(judged) == (0 if improves and dtype == ms.float32 else 5 if improves else 7)
     assert [row for row in judged if not row["consistent"]] == []
 
 
@@ -388,7 +392,7 @@ def test_operators_run_again(layer_probe):
             return ops.dropout(y, 0.5) + ops.rand_like(y)
 
     network, x = Computes(), numbers(6, 8)
-    for mode in MODES:
+    for mode in MODES[:-1]:
         probe = layer_probe(
             task="free_benchmark", pert_mode=mode, level="L1", strict=True, existing="overwrite"
         )

@@ -16,6 +16,9 @@ TEXTS: dict[str, Text] = {
     "changed": "it has written into its own inputs",
     "draws": "{operator} inside it draws random numbers, other ones in a second run",
     "nothing_to_disturb": "no input is a floating number that can be disturbed",
+    "nothing_to_improve": (
+        "nothing in it has 16 bits; of float32 task: accuracy_check gives a second opinion"
+    ),
     "no_output": "no output is a floating number",
     "shapes": "output {path} has another shape, or is missing, in the second run",
     "raised": "the second run raised {why}",

@@ -16,6 +16,7 @@ TEXTS: dict[str, Text] = {
     "changed": "它已改写自己的输入",
     "draws": "其中的 {operator} 使用随机数，再次运行时取值不同",
     "nothing_to_disturb": "没有可以扰动的浮点输入",
+    "nothing_to_improve": "其中没有 16 位的计算；float32 请用 task: accuracy_check",
     "no_output": "没有浮点输出",
     "shapes": "输出 {path} 在第二次运行时形状不同或不存在",
     "raised": "第二次运行抛出异常：{why}",
