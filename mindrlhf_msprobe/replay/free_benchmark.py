@@ -12,8 +12,9 @@ it alone changes as much.
 A change is too large where it exceeds both the threshold of the output's dtype and `MOST_TIMES`
 times what went in. The first is msprobe's. The second leaves alone what a healthy network does to a
 rounding in 16 bits, which by itself is about as large as the threshold. Of `no_change` any bit that
-differs is too much. Of `change_value` the threshold alone decides, on operators whose result does
-not depend on the order; of others nothing can be said: softmax of exchanged scores is another one.
+differs is too much. Of `change_value` the threshold decides, or some roundings of the output where
+they are larger, on operators whose result does not depend on the order; of others nothing can be
+said: softmax of exchanged scores is another one.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ THRESHOLDS: Mapping[str, float] = {
 #: How many times what went in an output may change, whatever the threshold says.
 MOST_TIMES = 100.0
 
+_ROUNDINGS = 4  # of its own dtype, by which a sum in another order may differ
 _ORDER_FREE = frozenset(
     [
         *("sum", "mean", "prod", "norm", "var", "std", "var_mean", "std_mean", "nansum"),
@@ -141,7 +143,8 @@ def judge(
     went_in = max(disturbed_by, FORMATS[coarsest].spacing if coarsest in FORMATS else 0.0)
     ratio = change / went_in if went_in else None
     if mode == CHANGE_VALUE:
-        consistent = not order_free or change <= threshold
+        rounding = FORMATS[dtype].spacing if dtype in FORMATS else 0.0
+        consistent = not order_free or change <= max(threshold, _ROUNDINGS * rounding)
     else:
         consistent = change <= max(threshold, most_times * went_in)
     return Change(change, differing, first.size, ratio, threshold, bool(consistent))

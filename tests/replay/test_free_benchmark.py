@@ -76,6 +76,8 @@ def test_order_does_not_count_where_it_cannot():
     exchanged = {"mode": "change_value", "disturbed_by": 1e-6}
     assert judged([1.0], [1.9], **exchanged).consistent
     assert not judged([1.0], [1.01], **exchanged, order_free=True).consistent
+    one_rounding = {"dtype": "BFloat16", **exchanged, "order_free": True}
+    assert judged([1.0], [1.0 + 2**-7], **one_rounding).consistent
     assert is_order_free("Mint.sum")
     assert not is_order_free("Mint.cumsum")
 
