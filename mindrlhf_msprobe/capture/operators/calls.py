@@ -57,8 +57,11 @@ class OperatorCalls:
         self._witnessed = [one for one in captures if one.opening.witness is not None]
 
     def open(self) -> None:
-        """Begin to record; where that fails, nothing of MindSpore stays replaced."""
-        with ExitStack() as ends:
+        """Begin to record; where that fails, nothing of MindSpore stays replaced.
+
+        The cells of the phase are recorded all the same.
+        """
+        with self._captures[0].opening.guard("lost.operators"), ExitStack() as ends:
             for capture in self._captures:
                 ends.enter_context(
                     Interception(self._handle, network=capture.network, every_thread=True)

@@ -133,9 +133,10 @@ def _asked() -> Handle | None:
     """Return who is asked for a call by the caller's caller; None where nobody is."""
     handle = _HERE.handle
     if handle is None:
-        if not _SHARED:
+        shared = _SHARED[-1:]  # another thread may end the last one at this moment
+        if not shared:
             return None
-        handle = _SHARED[-1]
+        handle = shared[0]
     caller = sys._getframe(2).f_globals.get("__name__")
     return handle if caller is None or _counts(caller) else None
 
@@ -217,7 +218,9 @@ class _Place:
     def take_off(self) -> None:
         """Put back what stood there, unless somebody has put something else there since."""
         owner = self._owner_of()
-        if owner is None or vars(owner).get(self._name) is not self._instead:
+        if self._instead is None or owner is None:
+            return
+        if vars(owner).get(self._name) is not self._instead:
             return
         if self._was is _ABSENT:
             delattr(owner, self._name)
@@ -280,11 +283,15 @@ class _Patches:
             if network is not None:
                 _, count = self._networks.get(id(network), (network, 0))
                 self._networks[id(network)] = network, count + 1
-            if not self._entered:
-                for place in self._compilers:
-                    place.put_on()
             self._entered += 1
-            self._renew()
+            try:
+                if self._entered == 1:
+                    for place in self._compilers:
+                        place.put_on()
+                self._renew()
+            except BaseException:
+                self.end(network)
+                raise
 
     def end(self, network: nn.Cell | None) -> None:
         """Take everything off with the last one."""

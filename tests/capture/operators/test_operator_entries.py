@@ -548,3 +548,56 @@ def test_operators_of_a_graph_are_coverage(layer_probe, recorded):
     assert "Cell.first.Inner.forward.0" in names
     gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
     assert "coverage.operators_in_graph" in json.dumps(gaps["first"])
+
+
+def test_where_operators_cannot_be_reached_cells_are_recorded(layer_probe, recorded, monkeypatch):
+    """It is counted as lost, and nothing of MindSpore stays replaced."""
+    mint.exp(X)
+    with interception.Interception(lambda operator, original, args, kwargs: None):
+        pass  # finds all places
+    before = {name: vars(Tensor).get(name) for name in ("__add__", "matmul", "softmax")}
+    puts = interception._Place.put_on
+    left = iter(range(900))
+
+    def put_on(place):
+        if next(left, None) is None:
+            raise RuntimeError("on purpose")
+        puts(place)
+
+    probe = layer_probe(level="mix")
+    network = Net()
+    probe.watch(actor=network)
+    with monkeypatch.context() as patched:
+        patched.setattr(interception._Place, "put_on", put_on)
+        with probe.phase(PHASE):
+            network(X)
+    probe.step()
+    run = recorded(probe)
+    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    assert "Cell.first.Inner.forward.0" in names
+    assert not any(map(parse_operator, names))
+    assert not interception.installed()
+    assert {name: vars(Tensor).get(name) for name in before} == before
+    assert [*run.manifests[0]["lost"]] == ["the operators of a phase: RuntimeError"]
+
+
+def test_phases_that_are_open_together_have_the_operators_of_their_networks(layer_probe, recorded):
+    """Those outside every cell belong to both."""
+    actor, critic = Net(), Inner()
+    probe = layer_probe(level="mix", strict=True)
+    probe.watch(actor=actor, critic=critic)
+    with probe.phase(["actor_update", "critic_update"]):
+        actor(X)
+        critic(X)
+        mint.log(Y)
+    probe.step()
+    run = recorded(probe)
+    found = {
+        phase: [e.name for e in run.entries(phase=phase, step=0) if parse_operator(e.name)]
+        for phase in ("actor_update", "critic_update")
+    }
+    assert "Mint.matmul.1.forward" in found["actor_update"]
+    assert found["critic_update"] == [
+        *("Mint.matmul.0.forward", "Tensor.__add__.0.forward", "Mint.log.0.forward")
+    ]
+    assert found["actor_update"][-1] == "Mint.log.0.forward"
