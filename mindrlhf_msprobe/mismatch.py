@@ -204,6 +204,9 @@ class Mismatch:
         weights: parameters that differ; how many were compared; and how many could not be.
         metrics: of the log-probabilities, by the names that verl uses.
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
+        saved_aligned, saved: how many tokens of the saved prompts and responses were aligned, of
+            how many that both phases were asked to record; 0 of 0 where none were saved. Where
+            less than half of either is aligned, nothing is said to agree.
         not_compared: values of both networks that could not be brought together, and why.
         notes: what else a reader must know.
         token_map: tokens by layers, of limited size; None where no row was compared.
@@ -226,6 +229,8 @@ class Mismatch:
     metrics: Mapping[str, float] = field(default_factory=dict)
     rows: int = 0
     tokens: int = 0
+    saved_aligned: int = 0
+    saved: int = 0
     not_compared: tuple[tuple[str, Message], ...] = ()
     notes: Messages = ()
     token_map: TokenMap | None = field(default=None, compare=False, repr=False)
@@ -242,10 +247,8 @@ class Mismatch:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        shown = {
-            name: _plain(getattr(self, name))
-            for name in ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
-        }
+        names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
+        shown = {name: _plain(getattr(self, name)) for name in (*names, "saved_aligned", "saved")}
         return {
             **shown,
             "first": self.first and self.first.to_json(),
@@ -280,8 +283,11 @@ class Mismatches:
 
     @property
     def status(self) -> Agreement:
-        """The worst of all; undecided only where nothing was decided."""
+        """The worst of all; undecided where most were not decided and none parted."""
         seen = {one.status for one in self.found}
+        undecided = sum(one.status is Agreement.UNDECIDED for one in self.found)
+        if 2 * undecided > len(self.found) and Agreement.PARTED not in seen:
+            return Agreement.UNDECIDED
         order = (Agreement.PARTED, Agreement.WITHIN_ROUNDING, Agreement.IDENTICAL)
         return next((status for status in order if status in seen), Agreement.UNDECIDED)
 

@@ -20,6 +20,21 @@ _GRADUAL = 4.0  # times what independent roundings of all cells explain
 _OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
 
 
+#: The share of the tokens without which nothing is said to agree.
+LEAST = 0.5
+_MOST = 0.95  # of them: where less is aligned, that is said
+
+
+def few_aligned(walk: Walk) -> Message | None:
+    """Say how few of the tokens were aligned; None where most of them were."""
+    counts = walk.coverage
+    if counts.share >= _MOST:
+        return None
+    if counts.rows < counts.share * counts.tokens + 1:
+        return message("mismatch.few_aligned", rows=counts.rows, tokens=counts.tokens)
+    return message("mismatch.few_saved", rows=counts.saved_aligned, tokens=counts.saved)
+
+
 def first_parted(walk: Walk) -> tuple[Name, Stage] | None:
     """Return the value at which both part, in causal order; None where they do not."""
     lasting = ((n, s) for n, s in walk.stages.items() if s.born and s.lasting)
@@ -207,9 +222,9 @@ def other_tokens(walk: Walk) -> Message | None:
     partners, common = walk.matched.sequences, walk.matched.common
     mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
     unlike = []
-    pad = walk.rollout.tokens.pad
+    pad, ends = walk.rollout.tokens.pad, walk.rollout.tokens.last.tolist()
     for sample, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
-        if partner < 0 or bool((mine[sample][at:] == pad).all()):
+        if partner < 0 or at >= ends[sample] or bool((mine[sample][at:] == pad).all()):
             continue
         if at < min(len(mine[sample]), len(theirs[partner])):
             unlike.append((sample, at, int(mine[sample][at]), int(theirs[partner][at])))

@@ -11,7 +11,9 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclude import (
+    LEAST,
     blame,
+    few_aligned,
     first_parted,
     other_tokens,
     weights_alone,
@@ -29,6 +31,7 @@ from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, St
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN
 
 #: The phases that are compared where none are named: rollout, training.
 PHASES = ("actor_generate_sequences", "actor_compute_log_prob")
@@ -150,8 +153,10 @@ def _one(
         weights_compared=len(walk.weights.pairs),
         weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
         metrics=sampled.metrics,
-        rows=walk.matched.rows,
-        tokens=int((walk.tokens.sequence >= 0).sum()),
+        rows=walk.coverage.rows,
+        tokens=walk.coverage.tokens,
+        saved_aligned=walk.coverage.saved_aligned,
+        saved=walk.coverage.saved,
         not_compared=tuple((str(name), why) for name, why in walk.not_compared),
         notes=_notes(walk, sampled, said),
         token_map=token_map(walk),
@@ -185,13 +190,22 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
         return Agreement.PARTED, cause, parted[1], tuple(said)
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)
+    few = few_aligned(walk)
     if sampled.is_apart(walk):
         why, other = sampled.why(walk), other_tokens(walk)
         if other is not None and why.code != "mismatch.temperature":
             return Agreement.PARTED, Cause.INPUT, None, (other,)
+        if few is not None and walk.coverage.share < LEAST:
+            apart = message("mismatch.log_probs_apart", mean=sampled.metrics[DIFF_MEAN])
+            return Agreement.PARTED, None, None, (apart, few)
         return Agreement.PARTED, Cause.SAMPLING, None, (why,)
+    if walk.coverage.share < LEAST:
+        return Agreement.UNDECIDED, None, None, () if few is None else (few,)
     same = not any(stage.unequal for stage in walk.stages.values())
-    return (Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING), None, None, ()
+    return (
+        *(Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None),
+        () if few is None else (few,),
+    )
 
 
 def _no_rows(walk: Walk) -> Message:

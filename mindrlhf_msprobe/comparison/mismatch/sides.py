@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from functools import cached_property
 
@@ -12,7 +13,9 @@ from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_
 from mindrlhf_msprobe.comparison.tokens.keys import Keys
 from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
+from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 from mindrlhf_msprobe.phases import PHASE_TOKENS
+from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -27,6 +30,7 @@ class Side:
     """One phase of one step and rank.
 
     Attributes:
+        samples: prompts and responses that the step saved.
         values: by name, in time.
         parameters: by their names in the network, as they were first recorded.
         cells: cell → class, in the order of their first calls.
@@ -37,9 +41,19 @@ class Side:
     step: int
     rank: int
     tokens: PhaseTokens
+    samples: tuple[SavedSample, ...] = ()
     values: dict[Name, Value] = field(default_factory=dict)
     parameters: dict[str, Record] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def window(self) -> tuple[int, float]:
+        """The first and the last token that were asked for; see `coverage`."""
+        of = next((known for known in KNOWN if known.name == self.phase), None)
+        config = self.run.config()
+        if of is None or not of.counts_tokens or config is None:
+            return 0, math.inf
+        return config.token_range_start, config.token_range_end
 
     @cached_property
     def keys(self) -> Keys:
@@ -73,8 +87,8 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
         found.cells.setdefault(entry.cell, entry.class_name)
         _take(found, entry, number, nth, forms)
     pad = Settings.read(run.configurations()).pad
-    samples = saved_samples(lambda key: run.key_data(key, step, rank), pad)
-    found.tokens = read_tokens(outermost, given, pad, samples)
+    found.samples = saved_samples(lambda key: run.key_data(key, step, rank), pad)
+    found.tokens = read_tokens(outermost, given, pad, found.samples)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
 

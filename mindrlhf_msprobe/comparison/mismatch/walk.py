@@ -25,7 +25,8 @@ from mindrlhf_msprobe.comparison.mismatch.presets import preset_names
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import match_names
-from mindrlhf_msprobe.comparison.tokens.matching import match
+from mindrlhf_msprobe.comparison.tokens.coverage import Coverage, coverage
+from mindrlhf_msprobe.comparison.tokens.matching import Matched, match
 from mindrlhf_msprobe.mismatch import Stage, Token
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
@@ -39,6 +40,7 @@ class Walk:
 
     Attributes:
         matched: which rows are the same token.
+        coverage: how many of the tokens that there are were aligned.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
         not_compared: those that both have and that could not be.
@@ -54,6 +56,7 @@ class Walk:
     ) -> None:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
+        self.coverage = _coverage(rollout, training, self.matched)
         self.fused_rules = mapping.fused
         rules = (*mapping.names, *preset_names(rollout.cells, training.cells))
         self.names = match_names(rollout.cells, training.cells, rules)
@@ -278,3 +281,10 @@ def _extremes(source: Source) -> np.ndarray:
         found = np.unique(held[held != 0]).astype(np.float32)
     known = dtypes == {"Float32"} and len(found) >= _LEAST_EXTREMES and np.isfinite(found).all()
     return found if known else np.zeros(0)
+
+
+def _coverage(rollout: Side, training: Side, matched: Matched) -> Coverage:
+    first = max(rollout.window[0], training.window[0])
+    last = min(rollout.window[1], training.window[1])
+    samples = rollout.samples or training.samples
+    return coverage(rollout.tokens, training.tokens, matched, samples, (first, last))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
 from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens, TokenCall
 
 
@@ -58,11 +58,15 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     """Find the rows of `mine` in `other`: the same token behind the same tokens.
 
     A sequence goes with the one that it shares the most first tokens with; of several alike, each
-    with one of its own as far as there are as many. All rows of what they share are partners.
+    with one of its own as far as there are as many. All rows of what they share are partners, but
+    for those behind the end of a response in either.
     """
-    sequences, common = _longest_common(mine.sequences, other.sequences)
+    sequences, common = longest_common(mine.sequences, other.sequences)
     places = _Places(other)
-    partners = tuple(_partner(call, sequences, common, places) for call in mine.calls)
+    within = np.minimum(common, mine.last)
+    known = sequences >= 0
+    within[known] = np.minimum(within[known], other.last[sequences[known]])
+    partners = tuple(_partner(call, sequences, within, places) for call in mine.calls)
     return Matched(partners, sequences, common)
 
 
@@ -93,65 +97,3 @@ def _partner(
     at = places.starts[sequences[of]] + call.position[known]
     found_call[known], found_row[known] = places.call[at], places.row[at]
     return Partner(found_call, found_row)
-
-
-def _longest_common(
-    mine: Sequence[np.ndarray], other: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each sequence the one that begins with the most of its tokens, and how many.
-
-    In the order of their tokens, that one stands beside where the sequence would stand.
-    """
-    partner = np.full(len(mine), UNKNOWN, np.int64)
-    common = np.zeros(len(mine), np.int64)
-    if not other:
-        return partner, common
-    keys = [sequence.tolist() for sequence in other]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    used = np.zeros(len(other), np.int64)
-    for number, sequence in enumerate(mine):
-        place = _bisect(order, keys, sequence.tolist())
-        beside = [order[i] for i in (place - 1, place) if 0 <= i < len(order)]
-        most = max(_shared(sequence, other[i]) for i in beside)
-        if not most:
-            continue
-        alike = _neighbours(order, other, sequence, place, most)
-        partner[number] = min(alike, key=lambda i: (used[i], i))
-        used[partner[number]] += 1
-        common[number] = most
-    return partner, common
-
-
-def _bisect(order: Sequence[int], keys: Sequence[list[int]], wanted: list[int]) -> int:
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[order[middle]] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _neighbours(
-    order: Sequence[int],
-    other: Sequence[np.ndarray],
-    sequence: np.ndarray,
-    place: int,
-    most: int,
-) -> list[int]:
-    """Return all that share as many tokens; they stand together around the place."""
-    found = []
-    for steps in (range(place - 1, -1, -1), range(place, len(order))):
-        for i in steps:
-            if _shared(sequence, other[order[i]]) < most:
-                break
-            found.append(order[i])
-    return found
-
-
-def _shared(a: np.ndarray, b: np.ndarray) -> int:
-    """Return how many tokens two sequences both begin with."""
-    length = min(len(a), len(b))
-    unlike = a[:length] != b[:length]
-    return int(unlike.argmax()) if unlike.any() else length

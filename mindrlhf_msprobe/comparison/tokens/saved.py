@@ -12,7 +12,7 @@ from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.trends.derived import RESPONSES
+from mindrlhf_msprobe.trends.derived import MASK, RESPONSES
 
 _MOST_ROWS = 4096
 _TOKEN = 8  # bytes of an id
@@ -54,14 +54,39 @@ def saved_samples(
         saved: returns the saves of a key.
         pad: the token id of padding, or None.
     """
+    masks = next((rows for name in MASK if (rows := [_numbers(d) for d in saved(name)])), [])
     for names in _PAIRS:
         both = [[_rows(d) for name in keys for d in saved(name)] for keys in names]
         prompts = [_prompts(rows, pad) for rows in both[0]]
         found = [row for rows in prompts for row in rows or ()]
         responses = [row for rows in both[1] for row in rows]
         if None not in prompts and 0 < len(found) == len(responses) < _MOST_ROWS:
-            return tuple(map(SavedSample, found, responses))
+            return tuple(map(SavedSample, found, responses, _sizes(both[1], masks, pad)))
     return ()
+
+
+def _sizes(
+    responses: list[list[np.ndarray]], masks: list[list[np.ndarray]], pad: int | None
+) -> list[int]:
+    """Return how many tokens each response has, up to the last that counts or is no padding.
+
+    Args:
+        responses: the rows of each save.
+        masks: those of each save of what says which tokens count.
+        pad: the token id of padding, or None.
+    """
+    found = []
+    fits = [[*map(len, rows)] for rows in masks] == [[*map(len, rows)] for rows in responses]
+    for number, rows in enumerate(responses):
+        filled = len({len(row) for row in rows}) == 1
+        for at, row in enumerate(rows):
+            tokens = row != _FILLED
+            if fits and masks[number][at].any():
+                tokens = masks[number][at] != 0
+            elif filled and tokens.all() and pad is not None:
+                tokens = row != pad
+            found.append(len(row) - int(tokens[::-1].argmax()) if tokens.any() else 0)
+    return found
 
 
 def _prompts(rows: list[np.ndarray], pad: int | None) -> list[np.ndarray] | None:
@@ -84,7 +109,12 @@ def _unpadded(row: np.ndarray, pad: int, *, before: bool) -> np.ndarray:
     return row[tokens[0] :] if before else row[: tokens[-1] + 1]
 
 
-def _rows(datum: KeyDatum) -> list[np.ndarray]:
+def _numbers(datum: KeyDatum) -> list[np.ndarray]:
+    """Return the rows of a mask of any dtype, int64 [tokens] each."""
+    return _rows(datum, "iufb")
+
+
+def _rows(datum: KeyDatum, kinds: str = "iu") -> list[np.ndarray]:
     """Return the rows of ids of a save, int64 [tokens] each; none of texts."""
     try:
         value: Any = datum.value
@@ -94,7 +124,7 @@ def _rows(datum: KeyDatum) -> list[np.ndarray]:
     if not isinstance(rows, (list, np.ndarray)):
         return []
     arrays = [np.asarray(row) for row in rows[:_MOST_ROWS]]
-    return [row.astype(np.int64) for row in arrays if row.ndim == 1 and row.dtype.kind in "iu"]
+    return [row.astype(np.int64) for row in arrays if row.ndim == 1 and row.dtype.kind in kinds]
 
 
 def _without_runs(row: np.ndarray) -> np.ndarray:

@@ -12,6 +12,8 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.comparison.tokens.blocks import BlockSize
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
+from mindrlhf_msprobe.comparison.tokens.padding import Padding
+from mindrlhf_msprobe.comparison.tokens.samples import of_saved, prompt_sizes
 from mindrlhf_msprobe.comparison.tokens.windows import Beginning, SavedSample, with_beginnings
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -61,6 +63,9 @@ class PhaseTokens:
         begun: how many tokens of each sequence the call that began it was given, or its prompt has;
             0 of one that goes on otherwise behind the tokens of another.
         block: how many tokens a block of the paged cache holds; None where nothing says it.
+        samples: the saved prompt and response, by number, that each sequence is; -1 of others.
+        ends: how many tokens each sequence has, up to the end of that response.
+        lost: how many rows are tokens of which it is not known which ones stand before them.
     """
 
     calls: tuple[TokenCall, ...]
@@ -69,6 +74,22 @@ class PhaseTokens:
     pad: int | None = None
     begun: tuple[int, ...] = ()
     block: int | None = None
+    samples: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    lost: int = 0
+
+    @cached_property
+    def last(self) -> np.ndarray:
+        """How many tokens of each sequence are no padding behind a response, int64 [sequences]."""
+        return np.array(self.ends or [len(tokens) for tokens in self.sequences], np.int64)
+
+    @cached_property
+    def count(self) -> int:
+        """How many rows are tokens: of sequences up to their ends, and those that are lost."""
+        rows = self.rows
+        known = np.flatnonzero(rows.sequence >= 0)
+        within = rows.position[known] < self.last[rows.sequence[known]]
+        return int(within.sum()) + self.lost
 
     @cached_property
     def places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -129,7 +150,8 @@ def read_tokens(
         entries: of one phase, step and rank.
         given: what the trainer said by `phase.tokens`, with its places in time.
         pad: the token id of padding; a call that is given ids alone may begin with it.
-        samples: prompts and responses of the step; they say what stands before a window of tokens.
+        samples: prompts and responses of the step; they say what stands before a window of tokens,
+            what is padding, and where responses end.
 
     Raises:
         NoTokens: no network was given token ids, or they were not stored.
@@ -142,7 +164,7 @@ def read_tokens(
     calls = [(entry, what) for entry in outermost if (what := starts.at(entry)) is not None]
     if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
-    builder = _Builder(pad)
+    builder = _Builder(pad, samples)
     inputs = ((_read(entry, what), entry) for entry, what in calls)
     for given_to, entry, beginnings in with_beginnings(inputs, samples):
         builder.add(given_to, entry, beginnings)
@@ -174,10 +196,13 @@ class _Builder:
 
     Args:
         pad: the token id of padding, or None.
+        samples: prompts and responses of the step.
     """
 
-    def __init__(self, pad: int | None) -> None:
-        self._pad = pad
+    def __init__(self, pad: int | None, samples: Sequence[SavedSample] = ()) -> None:
+        self._pad, self._samples = pad, samples
+        self._padding = Padding(pad, samples)
+        self._lost_rows = 0
         self._sequences: list[list[int]] = []
         self._begun: list[int] = []
         self._slots: dict[int, _Slot] = {}
@@ -190,9 +215,15 @@ class _Builder:
 
     def tokens(self) -> PhaseTokens:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        begun, block = tuple(self._begun), self._block.found()
-        calls, notes = tuple(self._calls), tuple(self._notes)
-        return PhaseTokens(calls, made, notes, self._pad, begun, block)
+        numbers, ends = of_saved(made, self._samples)
+        begun = prompt_sizes(self._begun, made)
+        for sequence, number in enumerate(numbers):
+            if number >= 0:
+                begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
+        return PhaseTokens(
+            *(tuple(self._calls), made, tuple(self._notes), self._pad, tuple(begun)),
+            *(self._block.found(), numbers, ends, self._lost_rows),
+        )
 
     def add(
         self,
@@ -209,9 +240,13 @@ class _Builder:
         ids = inputs.ids.reshape(-1)
         sequence = np.full(ids.size, UNKNOWN, np.int64)
         position = np.full(ids.size, UNKNOWN, np.int64)
-        samples = _samples(inputs, self._pad)
+        samples = _samples(inputs, self._padding)
+        if self._padding.let_in:
+            counts = {"count": self._padding.let_in, "of": batch}
+            self._note(message("tokens.padding_let_in", entry=entry.name, **counts))
         if samples is None:
             self._note(message("tokens.padding", entry=entry.name))
+            self._lose(ids)
             samples = []
         # One token of each sample, behind those of the call before.
         one_each = all(len(rows) == 1 for rows in samples) and (width == 1 or _is_packed(inputs))
@@ -222,12 +257,15 @@ class _Builder:
             self._continue(beginnings, starts, entry)
         if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
             self._note(message("tokens.unknown_samples", entry=entry.name, count=len(samples)))
+            self._lose(ids)
             samples = []
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
         for rows, start, key in zip(samples, starts, self._keys):
             if len(rows):
                 at = self._enter(key, ids[rows].tolist(), start, one_each, entry)
-                if at is not None:
+                if at is None:
+                    self._lose(ids[rows])
+                else:
                     sequence[rows] = at[0]
                     position[rows] = at[1] + np.arange(len(rows))
         self._take_slots(inputs, samples, position)
@@ -343,6 +381,10 @@ class _Builder:
         self._slots[key] = _Slot(len(self._sequences) - 1, self._sequences[-1], shift)
         return len(self._sequences) - 1
 
+    def _lose(self, ids: np.ndarray) -> None:
+        """Count rows of which it is not known which tokens stand before them."""
+        self._lost_rows += ids.size if self._pad is None else int((ids != self._pad).sum())
+
     def _note(self, note: Message) -> None:
         if len(self._notes) < 20:
             self._notes.setdefault(note)
@@ -359,44 +401,6 @@ def _are_known(before: int | None, starts: Sequence[int | None], call: int) -> b
     if before is None:
         return call == 0 or None not in starts
     return before == len(starts) or all(start == 0 for start in starts)
-
-
-def _valid(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
-    """Return which of the token ids are tokens, bool [batch, width]; the others are padding.
-
-    Lengths are those of samples that begin in the first column, unless the positions of all samples
-    rise from 0 in the last ones. None where the positions fit both, and it matters. Where nothing
-    but ids is given, a network that pads on the left masks what its configuration calls padding.
-    """
-    batch, width = inputs.ids.shape
-    if inputs.mask is not None and inputs.mask.shape[1] == width and width > 1:
-        return inputs.mask
-    lengths = inputs.lengths
-    if pad is not None and width > 1 and lengths is None and inputs.positions is None:
-        return np.logical_or.accumulate(inputs.ids != pad, axis=1)
-    if width == 1 or lengths is None or len(lengths) != batch or (lengths > width).any():
-        return np.ones((batch, width), bool)
-    return _valid_by_lengths(lengths, inputs.positions, width)
-
-
-def _valid_by_lengths(
-    lengths: np.ndarray, positions: np.ndarray | None, width: int
-) -> np.ndarray | None:
-    """Return which of the token ids are tokens, by their number and positions; None if both fit."""
-    columns = np.arange(width)
-    right = columns < lengths[:, None]
-    left = columns >= width - lengths[:, None]
-    if positions is None or np.array_equal(left, right):
-        return right
-    fits_right = bool(((positions == columns) | ~right).all())
-    fits_left = bool(((positions == np.cumsum(left, axis=1) - 1) | ~left).all())
-    if fits_left and fits_right:
-        return None
-    if not (fits_left or fits_right):  # counted from another number than 0
-        first = np.take_along_axis(positions, left.argmax(axis=1)[:, None], axis=1)
-        fits_left = bool(((positions - first == np.cumsum(left, axis=1) - 1) | ~left).all())
-        fits_left &= not ((positions - positions[:, :1] == columns) | ~right).all()
-    return left if fits_left else right
 
 
 def _start(inputs: CallInputs, slot: int, rows: np.ndarray, one_each: bool) -> int | None:
@@ -423,12 +427,12 @@ def _key(inputs: CallInputs, number: int) -> int:
     return number if blocks is None or number >= len(blocks) else int(blocks[number, 0])
 
 
-def _samples(inputs: CallInputs, pad: int | None) -> list[np.ndarray] | None:
+def _samples(inputs: CallInputs, padding: Padding) -> list[np.ndarray] | None:
     """Return the rows of the tokens of each sample of a call, int64; None where nobody knows."""
     batch, width = inputs.ids.shape
     if _is_packed(inputs):
         return _packed(inputs)
-    valid = _valid(inputs, pad)
+    valid = padding.tokens(inputs)
     if valid is None:
         return None
     return [np.flatnonzero(valid[number]) + number * width for number in range(batch)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -30,10 +31,18 @@ class SavedSample:
     Attributes:
         prompt: int64 [tokens], without padding.
         response: int64 [tokens]; behind its end padding, or less than 0.
+        size: how many tokens the response has; None: all that are not less than 0.
     """
 
     prompt: np.ndarray
     response: np.ndarray
+    size: int | None = None
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """The prompt and the response, int64."""
+        size = int((self.response >= 0).sum()) if self.size is None else self.size
+        return np.concatenate([self.prompt, self.response[:size]])
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,18 @@ TEXTS = {
         "{sample} has token {rollout} at position {position}, the nearest one of the training "
         "{training}; from there on no rows of them can be compared"
     ),
+    "few_aligned": (
+        "only {rows} of {tokens} tokens of the rollout could be aligned: nothing is known of the "
+        "others"
+    ),
+    "few_saved": (
+        "only {rows} of {tokens} tokens of the saved prompts and responses could be aligned: "
+        "nothing is known of the others"
+    ),
+    "log_probs_apart": (
+        "the log-probabilities of the sampled tokens differ by {mean:.2g} nats in the mean, and "
+        "too few tokens are aligned to say where that begins"
+    ),
     "temperature": (
         "the logits agree; the rollout's log-probabilities are those of temperature {rollout:g}, "
         "the training's of {training:g} (mean difference {mean:.2g} nats)"

@@ -30,6 +30,10 @@ TEXTS = {
         "{entry}: its lengths and positions do not say on which side its samples are padded: its "
         "rows are left out. Give it a mask, or other positions for the padding"
     ),
+    "padding_let_in": (
+        "{entry}: in {count} of {of} rows its mask lets in padding before the prompt, by the "
+        "prompts that were saved"
+    ),
     "unlike_saved": (
         "{missing} of {rows} rows of prompts and responses that were saved as token ids, among "
         "them of {key}, stand in no sequence that the network was given: what was taken for token "

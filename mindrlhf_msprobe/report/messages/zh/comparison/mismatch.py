@@ -113,6 +113,13 @@ TEXTS = {
         "样本 {sample} 的位置 {position} 为 token {rollout}，"
         "训练侧最接近的序列为 {training}；此后的行无法比对"
     ),
+    "few_aligned": ("推理侧 {tokens} 个 token 中仅 {rows} 个能够对齐：其余的无从得知"),
+    "few_saved": (
+        "已保存的 prompts 和 responses 的 {tokens} 个 token 中仅 {rows} 个能够对齐：其余的无从得知"
+    ),
+    "log_probs_apart": (
+        "采样 token 的 log-prob 平均相差 {mean:.2g} nats，而能够对齐的 token 太少，无法得知始于何处"
+    ),
     "temperature": (
         "logits 一致；推理侧的 log-prob 对应温度 {rollout:g}，训练侧对应 {training:g}"
         "（平均相差 {mean:.2g} nats）"

@@ -26,6 +26,9 @@ TEXTS = {
         "{entry}：由其长度和位置无法得知样本在哪一侧填充：这些行不参与比对。"
         "请输入掩码，或为填充使用其他位置"
     ),
+    "padding_let_in": (
+        "{entry}：按已保存的 prompts，其掩码在 {of} 行中的 {count} 行使 prompt 之前的填充可见"
+    ),
     "unlike_saved": (
         "以 token id 保存的 {rows} 行 prompts 和 responses 中有 {missing} 行（包括 {key} 的行）"
         "不在网络输入的任何序列中：被当作 token id 的可能是别的内容（可用 phase.tokens 指明）"

@@ -27,6 +27,9 @@ EXAMPLES = {
     "other_tokens": [
         {"sample": 1, "position": 4, "rollout": 5, "training": 6, "count": 2, "of": 8}
     ],
+    "few_aligned": [{"rows": 3, "tokens": 9}],
+    "few_saved": [{"rows": 3, "tokens": 9}],
+    "log_probs_apart": [{"mean": 0.1}],
     "temperature": [{"rollout": 0.7, "training": 1.0, "mean": 0.1}],
     "sampling": [{"mean": 0.1}],
     "fused_form": [{"path": "m.yaml", "source": "qkv", "target": "3"}],

@@ -10,6 +10,7 @@ EXAMPLES = {
     "unknown_samples": [{"entry": ENTRY, "count": 5}],
     "no_beginning": [{"entry": ENTRY, "count": 1, "of": 5}],
     "padding": [{"entry": ENTRY}],
+    "padding_let_in": [{"entry": ENTRY, "count": 2, "of": 4}],
     "unlike_saved": [{"key": "responses", "missing": 3, "rows": 4}],
     "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
 }

@@ -1,0 +1,58 @@
+"""Which saved prompt and response each sequence of a phase is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
+from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+
+UNKNOWN = -1
+
+
+def of_saved(
+    sequences: Sequence[np.ndarray], samples: Sequence[SavedSample]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the number of each sequence's sample, and how many of its tokens are no padding.
+
+    A sequence is the sample that it shares the most tokens with, if these are the prompt or all
+    that the sequence has. One that has a whole response ends with it. -1 and all tokens of others.
+    """
+    partners, common = longest_common(sequences, [sample.tokens for sample in samples])
+    numbers, ends = [], []
+    for sequence, number, alike in zip(sequences, partners.tolist(), common.tolist()):
+        size, end = 0, len(sequence)
+        if number >= 0:
+            size = len(samples[number].prompt)
+            if alike == len(samples[number].tokens):
+                end = alike
+        is_it = size > 0 and min(size, len(sequence)) <= alike
+        numbers.append(number if is_it else UNKNOWN)
+        ends.append(end if is_it else len(sequence))
+    return tuple(numbers), tuple(ends)
+
+
+def prompt_sizes(begun: Sequence[int], sequences: Sequence[np.ndarray]) -> list[int]:
+    """Return how many tokens of each sequence are its prompt, as far as the phase itself says it.
+
+    The cache of a sequence may be filled again with all tokens so far. Then an earlier sequence has
+    these tokens, but for the last, and was begun with fewer.
+
+    Args:
+        begun: how many tokens the call that began each sequence was given.
+    """
+    found = [*begun]
+    earlier: dict[bytes, list[int]] = {}
+    sizes: set[int] = set()
+    for number, (size, sequence) in enumerate(zip(begun, sequences)):
+        given = sequence[:size]
+        for shorter in sorted(size_before for size_before in sizes if 0 < size_before < size):
+            for other in earlier.get(sequence[:shorter].tobytes(), ()):
+                before = sequences[other][:size]
+                if len(before) >= size - 1 and np.array_equal(before, given[: len(before)]):
+                    found[number] = min(found[number], shorter)
+        earlier.setdefault(given.tobytes(), []).append(number)
+        sizes.add(size)
+    return found
