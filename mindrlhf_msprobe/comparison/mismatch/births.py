@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -84,6 +84,8 @@ class Way:
         else:
             entered = (self._before if known is None else known)[at]
         self._few |= 0 < value.distances.sampled < _MANY_SUMS
+        if bool((entered > allowed).any()):
+            entered = self._up_to(entered, at)
         sampled = value.distances.sampled
         if sampled:
             self._fewest = min(self._fewest or sampled, sampled)
@@ -117,6 +119,27 @@ class Way:
             self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
         if not mask:
             np.maximum(self._before, apart, out=self._before)
+
+    def _up_to(self, entered: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """Return the most that entered up to each token of its sequence: attention mixes them.
+
+        Args:
+            entered: float64 [rows].
+            at: int64 [rows], the tokens.
+        """
+        most = np.zeros(len(self._before))
+        most[at] = entered
+        for tokens in self._in_order:
+            most[tokens] = np.maximum.accumulate(most[tokens])
+        return most[at]
+
+    @cached_property
+    def _in_order(self) -> list[np.ndarray]:
+        """The tokens of each sequence, in their order."""
+        sequence, position = self._tokens.sequence, self._tokens.position
+        known = np.flatnonzero(sequence >= 0)
+        order = known[np.lexsort((position[known], sequence[known]))]
+        return [*np.split(order, np.flatnonzero(np.diff(sequence[order])) + 1)]
 
     def _stage(
         self,
