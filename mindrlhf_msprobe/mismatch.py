@@ -165,6 +165,28 @@ class LogProbs:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One token that was sampled, and its log-probabilities.
+
+    Attributes:
+        row: of the responses, from 0, through all saves of a step.
+        place: in its response, from 0.
+        id: the token; None where the responses were not saved as token ids.
+        rollout, training: its log-probabilities, natural logarithms; not finite ones as they are.
+    """
+
+    row: int
+    place: int
+    id: int | None
+    rollout: float
+    training: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return _by_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """One parameter of the rollout network that is not the training network's.
 
@@ -203,6 +225,7 @@ class Mismatch:
         stages: all values that were compared, in causal order of the training network.
         weights: parameters that differ; how many were compared; and how many could not be.
         metrics: of the log-probabilities, by the names that verl uses.
+        sampled: the sampled tokens whose log-probabilities are furthest apart, the worst first.
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
         saved_aligned, saved: how many tokens of the saved prompts and responses were aligned, of
             how many that both phases were asked to record; 0 of 0 where none were saved. Where
@@ -227,6 +250,7 @@ class Mismatch:
     weights_compared: int = 0
     weights_unknown: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    sampled: tuple[SampledToken, ...] = ()
     rows: int = 0
     tokens: int = 0
     saved_aligned: int = 0
@@ -262,6 +286,7 @@ class Mismatch:
                 "different": [weight.to_json() for weight in self.weights],
             },
             "metrics": {name: number_to_json(value) for name, value in self.metrics.items()},
+            "sampled": [token.to_json() for token in self.sampled],
             "not_compared": [
                 {"value": name, "why": in_words(why)} for name, why in self.not_compared
             ],

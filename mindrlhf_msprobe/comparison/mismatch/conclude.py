@@ -13,6 +13,7 @@ from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
 from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
@@ -134,7 +135,7 @@ def position_drift(walk: Walk) -> Message | None:
             before, at = shifts.setdefault(sequence, (shift, position))
             if shift != before and position > at:
                 given, right = int(call.given[row]), position + before
-                where = {"sample": sequence, "position": position, "call": number}
+                where = {"sample": walk.sample(sequence), "position": position, "call": number}
                 return message("mismatch.positions", given=given, right=right, **where)
     return None
 
@@ -185,9 +186,9 @@ def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
     roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where
-    samples = len(set(walk.tokens.sequence[rows].tolist()))
+    samples = len({*walk.samples(rows).tolist()})
     counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
-    of_samples = len(walk.rollout.tokens.sequences)
+    of_samples = len({*map(walk.sample, range(len(walk.rollout.tokens.sequences)))})
     return message("mismatch.rows", where=where, of_samples=of_samples, **counts)
 
 
@@ -233,8 +234,39 @@ def other_tokens(walk: Walk) -> Message | None:
     sample, position, rollout, training = unlike[0]
     return message(
         "mismatch.other_tokens",
-        **{"sample": sample, "position": position, "rollout": rollout, "training": training},
+        **{
+            "sample": walk.sample(sample),
+            "position": position,
+            "rollout": rollout,
+            "training": training,
+        },
         **{"count": len(unlike), "of": len(mine)},
+    )
+
+
+def other_response(walk: Walk) -> Message | None:
+    """Say which saved response goes on otherwise in the training; None if none does.
+
+    The last token of a response is given to the training network alone, so no row shows it.
+    """
+    samples = walk.rollout.samples or walk.training.samples
+    theirs, pad = walk.training.tokens.sequences, walk.training.tokens.pad
+    whole = [sample.tokens for sample in samples]
+    partners, common = longest_common(whole, theirs)
+    unlike = []
+    for number, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
+        size = len(samples[number].prompt)
+        if not 0 < size <= at < min(len(whole[number]), len(theirs[partner])):
+            continue
+        if not bool((theirs[partner][at:] == pad).all()):
+            unlike.append((number, at, int(whole[number][at]), int(theirs[partner][at])))
+    if not unlike:
+        return None
+    sample, position, saved, training = unlike[0]
+    return message(
+        "mismatch.other_response",
+        **{"sample": sample, "position": position, "saved": saved, "training": training},
+        **{"count": len(unlike), "of": len(samples)},
     )
 
 

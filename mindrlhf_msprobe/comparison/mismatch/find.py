@@ -15,9 +15,11 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
     blame,
     few_aligned,
     first_parted,
+    other_response,
     other_tokens,
     weights_alone,
 )
+from mindrlhf_msprobe.comparison.mismatch.log_probs import not_finite
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
@@ -31,7 +33,6 @@ from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, St
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
-from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN
 
 #: The phases that are compared where none are named: rollout, training.
 PHASES = ("actor_generate_sequences", "actor_compute_log_prob")
@@ -153,6 +154,7 @@ def _one(
         weights_compared=len(walk.weights.pairs),
         weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
         metrics=sampled.metrics,
+        sampled=sampled.worst(walk.rollout.samples),
         rows=walk.coverage.rows,
         tokens=walk.coverage.tokens,
         saved_aligned=walk.coverage.saved_aligned,
@@ -167,6 +169,8 @@ def _one(
 def _notes(walk: Walk, sampled: Sampled, said: Messages) -> Messages:
     """Return what was noticed about the tokens of both sides, but for what was said already."""
     other = other_tokens(walk)
+    if other is None:
+        other = other_response(walk)
     found = [] if other is None else [other]
     for side in (walk.rollout, walk.training):
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
@@ -191,12 +195,17 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)
     few = few_aligned(walk)
+    if (odd := not_finite(sampled.tables)) is not None:
+        behind = None if walk.coverage.share < LEAST else Cause.SAMPLING
+        return Agreement.PARTED, behind, None, (odd,)
     if sampled.is_apart(walk):
-        why, other = sampled.why(walk), other_tokens(walk)
+        if (misplaced := sampled.misplaced(walk)) is not None:
+            return Agreement.PARTED, Cause.SAMPLING, None, (misplaced,)
+        why, other = sampled.why(walk), other_tokens(walk) or other_response(walk)
         if other is not None and why.code != "mismatch.temperature":
             return Agreement.PARTED, Cause.INPUT, None, (other,)
         if few is not None and walk.coverage.share < LEAST:
-            apart = message("mismatch.log_probs_apart", mean=sampled.metrics[DIFF_MEAN])
+            apart = message("mismatch.log_probs_apart", mean=sampled.apart)
             return Agreement.PARTED, None, None, (apart, few)
         return Agreement.PARTED, Cause.SAMPLING, None, (why,)
     if walk.coverage.share < LEAST:

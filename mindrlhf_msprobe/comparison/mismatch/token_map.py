@@ -28,7 +28,7 @@ def token_map(walk: Walk, most: int = _MOST_TOKENS) -> TokenMap | None:
     rows = np.flatnonzero(known.any(axis=1) & (walk.tokens.sequence >= 0))
     if not rows.size:
         return None
-    apart, sample = apart[rows], walk.tokens.sequence[rows]
+    apart, sample = apart[rows], walk.samples(rows)
     largest = np.where(known[rows], apart, -1).max(axis=1)
     chosen = _chosen(sample, largest, max(1, min(most, _MOST_VALUES // len(names))))
     order = np.lexsort((walk.tokens.position[rows], sample))

@@ -67,6 +67,10 @@ class Walk:
         self.precision = (Precision(rollout), Precision(training))
         self.tokens = rollout.tokens.rows
         self._decode = decode
+        numbers = np.array(rollout.tokens.samples or (), np.int64)
+        others = np.flatnonzero(numbers < 0)
+        numbers[others] = len(rollout.samples) + np.arange(len(others))
+        self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
@@ -88,7 +92,21 @@ class Walk:
         role = self.role(row)
         if role == "response" and self.is_at_border(row):
             role = "block"
-        return Token(sequence, position, int(ids[position]), call, role, apart, text)
+        place = self.sample(sequence), position, int(ids[position]), call
+        return Token(*place, role, apart, text)
+
+    def sample(self, sequence: int) -> int:
+        """Return the number of a sequence's sample: its row in the saved prompts and responses.
+
+        Where they were not saved as token ids, or it is none of them, the numbers behind these go
+        on in the order in which the rollout began its sequences.
+        """
+        return int(self._samples[sequence])
+
+    def samples(self, rows: np.ndarray) -> np.ndarray:
+        """Return the numbers of the samples of rows of the rollout, int64 [rows]; -1 of padding."""
+        sequence = self.tokens.sequence[rows]
+        return np.where(sequence >= 0, self._samples[sequence], sequence)
 
     def role(self, row: int) -> str:
         """Return what the token of a row is: prompt, first (behind the prompt) or response."""

@@ -183,12 +183,13 @@ def _read(entry: Entry, what: CallInputs | Record) -> CallInputs:
 class _Slot:
     """A place of the batch: which sequence stands in it."""
 
-    __slots__ = ("sequence", "shift", "tokens")
+    __slots__ = ("before", "sequence", "shift", "tokens")
 
     def __init__(self, sequence: int, tokens: list[int], shift: int = 0) -> None:
         self.sequence = sequence
         self.tokens = tokens
         self.shift = shift  # what positions are counted from: padding may count, too
+        self.before = shift  # what they were counted from before one was wrong
 
 
 class _Builder:
@@ -332,8 +333,10 @@ class _Builder:
             return self._anew(key, tokens, start)
         have = len(slot.tokens)
         at = have if start is None else start - slot.shift
+        if one_each and start is not None and start - slot.before == have:
+            slot.shift, at = slot.before, have
         if at > have and one_each:  # a wrong position: `given` shows it
-            slot.shift += at - have
+            slot.before, slot.shift = slot.shift, slot.shift + at - have
             at = have
         if at > have and entry.call > 0:
             return self._gap(entry, start, have)

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.mismatch import Agreement, Mismatch, Mismatches, Stage, Token
+from mindrlhf_msprobe.mismatch import (
+    Agreement,
+    Cause,
+    Mismatch,
+    Mismatches,
+    SampledToken,
+    Stage,
+    Token,
+)
 from mindrlhf_msprobe.report.messages import say
 
 _MOST_BIRTHS = 8
@@ -87,6 +95,8 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[str]:
         yield "  " + say("mismatch.apart", **values)
         for token in stage.worst[:1]:
             yield "  " + token_in_words(token)
+    if one.cause is Cause.SAMPLING:
+        yield from ("  " + _sampled_in_words(token) for token in one.sampled[:1])
     yield from _births(one)
     yield from _growth(one)
     yield from _weights(one)
@@ -104,6 +114,11 @@ def token_in_words(token: Token) -> str:
     text = say("mismatch.text", text=token.text) if token.text else ""
     place = {"sample": token.sample, "position": token.position, "id": token.id}
     return say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
+
+
+def _sampled_in_words(token: SampledToken) -> str:
+    values = {"rollout": token.rollout, "training": token.training, "id": token.id}
+    return say("mismatch.worst_sampled", row=token.row, place=token.place, **values)
 
 
 def _births(one: Mismatch) -> Iterator[str]:

@@ -21,6 +21,7 @@ def walked(**cells: np.ndarray) -> SimpleNamespace:
     of_layers = {Name(cell, 0, "output", "0"): rows for cell, rows in cells.items()}
     return SimpleNamespace(
         tokens=SimpleNamespace(sequence=sequence, position=position),
+        samples=lambda rows: sequence[rows],
         of_layers=of_layers,
         stages=dict.fromkeys([Name("other", 0, "input", "0"), *of_layers]),
         token=lambda row, apart: Token(row // LENGTH, row % LENGTH, 7, 0, "prompt", apart),

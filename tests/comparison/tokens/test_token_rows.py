@@ -222,6 +222,28 @@ def test_a_cache_that_is_filled_again_repeats_its_rows(tmp_path):
     assert check(mine, other) == 2 + 1 + 3 + 1
 
 
+def test_one_wrong_position_does_not_split_a_sequence(tmp_path):
+    """The calls behind it go on where they would have gone on."""
+    tokens = [1, 2, 3, 4, 5, 6]
+    phase = CausalPhase(tmp_path)
+    phase.call([tokens[:2]], [values(tokens)[:2]], position_ids=np.array([[0, 1]]))
+    for at, position in ((2, 2), (3, 4), (4, 4), (5, 5)):
+        places = np.array([[position]])
+        phase.call([[tokens[at]]], [values(tokens)[at : at + 1]], position_ids=places)
+    found = read_tokens(phase.entries)
+    assert [sequence.tolist() for sequence in found.sequences] == [tokens]
+
+
+def test_a_cache_that_is_filled_again_has_the_prompt_it_had(tmp_path):
+    """What was generated before is no prompt, though the network is given it at once."""
+    tokens = [1, 2, 3, 4, 5]
+    phase = CausalPhase(tmp_path)
+    for start, stop in ((0, 2), (2, 3), (0, 4), (4, 5)):
+        places = np.arange(start, stop)[None]
+        phase.call([tokens[start:stop]], [values(tokens)[start:stop]], position_ids=places)
+    assert read_tokens(phase.entries).begun == (2, 2)
+
+
 def test_decode_without_its_prompt_is_not_guessed(tmp_path):
     """A token window that leaves out the prompt: rows are left out, and it is said why."""
     phase = CausalPhase(tmp_path)

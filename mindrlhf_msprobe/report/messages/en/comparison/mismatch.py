@@ -82,6 +82,10 @@ def _of_rank(rank: int, status: str, name: str, cause: str) -> str:
     return f"rank {rank} {_STATUSES[status]}" + (f": {what}" if what else "")
 
 
+def _more(count: int) -> str:
+    return f"; {count} tokens are so" if count > 1 else ""
+
+
 TEXTS = {
     "weights": _weights,
     "positions": (
@@ -124,6 +128,27 @@ TEXTS = {
         "{count} of {of} sequences of the rollout go on otherwise in the training: that of sample "
         "{sample} has token {rollout} at position {position}, the nearest one of the training "
         "{training}; from there on no rows of them can be compared"
+    ),
+    "log_prob_not_finite": lambda row, place, rollout, training, count: (
+        f"the log-probability of token {place} of response {row} is {rollout:.4g} in the rollout "
+        f"and {training:.4g} in the training{_more(count)}"
+    ),
+    "rows_exchanged": (
+        "rows of the rollout's log-probabilities are those of other responses in the training: row "
+        "{row} is row {other} ({count} rows in all). Look at the order in which they are put "
+        "together"
+    ),
+    "log_probs_shifted": lambda by: (
+        f"the rollout's log-probabilities are those that the training has of the token "
+        f"{'behind' if by > 0 else 'before'}: one side is shifted by one"
+    ),
+    "other_response": (
+        "{count} of {of} saved responses go on otherwise in the training: that of sample {sample} "
+        "has token {saved} at position {position}, the training network was given {training}"
+    ),
+    "worst_sampled": lambda row, place, id, rollout, training: (
+        f"worst sampled token: response {row}, token {place}{'' if id is None else f', id {id}'}: "
+        f"{rollout:.4g} in the rollout, {training:.4g} in the training"
     ),
     "few_aligned": (
         "only {rows} of {tokens} tokens of the rollout could be aligned: nothing is known of the "

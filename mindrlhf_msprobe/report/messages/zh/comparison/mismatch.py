@@ -113,6 +113,25 @@ TEXTS = {
         "样本 {sample} 的位置 {position} 为 token {rollout}，"
         "训练侧最接近的序列为 {training}；此后的行无法比对"
     ),
+    "log_prob_not_finite": lambda row, place, rollout, training, count: (
+        f"第 {row} 条回答的第 {place} 个 token 的 log-prob，推理侧为 {rollout:.4g}，"
+        f"训练侧为 {training:.4g}" + (f"；共有 {count} 个这样的 token" if count > 1 else "")
+    ),
+    "rows_exchanged": (
+        "推理侧的若干行 log-prob 是训练侧其他回答的：第 {row} 行是第 {other} 行（共 {count} 行）。"
+        "请检查拼接时的顺序"
+    ),
+    "log_probs_shifted": lambda by: (
+        f"推理侧的 log-prob 是训练侧{'后' if by > 0 else '前'}一个 token 的：有一侧错位了一个 token"
+    ),
+    "other_response": (
+        "已保存的 {of} 条回答中有 {count} 条的后续 token 与训练侧不同："
+        "样本 {sample} 的位置 {position} 为 token {saved}，训练网络的输入为 {training}"
+    ),
+    "worst_sampled": lambda row, place, id, rollout, training: (
+        f"差异最大的采样 token：第 {row} 条回答的第 {place} 个 token"
+        f"{'' if id is None else f'，id {id}'}：推理侧 {rollout:.4g}，训练侧 {training:.4g}"
+    ),
     "few_aligned": ("推理侧 {tokens} 个 token 中仅 {rows} 个能够对齐：其余的无从得知"),
     "few_saved": (
         "已保存的 prompts 和 responses 的 {tokens} 个 token 中仅 {rows} 个能够对齐：其余的无从得知"

@@ -27,6 +27,19 @@ EXAMPLES = {
     "other_tokens": [
         {"sample": 1, "position": 4, "rollout": 5, "training": 6, "count": 2, "of": 8}
     ],
+    "log_prob_not_finite": [
+        {"row": 1, "place": 4, "rollout": float("nan"), "training": -1.5, "count": count}
+        for count in (1, 3)
+    ],
+    "rows_exchanged": [{"row": 0, "other": 2, "count": 2}],
+    "log_probs_shifted": [{"by": by} for by in (1, -1)],
+    "other_response": [
+        {"sample": 1, "position": 4, "saved": 5, "training": 6, "count": 2, "of": 8}
+    ],
+    "worst_sampled": [
+        {"row": 1, "place": 4, "id": known, "rollout": -1.0, "training": -2.5}
+        for known in (None, 7)
+    ],
     "few_aligned": [{"rows": 3, "tokens": 9}],
     "few_saved": [{"rows": 3, "tokens": 9}],
     "log_probs_apart": [{"mean": 0.1}],
