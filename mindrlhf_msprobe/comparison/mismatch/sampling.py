@@ -176,7 +176,7 @@ def _logits(walk: Walk, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]
             logits = np.full((*shape, rows.values.shape[1]), np.nan)
         for at, row in enumerate((tokens.starts[number] + rows.at).tolist()):
             sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
-            place = position + 1 - walk.rollout.tokens.begun[sequence] if sequence >= 0 else -1
+            place = position + 1 - walk.prompt(sequence) if sequence >= 0 else -1
             if 0 <= place < shape[1]:
                 logits[of_rows[sequence], place] = rows.values[at]
                 if position + 1 < len(sequences[sequence]):

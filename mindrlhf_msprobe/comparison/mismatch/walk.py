@@ -108,10 +108,17 @@ class Walk:
         sequence = self.tokens.sequence[rows]
         return np.where(sequence >= 0, self._samples[sequence], sequence)
 
+    def prompt(self, sequence: int) -> int:
+        """Return how many tokens of a sequence of the rollout are its prompt."""
+        begun, sample = self.rollout.tokens.begun[sequence], self.sample(sequence)
+        if begun or sample >= len(self.rollout.samples):
+            return begun
+        return len(self.rollout.samples[sample].prompt)
+
     def role(self, row: int) -> str:
         """Return what the token of a row is: prompt, first (behind the prompt) or response."""
         position = int(self.tokens.position[row])
-        prompt = self.rollout.tokens.begun[int(self.tokens.sequence[row])]
+        prompt = self.prompt(int(self.tokens.sequence[row]))
         return "prompt" if position < prompt else "first" if position == prompt else "response"
 
     def is_at_border(self, row: int) -> bool:

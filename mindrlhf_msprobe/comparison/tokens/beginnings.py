@@ -44,7 +44,7 @@ def longest_common(
         # In the order of their tokens, it stands beside where the sequence would stand.
         place = _bisect(order, keys, sequence.tolist())
         beside = [order[i] for i in (place - 1, place) if 0 <= i < len(order)]
-        most = max(shared(sequence, other[i]) for i in beside)
+        most = max(shared_length(sequence, other[i]) for i in beside)
         if not most:
             continue
         alike = _neighbours(order, other, sequence, place, most)
@@ -76,13 +76,13 @@ def _neighbours(
     found = []
     for steps in (range(place - 1, -1, -1), range(place, len(order))):
         for i in steps:
-            if shared(sequence, other[order[i]]) < most:
+            if shared_length(sequence, other[order[i]]) < most:
                 break
             found.append(order[i])
     return found
 
 
-def shared(a: np.ndarray, b: np.ndarray) -> int:
+def shared_length(a: np.ndarray, b: np.ndarray) -> int:
     """Return how many tokens two sequences both begin with."""
     length = min(len(a), len(b))
     unlike = a[:length] != b[:length]

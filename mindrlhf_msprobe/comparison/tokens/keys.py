@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.tokens.beginnings import shared
+from mindrlhf_msprobe.comparison.tokens.beginnings import shared_length
 from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens
 
 Form = tuple[int, int, int, int]
@@ -157,7 +157,7 @@ class Keys:
 
     def _shared(self, one: int, other: int) -> int:
         """Return how many tokens two sequences begin with alike."""
-        return shared(*(self._tokens.sequences[number] for number in (one, other)))
+        return shared_length(*(self._tokens.sequences[number] for number in (one, other)))
 
     def _columns(self, number: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the sequence and the position of each column, int64 [batch, count]; or None."""

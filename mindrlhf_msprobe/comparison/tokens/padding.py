@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.tokens.beginnings import shared
+from mindrlhf_msprobe.comparison.tokens.beginnings import shared_length
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs
 from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
@@ -76,7 +76,7 @@ class Padding:
         found = 0
         for length in self._lengths:
             for sample in self._known.get(tokens[:length].tobytes(), ()):
-                found = max(found, shared(tokens, sample.tokens))
+                found = max(found, shared_length(tokens, sample.tokens))
         return found
 
 

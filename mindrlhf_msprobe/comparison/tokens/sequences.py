@@ -219,7 +219,7 @@ class _Builder:
         numbers, ends = of_saved(made, self._samples)
         begun = prompt_sizes(self._begun, made)
         for sequence, number in enumerate(numbers):
-            if number >= 0:
+            if number >= 0 and begun[sequence]:
                 begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(self._notes), self._pad, tuple(begun)),
