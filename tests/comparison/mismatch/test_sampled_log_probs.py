@@ -100,20 +100,19 @@ def saving(change):
     """Let a trainer save other log-probabilities of the rollout."""
 
     def plant(trainer):
-        right = trainer.probe.save_data
+        right = trainer.generate
 
-        def save_data(name, *values):
-            if name == "rollout_log_prob":
-                values = (change(values[0].copy()),)
-            return right(name, *values)
+        def generate(prompts):
+            tokens, log_probs = right(prompts)
+            return tokens, change(log_probs.copy())
 
-        trainer.probe.save_data = save_data
+        trainer.generate = generate
 
     return plant
 
 
 def one_nan(log_probs):
-    log_probs[3, 1] = np.nan
+    log_probs[3, 0] = np.nan
     return log_probs
 
 
@@ -123,10 +122,10 @@ def test_a_log_probability_that_is_nan_parts(tmp_path, capsys):
     one = find_mismatch(run).found[0]
     assert (one.status, one.cause, one.first) == (Agreement.PARTED, Cause.SAMPLING, None)
     assert [said.code for said in one.said] == ["mismatch.log_prob_not_finite"]
-    assert (one.said[0].params["row"], one.said[0].params["place"]) == (3, 1)
+    assert (one.said[0].params["row"], one.said[0].params["place"]) == (3, 0)
     assert one.to_json()["sampled"][0]["rollout"] == "NaN"
     assert main(["mismatch", str(run)]) == 1
-    assert "response 3, token 1: nan in the rollout" in capsys.readouterr().out
+    assert "response 3, token 0: nan in the rollout" in capsys.readouterr().out
 
 
 def test_rows_that_were_exchanged_are_named(tmp_path):
