@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from typing import Any
 
@@ -144,6 +144,7 @@ def operator_calls(run: Run, place: Place) -> Iterator[Call]:
             if place.phase not in (None, phase):
                 continue
             lines = _Lines(run, phase, step, rank)
+            lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
             for name in lines.by_name:
                 operator = parse_operator(name)
                 if operator is not None and operator.direction == "forward":
@@ -192,13 +193,22 @@ class _Lines:
         self.by_name: dict[str, JournalLine] = {}
         for line in run.lines(phase, step, rank):
             self.by_name.setdefault(line.entry, line)
+        self._entries: dict[str, Entry] = {}
+
+    def read(self, lines: Iterable[JournalLine]) -> None:
+        """Read entries that will be asked for together: the directory is listed once."""
+        entries = self._run.entries_of([*lines], *self._at)
+        self._entries.update((entry.name, entry) for entry in entries or ())
 
     def _half(self, name: str) -> Half | None:
         line = self.by_name.get(name)
-        entries = None if line is None else self._run.entries_of([line], *self._at)
-        if line is None or not entries:
+        if line is None:
             return None
-        entry = entries[0]
+        if name not in self._entries:
+            self.read([line])
+        entry = self._entries.get(name)
+        if entry is None:  # it cannot be read
+            return None
         return Half(entry, line.values, {(r.io, r.path): r for r in entry.records})
 
     def call(self, name: str) -> Call:
@@ -212,6 +222,7 @@ class _Lines:
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""
+        self.read(line for line in self.by_name.values() if "parameters" in line.values)
         latest: dict[tuple[str, str], Record] = {}
         whole = entry.cell == "root"
         for line in sorted(self.by_name.values(), key=lambda line: line.seq):
