@@ -8,15 +8,18 @@ known by `Value`s beside them. Random operators give what they gave the first ti
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
 from mindrlhf_msprobe.capture.operators.interception import Interception
@@ -30,7 +33,6 @@ from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
     Gradients,
-    NoGradientError,
     Precision,
     Tape,
     Value,
@@ -159,6 +161,14 @@ def host_values(tensor: Tensor) -> np.ndarray:
     return np.array(to_host(tensor).values())
 
 
+def is_first_run() -> bool:
+    """Return whether this runs inside a cell that is computed again for its gradient."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not FIRST_RUN:
+        frame = frame.f_back
+    return frame is not None
+
+
 class SecondRun:
     """One computation of a construct in higher precision.
 
@@ -187,8 +197,6 @@ class SecondRun:
         self.inputs: list[Value | None] = []
         self.parameters: dict[int, tuple[Parameter, Value]] = {}
         self.uses: dict[int, int] = {}
-        #: Operators that were answered by their own kernel in float64.
-        self.by_kernel: list[str] = []
         #: Whether a tensor came by that was made by no operator that was seen.
         self.unseen = False
 
@@ -352,54 +360,9 @@ class SecondRun:
             named = {key: named[key] for key in ("axis", "keepdims") if key in named}
         try:
             return answer(self._basic, operator.kind, name, given, named, settings)
-        except CannotRunTwiceError:
-            raise
         except (NoFormulaError, ValueError, IndexError, KeyError):
-            return self._by_kernel(operator, settings, given, named)
-
-    def _by_kernel(self, operator: Operator, settings: Any, given: Any, named: Any) -> Any:
-        """Return what MindSpore's own kernel gives in float64, in every draw."""
-        values = [leaf for leaf in leaves_of([given, named]) if isinstance(leaf, Value)]
-        results, made = [], None
-        for draw in range(self.tape.draws + 1):
-            lowered = [_tensor_of(argument, draw) for argument in given]
-            lowered_names = {key: _tensor_of(value, draw) for key, value in named.items()}
-            first = [settings] if operator.kind == "Primitive" else []
-            try:
-                made = operator.original(*first, *lowered, **lowered_names)
-                arrays = [
-                    host_values(leaf) if isinstance(leaf, Tensor) else leaf
-                    for leaf in leaves_of(made)
-                ]
-            except Exception as error:
-                text = str(error).strip().splitlines()
-                raise CannotRunTwiceError(
-                    "second.no_kernel",
-                    operator=operator.full_name,
-                    error=f"{type(error).__name__}: {text[0] if text else ''}"[:200],
-                ) from error
-            results.append(arrays)
-        self.by_kernel.append(operator.full_name)
-
-        def pull(g: Value, out: Value, *parents: Value) -> Any:
-            raise NoGradientError(operator.full_name)
-
-        def as_value(column: tuple[Any, ...]) -> Any:
-            if not isinstance(column[0], np.ndarray):
-                return column[0]
-            if column[0].dtype.kind == "f" and column[0].dtype != np.float64:
-                raise CannotRunTwiceError(
-                    "second.no_kernel",
-                    operator=operator.full_name,
-                    error=f"float64 -> {column[0].dtype}",
-                )
-            draws = [column[0], *self.tape.disturbed(column[1:], [np.abs(c) for c in column[1:]])]
-            if column[0].dtype.kind != "f":
-                return Value([*column])
-            return Value(draws, tuple(values), pull)
-
-        columns = [as_value(column) for column in zip(*results)]
-        return _like(made, iter(columns))
+            # Its float64 kernel is not tried: one that fails ends the training with it.
+            raise CannotRunTwiceError("second.no_formula", operator=operator.full_name) from None
 
     def _written(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Write into a tensor that this run made itself."""
@@ -463,15 +426,6 @@ class SecondRun:
 
     def _constant(self, leaf: Any) -> Any:
         return self.tape.value(leaf) if isinstance(leaf, np.ndarray) else leaf
-
-
-def _tensor_of(value: Any, draw: int) -> Any:
-    """Return arguments with a tensor of one draw in the place of each value."""
-    if isinstance(value, Value):
-        return Tensor(np.ascontiguousarray(value.draws[draw]).reshape(value.shape))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_tensor_of(item, draw) for item in value)
-    return value
 
 
 def _like(structure: Any, leaves: Iterator[Any]) -> Any:

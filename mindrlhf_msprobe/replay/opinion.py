@@ -7,20 +7,17 @@ computed is judged by it.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
@@ -33,6 +30,7 @@ from mindrlhf_msprobe.replay.again import (
     SecondRun,
     construct_of,
     host_values,
+    is_first_run,
     is_random,
     only_looks,
     precision_of,
@@ -242,7 +240,7 @@ class SecondOpinion:
             return
         if judged:
             self._say(call.entry, call, judged, began)
-        if gradients_flow() or _is_first_run():
+        if gradients_flow() or is_first_run():
             with self._lock:
                 self._waiting[backward_name_of(entry)] = call
         else:
@@ -432,11 +430,8 @@ class SecondOpinion:
     def _say(
         self, entry: str, call: _Call, judged: Sequence[tuple[str, Judgement]], began: float
     ) -> None:
-        kernels = sorted(set(call.run.by_kernel)) if call.run is not None else []
         line = self._line(entry, call, began)
-        self._write(
-            line | {"kernels": kernels, "tensors": [_as_json(name, one) for name, one in judged]}
-        )
+        self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
 
     def _say_none(self, entry: str, call: _Call, why: Message, began: float) -> None:
         self._write(self._line(entry, call, began) | {"why": why.as_json()})
@@ -459,14 +454,6 @@ def backward_name_of(entry: str) -> str:
     if operator is None:
         return backward_name(entry)
     return f"{entry.removesuffix('.forward')}.backward"
-
-
-def _is_first_run() -> bool:
-    """Return whether this runs inside a cell that is computed again for its gradient."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not FIRST_RUN:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _seed(entry: str) -> int:

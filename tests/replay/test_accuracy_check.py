@@ -297,6 +297,27 @@ def test_what_cannot_run_twice_is_said(layer_probe, capsys):
     assert "writes into a tensor" in capsys.readouterr().out
 
 
+def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
+    """Nor one whose kernel refuses float64: it is said, with and without gradients."""
+    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    network = nn.Dense(6, 6)
+
+    def loss(x):
+        return ops.cosine_similarity(network(x), x, 1).sum()
+
+    expected = ms.value_and_grad(loss, None, network.trainable_params())(x)[1]
+    probe = layer_probe(task="accuracy_check", level="L1")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        gradients = ms.value_and_grad(loss, None, network.trainable_params())(x)[1]
+        loss(x)
+    probe.step()
+    for one, other in zip(gradients, expected):
+        assert np.array_equal(one.asnumpy(), other.asnumpy())
+    codes = {one.why.code for one in result(probe).not_computed}
+    assert codes == {"second.no_formula"}
+
+
 def test_hooks_are_not_called_again(layer_probe):
     """Neither a user's own nor those of cells inside."""
     network, seen = Policy(), []

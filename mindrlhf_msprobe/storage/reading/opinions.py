@@ -52,7 +52,6 @@ class CallOpinion:
         cell: the cell it is, or is in; "" outside every cell.
         precision: the floating dtype whose rounding counts.
         seconds: what the second computation took.
-        kernels: operators that were computed by their own kernel in float64.
         why: why there is no opinion, or None.
         tensors: one for each tensor.
     """
@@ -64,7 +63,6 @@ class CallOpinion:
     cell: str = ""
     precision: str = ""
     seconds: float = 0.0
-    kernels: tuple[str, ...] = ()
     why: Message | None = None
     tensors: tuple[TensorOpinion, ...] = field(default_factory=tuple)
 
@@ -110,7 +108,6 @@ def _opinion(line: Mapping[str, Any]) -> CallOpinion | None:
         why = line.get("why")
         said = None if why is None else message(str(why["code"]), **dict(why["params"]))
         tensors = tuple(map(_tensor, line.get("tensors", ())))
-        kernels = tuple(map(str, line.get("kernels", ())))
         return CallOpinion(
             int(line["step"]),
             int(line["rank"]),
@@ -119,7 +116,6 @@ def _opinion(line: Mapping[str, Any]) -> CallOpinion | None:
             str(line.get("cell", "")),
             str(line.get("precision", "")),
             float(line.get("seconds", 0)),
-            kernels,
             said,
             tensors,
         )

@@ -83,6 +83,11 @@ def _arange(b: Basic, *bounds: Any, dtype: Any = None, **named: Any) -> Value:
 
 @formula("one_hot")
 def _one_hot(b: Basic, input: Any, num_classes: Any = -1, *values: Any, **named: Any) -> Value:
+    if b.kind == "Functional" and not named and len(values) < 3:
+        on = values[0] if values else 1
+        off = values[1] if len(values) > 1 else 0
+        classes = np.arange(int(number(num_classes)))
+        return b.where(b.compare(lambda a: a[..., None] == classes, input), on, off)
     if values or named or int(number(num_classes)) < 1:
         raise OtherFormError
     classes = np.arange(int(number(num_classes)))

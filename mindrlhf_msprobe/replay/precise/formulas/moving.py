@@ -36,7 +36,7 @@ def _flatten(
         raise OtherFormError
     value = b.of(input)
     if start_dim is None and not dims:
-        raise OtherFormError
+        start_dim = 1 if b.kind == "Functional" else 0
     first = int(start_dim if start_dim is not None else dims[0]) % max(1, value.ndim)
     last = int(end_dim if end_dim is not None else (dims[1] if len(dims) > 1 else -1))
     last %= max(1, value.ndim)

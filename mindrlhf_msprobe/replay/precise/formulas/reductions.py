@@ -14,7 +14,7 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     number,
     primitive,
 )
-from mindrlhf_msprobe.replay.precise.values import Value
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value
 
 Found = namedtuple("Found", ("values", "indices"))
 
@@ -47,7 +47,7 @@ def _prod(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
 
     def pull(g: Value, out: Value, a: Value) -> Any:
         if np.any(a.exact == 0):
-            raise OtherFormError
+            raise NoGradientError("prod")
         whole = tuple(1 if i in over else n for i, n in enumerate(a.shape))
         return (b.divide(b.multiply(b.reshape(g, whole), b.reshape(out, whole)), a),)
 
@@ -60,6 +60,8 @@ def _prod(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
 
 
 def _extreme(b: Basic, function: Any, which: Any, input: Any, dim: Any, keepdim: Any) -> Any:
+    if dim is None and b.kind == "Functional":  # with the place 0, whatever it is
+        return Found(b.extreme(function, input), b.of(np.int64(0)))
     if dim is None:
         return b.extreme(function, input)
     if isinstance(dim, (tuple, list)) or (isinstance(dim, Value) and dim.floating):

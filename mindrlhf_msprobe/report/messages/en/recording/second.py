@@ -7,7 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "communicates": "{operator} exchanges data with other ranks",
     "in_place": "{operator} writes into a tensor that was there before",
-    "no_kernel": "{operator} has no formula, and no kernel in higher precision: {error}",
+    "no_formula": "there is no formula for {operator}, called in this form",
     "random": "{operator} draws random numbers that cannot be drawn again",
     "compiled": "{cell} is compiled (ms.jit)",
     "raised": "the second computation raised {error}",
