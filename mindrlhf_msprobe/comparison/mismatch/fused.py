@@ -7,6 +7,7 @@ differ in one layer, because it was not synchronised, the order of the other lay
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -77,6 +78,7 @@ def find_fused(
         for name, record in training.items()
         if (rows := _rows_of(record))
     }
+    found = _in_their_layers(found, rules, sizes)
     for name, record in left.items():
         fused = _by_names(cell_of_parameter(name), rules, found.values(), sizes)
         if fused is not None and _fits(fused, record, sizes):
@@ -147,6 +149,48 @@ def _by_values(
         if mine is not None and (fused := _by_rows(name, mine, fitting)) is not None:
             found[fused.cell] = replace(fused, transposed=transposed)
     return found
+
+
+def _in_their_layers(
+    found: Mapping[str, Fused], rules: Sequence[FusedRule], sizes: Mapping[str, int]
+) -> dict[str, Fused]:
+    """Return the fused cells with the parts of their own layers.
+
+    Rows that are those of another layer than a user or the other layers say are weights that were
+    mixed up: they tell the order of the rows, and are no reason to compare with that layer.
+    """
+    usual: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for cell, fused in found.items():
+        usual[of_any_layer(cell)].update({s for part in fused.parts if (s := _shift(cell, part))})
+    result = {}
+    for cell, fused in found.items():
+        named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
+        seen = usual[of_any_layer(cell)]
+        shift = max(seen, key=lambda s: (seen[s], not any(s)), default=())
+        own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
+        fits = len({*own}) == len(own) and all(
+            sizes.get(mine) == sizes[part] for mine, part in zip(own, fused.parts)
+        )
+        result[cell] = replace(fused, parts=own) if fits else fused
+    return result
+
+
+def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) -> str:
+    """Return the part of a cell's own layer that stands where a part of any layer does."""
+    for other in named:
+        if of_any_layer(other) == of_any_layer(part):
+            return other
+    if named or not _shift(cell, part):
+        return part
+    return _with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
+
+
+def _shift(cell: str, part: str) -> tuple[int, ...]:
+    """Return how far the numbers in a part's name are from those in its cell's; () if unknown."""
+    of_cell, of_part = NUMBER.findall(cell), NUMBER.findall(part)
+    if len(of_cell) != len(of_part):
+        return ()
+    return tuple(int(y) - int(x) for x, y in zip(of_cell, of_part))
 
 
 def parts_of(

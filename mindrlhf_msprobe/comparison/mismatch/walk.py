@@ -211,8 +211,13 @@ class Walk:
                         source = Source(self.training, value, order=_order(of))
                     found.append((common, Source(self.rollout, mine[common]), source))
         for name, value in mine.items():
-            of = self._fused(name)
-            if of is not None and name not in parts:
+            if name in parts or (of := self.weights.fused.get(name.cell)) is None:
+                continue
+            if name.io == "input":  # all parts are given the same
+                given = parts.get(name._replace(cell=of.parts[0]))
+                if given is not None:
+                    found.append((name, Source(self.rollout, value), given))
+            else:
                 wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
                 if all(part in parts for part in wanted):
                     values = [parts[part].values[0] for part in wanted]
