@@ -332,6 +332,16 @@ def weights_of_another_layer(layer):
     return _weights(changed)
 
 
+def projections_of_another_layer(layer):
+    """A layer's fused projection is that of the layer before it."""
+
+    def changed(trainer):
+        own, other = (rollout_layer(trainer, n).attention.w_qkv.weight for n in (layer, layer - 1))
+        own.set_data(Tensor(other.asnumpy()))
+
+    return _weights(changed)
+
+
 def one_weight(layer):
     """One element of a projection."""
 

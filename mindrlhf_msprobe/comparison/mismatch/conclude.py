@@ -60,10 +60,21 @@ def blame(
     walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
 ) -> tuple[Cause, list[Message]]:
     """Return what is to blame for the value at which both part, and why."""
+    cause, said = _blame(walk, name, stage, weights)
+    if not math.isfinite(stage.apart) and (sides := walk.non_finite(name)):
+        said.append(message("mismatch.non_finite", cell=name.cell, sides=sides))
+    return cause, said
+
+
+def _blame(
+    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
+) -> tuple[Cause, list[Message]]:
     if guilty := [weight for weight in weights if _may_make(walk, weight, name)]:
         return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
     if (drift := position_drift(walk)) is not None:
         return Cause.INPUT, [drift]
+    if name.io == "output" and (numbers := _other_numbers(walk, name)) is not None:
+        return Cause.INPUT, [numbers, _of_rows(walk, name, stage)]
     if name in walk.masks:
         cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
         return cause, [*_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
@@ -79,6 +90,17 @@ def blame(
     code = "mismatch.computation" if given else "mismatch.returned"
     said = _looked_at(walk, name, stage, name.cell)
     return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
+
+
+def _other_numbers(walk: Walk, name: Name) -> Message | None:
+    """Say which other whole numbers a cell is given for the very tokens whose rows part."""
+    for given, _ in walk.not_compared:
+        if _is_given(given, name.cell) and (found := walk.other_numbers(name, given)) is not None:
+            token = walk.token(found.row)
+            where = {"sample": token.sample, "position": token.position}
+            numbers = {"rollout": found.rollout, "training": found.training}
+            return message("mismatch.numbers", cell=name.cell, value=str(given), **numbers, **where)
+    return None
 
 
 def _of_mask(name: Name, lets_in: LetsIn) -> list[Message]:

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.mismatch.keyed import (
 )
 from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.numbers_given import Numbers, other_numbers
 from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
 from mindrlhf_msprobe.comparison.mismatch.presets import preset_names
@@ -72,6 +73,7 @@ class Walk:
         numbers[others] = len(rollout.samples) + np.arange(len(others))
         self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
         self._sources: dict[Name, tuple[Source, Source]] = {}
+        self._unmeasured: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
         self._masks_measured: dict[tuple[bytes, bytes], tuple[Aligned, LetsIn | None]] = {}
@@ -182,6 +184,33 @@ class Walk:
         """Return the rows of the rollout that are born apart in a value, int64."""
         return self._way.born_at(name)
 
+    def other_numbers(self, name: Name, given: Name) -> Numbers | None:
+        """Return whole numbers that a cell was given and that explain which of its rows part.
+
+        Args:
+            name: a value that was measured.
+            given: one that was not.
+        """
+        sources = self._unmeasured.get(given)
+        if sources is None:
+            return None
+        return other_numbers(*sources, self.matched, self._way.born_at(name))
+
+    def non_finite(self, name: Name) -> list[str]:
+        """Return which sides have NaN or Inf in a value, of rollout and training."""
+        found = []
+        for side, source in zip(("rollout", "training"), self._sources[name]):
+            try:
+                whole = source.has_elements
+                rows = (source.rows(n, sketched=not whole).values for n in source.calls)
+                if not all(np.isfinite(values).all() for values in rows):
+                    found.append(side)
+            except (ArrayFileError, Unfit):
+                continue
+            finally:
+                source.close()
+        return found
+
     def shown_dtypes(self, name: Name) -> tuple[str | None, str | None]:
         """Return the lower dtypes that float32 values of both sides are numbers of, or None."""
         found = []
@@ -234,6 +263,7 @@ class Walk:
             aligned, lets_in = self._aligned(name, mine, theirs)
         except Unfit as error:
             self.not_compared.append((name, error.why))
+            self._unmeasured[name] = mine, theirs
             return
         finally:
             mine.close()

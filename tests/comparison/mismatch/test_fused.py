@@ -155,3 +155,57 @@ def test_a_weight_that_is_transposed_is_the_same(stored):
     rollout |= stored(a__weight=np.ascontiguousarray(array.T) + 1)
     weights = compare_weights(rollout, training, Names())
     assert {p.rollout: p.equal for p in weights.pairs} == {"a.weight": False, "b.weight": True}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_of_another_layer_are_weights_that_were_mixed_up(stored, seed):
+    """Swapped layers, or one that is in two places, differ from what their own layers train."""
+    draw = random.Random(seed)
+    order = interleaved([4, 4], draw.choice([1, 2]))
+    made = [np.random.default_rng([seed, n]).standard_normal((8, INPUTS)) for n in range(4)]
+    layers = [array.astype(np.float32) for array in made]
+    training, rollout = {}, {}
+    brought = draw.choice([[1, 0, 2, 3], [0, 1, 1, 3], [0, 0, 2, 3], [0, 3, 2, 1]])
+    for number, array in enumerate(layers):
+        training |= {f"model__layers__{number}__q__weight": array[:4]}
+        training |= {f"model__layers__{number}__k__weight": array[4:]}
+        rollout |= {f"blocks__{number}__qk__weight": layers[brought[number]][order]}
+    weights = compare_weights(stored(**rollout), stored(**training), Names())
+    assert {pair.rollout: pair.training for pair in weights.pairs} == {
+        f"blocks.{n}.qk.weight": (f"model.layers.{n}.q.weight", f"model.layers.{n}.k.weight")
+        for n in range(4)
+    }
+    assert [pair.equal for pair in weights.pairs] == [n == of for n, of in enumerate(brought)]
+
+
+def test_layers_that_are_numbered_otherwise_are_those_of_their_rows(stored):
+    """Where all of them say the same, as in a stage of a pipeline, so they are called."""
+    layers = np.random.default_rng(0).standard_normal((3, 8, INPUTS)).astype(np.float32)
+    training, rollout = {}, {}
+    for number, array in enumerate(layers):
+        training |= {f"layers__{number + 4}__q__weight": array[:4]}
+        training |= {f"layers__{number + 4}__k__weight": array[4:]}
+        rollout |= {f"blocks__{number}__qk__weight": array}
+    weights = compare_weights(stored(**rollout), stored(**training), Names())
+    assert all(pair.equal for pair in weights.pairs)
+    assert not any(weights.alone)
+
+
+def test_a_mapping_says_which_layer_it_is(stored, tmp_path):
+    """Its parts count, whatever rows the values are those of."""
+    first, second = np.random.default_rng(0).standard_normal((2, 8, INPUTS)).astype(np.float32)
+    training = stored(
+        h__0__a__weight=first[:4],
+        h__0__b__weight=first[4:],
+        h__1__a__weight=second[:4],
+        h__1__b__weight=second[4:],
+    )
+    rollout = stored(h__0__ab__weight=second, h__1__ab__weight=first)
+    file = tmp_path / "names.yaml"
+    file.write_text("h.*.ab: [h.*.a, h.*.b]\n", encoding="utf-8")
+    rules = load_cells(file).fused
+    weights = compare_weights(rollout, training, Names(), rules)
+    assert [(pair.training[0], pair.equal) for pair in weights.pairs] == [
+        ("h.0.a.weight", False),
+        ("h.1.a.weight", False),
+    ]

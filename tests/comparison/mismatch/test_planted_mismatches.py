@@ -43,6 +43,7 @@ KINDS = {
     "keys_not_rotated": (18, 0, f"{ATTENTION}.apply_rotary_emb output.1", Cause.COMPUTATION),
     "wrong_order_of_fused": (19, 1, f"{ATTENTION}.apply_rotary_emb input.0", Cause.INPUT),
     "weights_of_another_layer": (20, 1, f"{ATTENTION}.wo output.0", Cause.WEIGHTS),
+    "projections_of_another_layer": (30, 1, f"{ATTENTION}.w_qkv output.0", Cause.WEIGHTS),
     "one_weight": (21, 0, f"{ATTENTION}.w_qkv output.0", Cause.WEIGHTS),
     "rounded_weights": (22, 0, "model.tok_embeddings output.0", Cause.WEIGHTS),
     "nan_in_one_row": (23, 1, f"{FEED_FORWARD}.w2 output.0", Cause.COMPUTATION),

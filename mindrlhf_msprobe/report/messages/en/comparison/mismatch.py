@@ -92,6 +92,14 @@ TEXTS = {
         "the rollout network was given position {given} for token {position} of sample {sample} "
         "(call {call}), where its earlier tokens were counted so that {right} would follow"
     ),
+    "non_finite": lambda cell, sides: (
+        f"what {cell} computes has NaN or Inf in the {' and in the '.join(sides)}"
+    ),
+    "numbers": (
+        "{cell} is given other whole numbers for exactly the tokens whose rows part: {value} is "
+        "{rollout} in the rollout and {training} in the training for token {position} of sample "
+        "{sample}. If these are positions, look at how they are counted"
+    ),
     "lower_dtype": (
         "the rollout computes {cell} in {rollout}, the training in {training}; the distance is "
         "what the lower of both rounds"

@@ -82,6 +82,14 @@ TEXTS = {
         "推理网络在第 {call} 次调用中为样本 {sample} 的第 {position} 个 token 输入了位置 {given}，"
         "按之前的 token 应为 {right}"
     ),
+    "non_finite": lambda cell, sides: (
+        f"{'和'.join({'rollout': '推理侧', 'training': '训练侧'}[s] for s in sides)}的 {cell} "
+        "出现 NaN 或 Inf"
+    ),
+    "numbers": (
+        "{cell} 恰好在出现差异的 token 上收到了不同的整数：样本 {sample} 的第 {position} 个 token，"
+        "{value} 在推理侧为 {rollout}，在训练侧为 {training}。若这是位置，请检查其计算方式"
+    ),
     "lower_dtype": (
         "推理侧以 {rollout} 计算 {cell}，训练侧以 {training} 计算；差异与较低精度的舍入相当"
     ),

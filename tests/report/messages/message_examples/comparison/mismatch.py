@@ -8,6 +8,15 @@ EXAMPLES = {
         WEIGHT,
         {**WEIGHT, "parts": ["q", "k", "v"], "count": 3, "relative": 0.01, "since": 2, "stale": 1},
     ],
+    "non_finite": [
+        {"cell": "wo", "sides": sides} for sides in (["rollout"], ["rollout", "training"])
+    ],
+    "numbers": [
+        {
+            **{"cell": "wpe", "value": "wpe input.0", "rollout": 3, "training": 1},
+            **{"sample": 0, "position": 6},
+        }
+    ],
     "positions": [{"given": 9, "right": 8, "position": 8, "sample": 0, "call": 1}],
     "lower_dtype": [{"cell": "lm_head", "rollout": "bfloat16", "training": "float32"}],
     "gradual": [{"cell": "norm"}],
