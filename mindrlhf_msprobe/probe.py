@@ -113,7 +113,7 @@ class Probe:
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
         if self._config.task == ACCURACY_CHECK:
-            from mindrlhf_msprobe.replay.checking import check_accuracy
+            from mindrlhf_msprobe.replay.second_opinion.checking import check_accuracy
 
             check_accuracy(self._recorder, self._config)
         if self._live is not None:
@@ -135,7 +135,7 @@ class Probe:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
         recorder.observe = None
         if self._config.task == "free_benchmark":
-            from mindrlhf_msprobe.replay.observing import observed_by
+            from mindrlhf_msprobe.replay.benchmark.observing import observed_by
 
             recorder.observe = observed_by(self._config, recorder)
 

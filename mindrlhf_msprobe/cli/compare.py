@@ -29,7 +29,7 @@ from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.replay.replaying import Replayed
+    from mindrlhf_msprobe.replay.offline.replaying import Replayed
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
@@ -92,7 +92,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.replay.of_comparison import command_for
+    from mindrlhf_msprobe.replay.offline.of_comparison import command_for
     from mindrlhf_msprobe.report.console.console import render
     from mindrlhf_msprobe.report.console.progress import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
@@ -138,8 +138,8 @@ def _folder_of(arguments: argparse.Namespace) -> str:
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
     """Compute the entry that is to blame again, where that was asked for and can be done."""
     from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.replay.of_comparison import asked_by
-    from mindrlhf_msprobe.replay.replaying import replay_entry
+    from mindrlhf_msprobe.replay.offline.of_comparison import asked_by
+    from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
     if not arguments.replay or result.verdict.first_divergence is None:
         return None

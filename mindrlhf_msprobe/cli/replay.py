@@ -10,7 +10,7 @@ from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.replaying import Asked
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
 
 
 def add_parser(commands: Commands) -> None:
@@ -30,11 +30,11 @@ def add_parser(commands: Commands) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.replay.replaying import replay_entry
+    from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
     asked = _asked(arguments)
     if asked.entry is None:
-        from mindrlhf_msprobe.replay.table import replay_operators
+        from mindrlhf_msprobe.replay.offline.table import replay_operators
         from mindrlhf_msprobe.report.console.progress import progress_bar
         from mindrlhf_msprobe.report.console.replay import render
 
@@ -54,7 +54,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.replay.replaying import Asked
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
     from mindrlhf_msprobe.storage.records import direction_of
 
     what = arguments.what

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.checks import check_run
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.replay.opinion import Turns
+from mindrlhf_msprobe.replay.second_opinion.opinion import Turns
 from mindrlhf_msprobe.storage.reading.opinions import read_opinions
 from tests.helpers.small_networks import hook_count
 

@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
 from mindrlhf_msprobe.errors import ConfigError
-from mindrlhf_msprobe.replay.benchmark_calls import BenchmarkedPhase, Settings
+from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
 from mindrlhf_msprobe.storage.writing.benchmark_file import read_rows
 from tests.helpers.small_networks import hook_count
 

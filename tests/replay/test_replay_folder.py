@@ -16,8 +16,8 @@ from replay.operator_runs import BFloat16, Leaf, Operation, write_run
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
-from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
-from mindrlhf_msprobe.replay.script import folder, template
+from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
+from mindrlhf_msprobe.replay.offline.script import folder, template
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 EVIL = '"""); import os; os.system("touch stolen"); ("""\n# subject: end\nimport os\r'

@@ -16,11 +16,11 @@ from replay.operator_runs import BFloat16, Operation, write_run
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.replay.formula import values_by_formula
-from mindrlhf_msprobe.replay.replaying import Asked, replay_entry
-from mindrlhf_msprobe.replay.script import folder, template
-from mindrlhf_msprobe.replay.script.recorded import Place, find_call
-from mindrlhf_msprobe.replay.table import replay_operators
+from mindrlhf_msprobe.replay.offline.formula import values_by_formula
+from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
+from mindrlhf_msprobe.replay.offline.script import folder, template
+from mindrlhf_msprobe.replay.offline.script.recorded import Place, find_call
+from mindrlhf_msprobe.replay.offline.table import replay_operators
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 SEEDS = (0, 1, 2)

@@ -13,12 +13,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.replay.script.folder import Draw, write_side
-from mindrlhf_msprobe.replay.script.recorded import Call
+from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
+from mindrlhf_msprobe.replay.offline.script.recorded import Call
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
-    from mindrlhf_msprobe.replay.script.template import Side
+    from mindrlhf_msprobe.replay.offline.script.template import Side
 
 #: Where primitives are that compute: none of those that communicate, print, write or run code.
 _MODULES = (
@@ -67,7 +67,7 @@ def _fitting(
     folder: Path, operator: Operator, parameters: list[inspect.Parameter], by_shape: bool
 ) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
     """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
-    from mindrlhf_msprobe.replay.script.template import Side
+    from mindrlhf_msprobe.replay.offline.script.template import Side
 
     ranks = [len(node["shape"]) for node in Side(folder, operator.owner, None).inputs]
     choices = [_choices(one.default, one.name, max(ranks, default=0)) for one in parameters]
@@ -96,7 +96,7 @@ def _choices(default: Any, name: str, rank: int) -> list[Any]:
 
 def _distance(side: Side, by_shape: bool) -> float | None:
     """Return how far what comes out is from what was recorded; None where shapes differ."""
-    from mindrlhf_msprobe.replay.script.template import array_of, distance
+    from mindrlhf_msprobe.replay.offline.script.template import array_of, distance
 
     computed, apart = side.compute(), 0.0
     for name, node in side.recorded().items():

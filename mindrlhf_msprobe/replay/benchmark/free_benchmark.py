@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.replay.disturb import CHANGE_VALUE, FORMATS, NO_CHANGE
+from mindrlhf_msprobe.replay.benchmark.disturb import CHANGE_VALUE, FORMATS, NO_CHANGE
 
 #: Thresholds of the change of an output, by MindSpore's names of its dtype.
 THRESHOLDS: Mapping[str, float] = {

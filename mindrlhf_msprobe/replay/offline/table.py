@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.errors import MsprobeError, RunError
-from mindrlhf_msprobe.replay.formula import values_by_formula
-from mindrlhf_msprobe.replay.replaying import Asked, floating_dtype
-from mindrlhf_msprobe.replay.script.folder import ENTRY, drawn, write_side
-from mindrlhf_msprobe.replay.script.operators import check_mindspore, operator_of, prepare
-from mindrlhf_msprobe.replay.script.primitives import attributes_of
-from mindrlhf_msprobe.replay.script.recorded import Call, has_elements, operator_calls
+from mindrlhf_msprobe.replay.offline.formula import values_by_formula
+from mindrlhf_msprobe.replay.offline.replaying import Asked, floating_dtype
+from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, drawn, write_side
+from mindrlhf_msprobe.replay.offline.script.operators import check_mindspore, operator_of, prepare
+from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of
+from mindrlhf_msprobe.replay.offline.script.recorded import Call, has_elements, operator_calls
 from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.storage.operators import OperatorName
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -62,7 +62,7 @@ def replay_operators(
 
 def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:
     """Compute one call again."""
-    from mindrlhf_msprobe.replay.script.template import Refused
+    from mindrlhf_msprobe.replay.offline.script.template import Refused
 
     entry = call.entry
     unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
@@ -89,7 +89,7 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
 
 def _found(side: Any, operator: OperatorName) -> dict[str, Any]:
     """Return what is thought of a call: by a formula, else by its kernel of more bits."""
-    from mindrlhf_msprobe.replay.script.template import replay
+    from mindrlhf_msprobe.replay.offline.script.template import replay
 
     primitive = side.called if operator.kind == "Primitive" else None
     values = values_by_formula(side, operator, primitive)
@@ -104,14 +104,14 @@ def _found(side: Any, operator: OperatorName) -> dict[str, Any]:
 
 
 def _side(folder: Path, operator: Any) -> Any:
-    from mindrlhf_msprobe.replay.script.template import Side
+    from mindrlhf_msprobe.replay.offline.script.template import Side
 
     return Side(folder, operator, None)
 
 
 def _compute_what_is_judged(folder: Path, operator: Any) -> None:
     """Put what the operator computes here in the place of what was not recorded."""
-    from mindrlhf_msprobe.replay.script.template import array_of, dtype_of
+    from mindrlhf_msprobe.replay.offline.script.template import array_of, dtype_of
 
     side = _side(folder, operator)
     computed = side.compute()

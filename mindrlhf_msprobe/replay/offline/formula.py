@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.allowance import MOST, Judgement, judge
+from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, judge
 from mindrlhf_msprobe.replay.precise.operators import compute_operator
 from mindrlhf_msprobe.replay.precise.values import Value, lowest_precision
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.script.template import Side
+    from mindrlhf_msprobe.replay.offline.script.template import Side
 
 
 def values_by_formula(side: Side, operator: OperatorName, primitive: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def values_by_formula(side: Side, operator: OperatorName, primitive: Any) -> dic
 def _values(
     side: Side, operator: OperatorName, primitive: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    from mindrlhf_msprobe.replay.script.template import distance
+    from mindrlhf_msprobe.replay.offline.script.template import distance
 
     given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
     args = [_made(side, node, given) for node in side.entry["args"]]

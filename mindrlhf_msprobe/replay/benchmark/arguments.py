@@ -14,8 +14,8 @@ from mindspore import Parameter, Tensor
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError, message
-from mindrlhf_msprobe.replay.disturb import FORMATS, bits_of, values_of
-from mindrlhf_msprobe.replay.state import tensor_of
+from mindrlhf_msprobe.replay.benchmark.disturb import FORMATS, bits_of, values_of
+from mindrlhf_msprobe.replay.benchmark.state import tensor_of
 from mindrlhf_msprobe.storage.leaves import child_path
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type, Enum, np.generic, np.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
 from mindrlhf_msprobe.capture.recording.recorder import Recorder
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.replay.free_benchmark import THRESHOLDS
+from mindrlhf_msprobe.replay.benchmark.free_benchmark import THRESHOLDS
 from mindrlhf_msprobe.storage.writing.benchmark_file import append_rows
 
 
@@ -16,7 +16,7 @@ def observed_by(config: ProbeConfig, recorder: Recorder) -> Callable[[str, Any],
     """Return what makes the observer of an opening of a phase, of its name and its network."""
 
     def observer(phase: str, network: Any) -> CallObserver:
-        from mindrlhf_msprobe.replay.benchmark_calls import BenchmarkedPhase, Settings
+        from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
 
         settings = Settings(
             mode=config.pert_mode,

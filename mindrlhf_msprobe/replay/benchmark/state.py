@@ -117,7 +117,7 @@ def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
         dtype: MindSpore's name, e.g. `Float32`.
     """
     if dtype == "BFloat16":
-        from mindrlhf_msprobe.replay.disturb import values_of
+        from mindrlhf_msprobe.replay.benchmark.disturb import values_of
 
         return Tensor(values_of(elements, dtype), mindspore.bfloat16)
     return Tensor(np.array(elements))

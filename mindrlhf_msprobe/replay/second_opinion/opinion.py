@@ -23,7 +23,10 @@ from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.again import (
+from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, judge
+from mindrlhf_msprobe.replay.precise.operators import leaves_of
+from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     Drawn,
     PythonState,
@@ -35,9 +38,6 @@ from mindrlhf_msprobe.replay.again import (
     only_looks,
     precision_of,
 )
-from mindrlhf_msprobe.replay.allowance import Judgement, Opinion, judge
-from mindrlhf_msprobe.replay.precise.operators import leaves_of
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.operators import parse_operator
 

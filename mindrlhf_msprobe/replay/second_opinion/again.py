@@ -26,7 +26,6 @@ from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.constructs import defined_construct
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
@@ -39,6 +38,7 @@ from mindrlhf_msprobe.replay.precise.values import (
     backward,
     lowest_precision,
 )
+from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct
 
 #: What a random operator was given first and what it returned, in the order of the calls.
 Drawn = tuple[str, Any]

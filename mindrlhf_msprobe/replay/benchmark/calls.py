@@ -24,13 +24,13 @@ from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.arguments import (
+from mindrlhf_msprobe.replay.benchmark.arguments import (
     CannotRepeatError,
     HeldArguments,
     tensors_in,
     with_tensors,
 )
-from mindrlhf_msprobe.replay.disturb import (
+from mindrlhf_msprobe.replay.benchmark.disturb import (
     CHANGE_VALUE,
     DISTURBANCES,
     FORMATS,
@@ -41,7 +41,7 @@ from mindrlhf_msprobe.replay.disturb import (
     is_mask,
     values_of,
 )
-from mindrlhf_msprobe.replay.free_benchmark import (
+from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
     MOST_TIMES,
     THRESHOLDS,
     coarsest_of,
@@ -49,9 +49,9 @@ from mindrlhf_msprobe.replay.free_benchmark import (
     is_order_free,
     judge,
 )
-from mindrlhf_msprobe.replay.higher import Higher, can_be_higher
-from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
-from mindrlhf_msprobe.replay.state import State, once_more
+from mindrlhf_msprobe.replay.benchmark.higher import Higher, can_be_higher
+from mindrlhf_msprobe.replay.benchmark.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.replay.benchmark.state import State, once_more
 
 FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"

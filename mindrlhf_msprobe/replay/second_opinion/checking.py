@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.opinion import SecondOpinion, Turns
+from mindrlhf_msprobe.replay.second_opinion.opinion import SecondOpinion, Turns
 from mindrlhf_msprobe.storage.writing.opinions_file import OpinionsFile
 
 if TYPE_CHECKING:

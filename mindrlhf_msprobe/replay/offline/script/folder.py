@@ -15,7 +15,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.replay.script.recorded import Call, Half
+from mindrlhf_msprobe.replay.offline.script.recorded import Call, Half
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json

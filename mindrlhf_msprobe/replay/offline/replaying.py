@@ -19,11 +19,11 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.replay.formula import values_by_formula
-from mindrlhf_msprobe.replay.script import folder
-from mindrlhf_msprobe.replay.script.operators import home_of, operator_of, prepare
-from mindrlhf_msprobe.replay.script.primitives import attributes_of
-from mindrlhf_msprobe.replay.script.recorded import Call, Place, find_call
+from mindrlhf_msprobe.replay.offline.formula import values_by_formula
+from mindrlhf_msprobe.replay.offline.script import folder
+from mindrlhf_msprobe.replay.offline.script.operators import home_of, operator_of, prepare
+from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of
+from mindrlhf_msprobe.replay.offline.script.recorded import Call, Place, find_call
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -82,7 +82,7 @@ class Replayed:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        from mindrlhf_msprobe.replay.script.template import plain
+        from mindrlhf_msprobe.replay.offline.script.template import plain
 
         sides = plain(self.sides) if self.sides else {}
         return {"folder": str(self.folder), "sides": sides, "answer": list(self.answer)}
@@ -160,7 +160,7 @@ def _add_formulas(
     for call, (letter, found) in zip(calls, sides.items()):
         if subject.called is None or call.operator is None:
             continue
-        from mindrlhf_msprobe.replay.script.template import Side
+        from mindrlhf_msprobe.replay.offline.script.template import Side
 
         side = Side(output / letter.lower(), subject.called, None)
         of_primitive = call.operator.kind == "Primitive"

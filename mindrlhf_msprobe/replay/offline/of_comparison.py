@@ -6,8 +6,8 @@ import shlex
 
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings import Cause, Comparison
-from mindrlhf_msprobe.replay.replaying import Asked
-from mindrlhf_msprobe.replay.script.recorded import find_call, has_elements
+from mindrlhf_msprobe.replay.offline.replaying import Asked
+from mindrlhf_msprobe.replay.offline.script.recorded import find_call, has_elements
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
