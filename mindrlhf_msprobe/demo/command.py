@@ -385,7 +385,7 @@ def _assess(
     if first is None:
         unseen = () if _recorded(fault, config) else (message("demo.not_recorded"),)
         return False, (planted, message("demo.not_shown", status=status.value), *unseen)
-    blamed = cell_of(first) or first.record
+    blamed = first.cell if first.operator and first.cell else cell_of(first) or first.record
     found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
     if _names(first, fault, config):
         as_planted = "demo.as_planted" if fault.cell_name else "demo.no_cell_computes"
@@ -397,8 +397,9 @@ def _assess(
 
 def _names(first: Divergence, fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
     place = (first.phase, first.step)
+    blamed = first.cell if first.operator else cell_of(first)
     return place == (fault.phase, fault.from_step + config.initial_step) and fault.is_named_by(
-        cell_of(first), first.cause
+        blamed, first.cause
     )
 
 

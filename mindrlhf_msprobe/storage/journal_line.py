@@ -14,7 +14,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
+from mindrlhf_msprobe.storage.attributes import Attributes, attributes_from_json
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: The values of an entry that holds no gradients of parameters, in the order of their records.
@@ -56,6 +58,8 @@ class JournalLine:
             frames, too.
         around: of an operator, the name of the cell in which it was called, recorded or not: ""
             outside every cell, "root" for the network itself.
+        attributes: of a primitive, what it was made with, as `storage.attributes` has it; None
+            where that is not known.
     """
 
     entry: str
@@ -69,6 +73,7 @@ class JournalLine:
     frames: tuple[str, ...] = ()
     stack: int | None = None
     around: str | None = None
+    attributes: Attributes | None = None
 
     @classmethod
     def from_json(cls, content: Any) -> JournalLine:
@@ -79,7 +84,9 @@ class JournalLine:
         """
         _check(content)
         values = {name: value for name, value in content.items() if name not in _HEAD}
-        names = around = None
+        names = around = attributes = None
+        if is_operator(content["entry"]):
+            attributes = attributes_from_json(values.pop("attributes", None))
         if not holds_gradients(content["entry"]):
             names, around = values.pop("input_names", None), values.pop("cell", None)
         return cls(
@@ -94,6 +101,7 @@ class JournalLine:
             tuple(content.get("frames") or ()),
             content.get("stack"),
             around if isinstance(around, str) and len(around) <= bounds.NAME else None,
+            attributes,
         )
 
     @classmethod
@@ -118,6 +126,8 @@ class JournalLine:
             head["token"] = self.token
         if self.around is not None:
             head["cell"] = self.around
+        if self.attributes is not None:
+            head["attributes"] = self.attributes
         if self.input_names:
             head["input_names"] = self.input_names
         if stack is not None:

@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
+from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import parse_operator
 
@@ -186,6 +187,7 @@ class Entry:
         stack: the call stack, innermost first; one `File …, line …` text a frame.
         around: of an operator, the name of the cell in which it was called, recorded or not: ""
             outside every cell, "root" for the network itself; None where it is not known.
+        attributes: of a primitive, what it was made with; None where that is not known.
     """
 
     name: str
@@ -200,6 +202,7 @@ class Entry:
     stack: tuple[str, ...] = ()
     records: tuple[Record, ...] = field(default=(), repr=False)
     around: str | None = None
+    attributes: Attributes | None = field(default=None, hash=False)
 
     @property
     def cell(self) -> str:

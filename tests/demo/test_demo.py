@@ -122,6 +122,17 @@ def test_other_faults_are_named_too(tmp_path, phase, cell, step, seed, run_demo)
     assert (first["phase"], cell_name(first["entry"]), first["step"]) == (phase, cell, step)
 
 
+def test_the_operator_inside_the_planted_cell_is_what_was_planted(tmp_path, run_demo):
+    """With level: mix the verdict names it; the cell around it is the planted one."""
+    section = "  msprobe: true\n  reference_dump: true\n  level: mix\n  key_data_dump: false\n"
+    config = config_file(tmp_path, section)
+    done = run_demo(tmp_path / "out", "--config", str(config), "--steps", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = verdict_of(tmp_path / "out")["first_divergence"]
+    assert first["operator"]
+    assert first["cell"] == "model.layers.1.feed_forward.w2"
+
+
 def test_with_key_data_only_no_phase_directory_exists(tmp_path, run_demo):
     """key_data_dump alone records no layer, and the verdict still points to the phase."""
     config = config_file(tmp_path, "  msprobe: true\n  key_data_dump: true\n")

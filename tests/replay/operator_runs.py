@@ -45,6 +45,7 @@ class Operation:
     output: tuple[Any, ...] = ()
     arriving: tuple[Any, ...] | None = None
     leaving: tuple[Any, ...] = ()
+    attributes: dict[str, Any] | None = None
 
 
 def write_run(
@@ -110,6 +111,8 @@ def write_run(
                     "input": described(one.arriving, f"{entry}.input"),
                     "output": described(one.leaving, f"{entry}.output"),
                 }
+            if direction == "forward" and one.attributes is not None:
+                values = {"attributes": one.attributes, **values}
             at = 4 * seq + 2 * (direction == "backward")
             lines.append({"entry": entry, "seq": at, "end": at + 1, "cell": "", **values})
     text = "".join(json.dumps(line) + "\n" for line in lines)

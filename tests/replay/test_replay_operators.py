@@ -254,6 +254,53 @@ def test_a_script_has_the_attributes_of_its_primitive(tmp_path):
     assert "return MatMul(transpose_b=True), None" in script
 
 
+def layer_norm(epsilon: float) -> Operation:
+    """Return a call whose attributes are recorded."""
+    layer = ops.LayerNorm(begin_norm_axis=1, begin_params_axis=1, epsilon=epsilon)
+    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
+    output = [one.asnumpy() for one in layer(Tensor(normal(4, 16)), Tensor(ones), Tensor(zeros))]
+    attributes = {"begin_norm_axis": 1, "begin_params_axis": 1, "epsilon": epsilon}
+    given = (normal(4, 16), ones, zeros)
+    return Operation("Primitive.norm.LayerNorm", given, {}, (*output,), attributes=attributes)
+
+
+def test_attributes_that_were_recorded_are_used(tmp_path):
+    """An epsilon is known then, and what needs arguments to be made is computed again."""
+    conv = ops.Conv2D(3, 2, pad_mode="pad", pad=(1, 1, 0, 0))
+    call = primitive("conv", conv, normal(2, 3, 8, 8), normal(3, 3, 2, 2))
+    call.attributes = {**conv.init_attrs, "pad": [1, 1, 0, 0]}
+    axes = primitive("softmax", ops.Softmax(axis=(0,)), normal(16, 16))
+    axes.attributes = {"axis": [0]}
+    run = write_run(tmp_path / "run", [layer_norm(0.5), call, axes])
+    table = replay_operators(Asked((str(run),), None, str(tmp_path / "out")))
+    found = {one.entry.split(".")[1]: one for one in table.operators}
+    assert (found["norm"].verdict, found["softmax"].verdict) == ("ordinary", "ordinary")
+    assert found["conv"].ulp == 0  # it has no kernel of float64 on a CPU
+
+
+def test_each_side_is_made_with_its_own_attributes(tmp_path):
+    """Both compute what their attributes say: neither is wrong."""
+    a = write_run(tmp_path / "a", [layer_norm(0.5)])
+    b = write_run(tmp_path / "b", [layer_norm(0.1)])
+    asked = Asked((str(a), str(b)), "Primitive.norm.LayerNorm.0.forward", str(tmp_path / "out"))
+    assert replay_entry(asked).verdicts == ["ordinary", "ordinary"]
+    entry = json.loads((tmp_path / "out" / "b" / "entry.json").read_text(encoding="utf-8"))
+    assert entry["attributes"]["epsilon"] == {"value": 0.1}
+
+
+def test_the_attributes_of_a_dump_become_no_code(tmp_path):
+    """Names that the class has not are left out, texts stay data."""
+    call = layer_norm(0.5)
+    call.attributes = {**call.attributes, "__import__('os')": 1}
+    run, entry = write_run(tmp_path / "run", [call]), "Primitive.norm.LayerNorm.0.forward"
+    replay_entry(Asked((str(run),), entry, str(tmp_path / "out")), run=False)
+    assert "__import__" not in (tmp_path / "out" / "replay.py").read_text(encoding="utf-8")
+    softmax = primitive("softmax", ops.Softmax(0), normal(16, 16))
+    softmax.attributes = {"axis": "__import__('os')"}
+    run = write_run(tmp_path / "text", [softmax])
+    assert verdicts(run, tmp_path / "out") == {"Primitive.softmax.Softmax.0.forward": "undecided"}
+
+
 def test_an_l1_dump_of_msprobe_is_replayed(tmp_path):
     """Its dump.json has the same names; it has no journal."""
     call = recorded("Functional.softmax", ops.softmax, normal(16, 60), -1)

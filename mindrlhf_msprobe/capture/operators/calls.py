@@ -18,6 +18,7 @@ from mindspore import ops
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call
 from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.capture.operators.attributes import attributes_of
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name
@@ -152,7 +153,7 @@ class OperatorCalls:
             if runs is not None and runs.f_code is not FIRST_RUN:  # it is computed once more
                 self._repeat(call, place, operator, full_name, runs)
             else:
-                self._count(call, place, operator, full_name, runs, stack)
+                self._count(call, place, operator, original, full_name, runs, stack)
             if call.line is not None and capture.opening.selection.inputs:
                 describe, inputs = capture.opening.describe, f"{call.entry}.input"
                 values = call.line.values
@@ -197,6 +198,7 @@ class OperatorCalls:
         call: _Open,
         place: Around,
         operator: Operator,
+        original: Callable[..., Any],
         full_name: str,
         runs: FrameType | None,
         stack: tuple[str, ...],
@@ -220,6 +222,7 @@ class OperatorCalls:
                 token=place.token,
                 frames=stack,
                 around=place.cell,
+                attributes=attributes_of(original),
             )
 
     def _gradients(

@@ -146,6 +146,7 @@ def _line_of(entry: Entry) -> JournalLine:
     """Return an entry of which there is no readable line as one."""
     line = JournalLine(entry.name, entry.seq, entry.end, entry.parent, entry.opening, entry.token)
     line.frames, line.around = entry.stack, entry.around
+    line.attributes = entry.attributes
     values: dict[str, dict[str, object]] = {}
     for record in entry.records:
         values.setdefault(record.io, {})[record.path] = record.leaf.to_json()

@@ -36,6 +36,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
     order_of,
 )
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.attributes import other_attributes
 from mindrlhf_msprobe.storage.foreign.dialect import OWN, Dialect
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -113,6 +114,7 @@ class Pair:
         gap: why the missing side was not recorded by choice; None if it should be there.
         stopped: whether the gap is that the run had stopped by then.
         unreadable: why the missing side could not be read; None if it is simply not there.
+        attributes: of a primitive, (name, value in A, value in B) of those that differ.
     """
 
     event: EventKey
@@ -122,6 +124,7 @@ class Pair:
     gap: Message | None = None
     unreadable: Message | None = None
     stopped: bool = False
+    attributes: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def record(self) -> Record:
@@ -300,13 +303,16 @@ class Planner:
         entry = _shown(*entries)
         gaps = self._gaps(entries, entry, key)
         wanted = [_records_of(side, event, gap) for side, gap in zip(entries, gaps)]
+        known = [None if side is None else side.attributes for side in entries]
+        attributes = other_attributes(*known)
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             _note_silent(entries, entry, wanted)
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
             if a is not None and b is not None:
-                yield Pair(event, a, b, entry, _gap_of_both(entries, gaps, a, b), None)
+                gap = _gap_of_both(entries, gaps, a, b)
+                yield Pair(event, a, b, entry, gap, attributes=attributes)
             else:
                 missing = 0 if a is None else 1
                 gap = gaps[missing] or self._why_no_record(missing, entry, a or b)

@@ -153,6 +153,7 @@ class _Lines:
                     opening=side.opening,
                     token=side.token,
                     around=side.around,
+                    attributes=side.attributes,
                 )
             )
 

@@ -37,6 +37,7 @@ from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_r
 from mindrlhf_msprobe.comparison.verdict.operators import (
     beside_operator,
     frame_of,
+    other_attributes,
     place_of,
 )
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
@@ -321,6 +322,7 @@ def _operator_computed(first: FirstDifference, entry: Entry) -> Messages:
     """Say that an operator is to blame: whatever was left out, it was given the same."""
     given = "gradient" if entry.direction == "backward" else "inputs"
     return (
+        *other_attributes(first, entry),
         message("explanation.operator_computed", given=given),
         *beside_operator(entry),
         *_doubt_about_agreement(first),

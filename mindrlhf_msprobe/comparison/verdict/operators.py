@@ -90,6 +90,22 @@ def _is_only_in_b(first: FirstDifference) -> bool:
     return all(pair.a is None for pair, _ in first.pairs if pair.event == first.event)
 
 
+def other_attributes(first: FirstDifference, entry: Entry) -> Messages:
+    """Return which attributes of an operator differ; () if none do, or that is not known.
+
+    They stand in its forward entry.
+    """
+    names = (entry.name, forward_of(entry.name))
+    for pair, _ in first.pairs:
+        if pair.attributes and pair.event.phase == first.event.phase and pair.event.name in names:
+            changes = [
+                message("explanation.one_attribute", name=name, a=a, b=b)
+                for name, a, b in pair.attributes
+            ]
+            return (message("explanation.other_attributes", changes=changes),)
+    return ()
+
+
 def beside_operator(entry: Entry) -> Messages:
     """Return what but its own computation can make an operator's output differ."""
     operator = parse_operator(entry.name)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.script import folder
 from mindrlhf_msprobe.replay.offline.script.operators import home_of, operator_of, prepare
-from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of
+from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Place, find_call
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -104,7 +104,7 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     for path in asked.runs:
         calls.append(find_call(open_run(path), asked.entry, place))
         place = calls[0].place  # the same in the second run
-    subject = _subject(calls[0], asked)
+    subject, calls = _subject(calls, asked)
     output = Path(asked.output)
     words = folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
@@ -130,7 +130,7 @@ class _Subject:
 
     Attributes:
         yaml: of a network, the file that goes with it.
-        called: an operator; None for what a network holds.
+        called: an operator, or the class of a primitive; None for what a network holds.
     """
 
     python: str
@@ -138,19 +138,30 @@ class _Subject:
     called: Any = None
 
 
-def _subject(call: Call, asked: Asked) -> _Subject:
+def _subject(calls: list[Call], asked: Asked) -> tuple[_Subject, list[Call]]:
+    """Return what is called, and the calls with the attributes that a primitive is made with."""
+    call = calls[0]
     operator = None if call.operator is None else operator_of(call.operator)
     if operator is not None and operator.kind != "Primitive":
         python = folder.subject_of_operator(home_of(operator), operator.attribute)
-        return _Subject(python, called=operator.original)
+        return _Subject(python, called=operator.original), calls
     if asked.network is not None:
-        return _Subject(*folder.subject_of_network(asked.network))
+        return _Subject(*folder.subject_of_network(asked.network)), calls
     if operator is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
     prepare()
-    attributes = attributes_of(call, operator)
-    python = folder.subject_of_primitive(operator.owner, attributes)
-    return _Subject(python, called=operator.owner(**attributes))
+    recorded = [is_recorded(one, operator) for one in calls]
+    if not any(recorded):
+        attributes = attributes_of(call, operator)
+        python = folder.subject_of_primitive(operator.owner, attributes)
+        calls = [replace(one, attributes=None) for one in calls]
+        return _Subject(python, called=operator.owner(**attributes)), calls
+    calls = [
+        one if known else replace(one, attributes=attributes_of(one, operator))
+        for one, known in zip(calls, recorded)
+    ]
+    python = folder.subject_of_primitive(operator.owner, None)
+    return _Subject(python, called=operator.owner), calls
 
 
 def _add_formulas(
@@ -164,7 +175,7 @@ def _add_formulas(
 
         side = Side(output / letter.lower(), subject.called, None)
         of_primitive = call.operator.kind == "Primitive"
-        primitive = subject.called if of_primitive else None
+        primitive = side.called if of_primitive else None
         values = values_by_formula(side, call.operator, primitive)
         verdicts = {value["verdict"] for value in values.values()} - {"undecided"}
         if verdicts:

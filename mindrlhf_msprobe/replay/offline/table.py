@@ -17,7 +17,7 @@ from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.replaying import Asked, floating_dtype
 from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, drawn, write_side
 from mindrlhf_msprobe.replay.offline.script.operators import check_mindspore, operator_of, prepare
-from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of
+from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, has_elements, operator_calls
 from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.storage.operators import OperatorName
@@ -66,19 +66,24 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
 
     entry = call.entry
     unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
-    assert call.operator is not None
+    named = call.operator
+    assert named is not None
     draws = not has_elements(call.forward)
     try:
-        operator = operator_of(call.operator)
+        operator = operator_of(named)
         called = operator.original
         if operator.kind == "Primitive":
-            called = operator.owner(**attributes_of(call, operator, drawn(seed) if draws else None))
+            called = operator.owner
+            if not is_recorded(call, operator):
+                draw = drawn(seed) if draws else None
+                called = called(**attributes_of(call, operator, draw))
+                call = replace(call, attributes=None)
         with tempfile.TemporaryDirectory() as folder:
             draw = drawn(seed) if draws else None
             write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
             if draws:
                 _compute_what_is_judged(Path(folder), called)
-            found = _found(_side(Path(folder), called), call.operator)
+            found = _found(_side(Path(folder), called), named)
     except (MsprobeError, Refused) as error:
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.attributes import in_words
 from mindrlhf_msprobe.storage.code_lines import CodeLine
 from mindrlhf_msprobe.storage.reading.holdings.code import FoundCode
 
@@ -18,6 +19,7 @@ def render_code(found: Sequence[FoundCode]) -> str:
     lines: list[str] = []
     for one in found:
         lines += _place(one)
+        lines += [f"  {line}" for line in _attributes(one)]
         lines += _source(one)
         callers = one.callers[1 : _CALLERS + 1]
         lines += [f"  {say('listing.code_caller', line=_in_words(line))}" for line in callers]
@@ -33,7 +35,15 @@ def called_from(found: Sequence[FoundCode]) -> list[str]:
             lines.append(printable(line))
         elif one.cell is not None:
             lines.append(printable(say("listing.code_inside", cell=one.cell)))
+        lines += map(printable, _attributes(one))
     return list(dict.fromkeys(lines))
+
+
+def _attributes(one: FoundCode) -> list[str]:
+    if not one.attributes:
+        return []
+    given = ", ".join(f"{name}={in_words(value)}" for name, value in one.attributes.items())
+    return [say("listing.attributes", attributes=given)]
 
 
 def _place(one: FoundCode) -> list[str]:

@@ -839,6 +839,7 @@ def _entry(
         stack=line.frames[: bounds.FRAMES],
         records=records,
         around=line.around,
+        attributes=line.attributes,
     )
 
 

@@ -18,6 +18,7 @@ from mindspore.ops import softmax as imported_softmax
 
 from mindrlhf_msprobe.capture.opening.entries import HostEntries
 from mindrlhf_msprobe.capture.operators import interception
+from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 PHASE = "actor_update"
@@ -192,6 +193,44 @@ def test_operators_stand_in_the_cells_that_call_them(record):
     for entry in forward.values():
         around = entries.get(entry.parent)
         assert around is None or around.seq < entry.seq < entry.end < around.end
+
+
+def test_a_primitives_entry_says_what_it_was_made_with(record):
+    """Plain values alone; as they are now, where they were set since; nothing for other calls."""
+    product = ops.BatchMatMul(transpose_b=True)
+    changed = ops.MatMul()
+    changed.transpose_b = True
+    pooled = ops.AvgPool(kernel_size=(2, 1), pad_mode="same")
+    images = tensor(1, 1, 4, 4)
+
+    def call():
+        product(X[None], X[None])
+        changed(X, X)
+        pooled(images)
+        mint.exp(X)
+
+    found = {n: e.attributes for n, e in record(call, level="L1").items()}
+    assert found["Primitive.BatchMatMul.BatchMatMul.0.forward"] == {
+        "transpose_a": False,
+        "transpose_b": True,
+    }
+    assert found["Primitive.MatMul.MatMul.0.forward"]["transpose_b"] is True
+    pool = found["Primitive.AvgPool.AvgPool.0.forward"]
+    assert (pool["kernel_size"], pool["pad_mode"]) == ([2, 1], "same")
+    assert found["Mint.exp.0.forward"] is None
+
+
+def test_attributes_are_shown_and_are_not_in_msprobes_files(record, tmp_path, capsys):
+    """`show RUN ENTRY` says them, of the backward entry as well; dump.json stays as it is."""
+    product = ops.BatchMatMul(transpose_b=True)
+    record(lambda: ms.grad(lambda x: product(x, x).sum())(X[None]))
+    run = tmp_path / "run0"
+    for direction in ("forward", "backward"):
+        entry = f"Primitive.BatchMatMul.BatchMatMul.0.{direction}"
+        assert main(["show", str(run), entry, "--lang", "en"]) == 0
+        assert "attributes: transpose_a=False, transpose_b=True" in capsys.readouterr().out
+    dump = next(run.rglob("dump.json")).read_text(encoding="utf-8")
+    assert "transpose_b" not in dump
 
 
 def test_only_operators_of_chosen_cells_are_recorded(record):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 
+import mindspore as ms
+import numpy as np
 import pytest
 from helpers.operators import KERNELS, LAYERS, Extra, Plant, record_operators
 from helpers.runs import MSPROBE_DATA
+from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
@@ -292,3 +295,41 @@ def test_a_container_that_hands_an_operator_something_else_is_the_origin(tmp_pat
     assert first.entry == f"Cell.{LAYERS[1]}.Attention.forward.0"
     assert (first.cause, first.operator) == (Cause.COMPUTATION, "")
     assert "handed this operator another input" in first.explanation
+
+
+class Product(nn.Cell):
+    """A batch of products, of which the second factor may be transposed."""
+
+    def __init__(self, transposes: bool):
+        super().__init__()
+        self.product = ops.BatchMatMul(transpose_b=transposes)
+
+    def construct(self, x):
+        return self.product(x, x)
+
+
+def record_product(probe, transposes):
+    """Record a forward and a backward pass of such a network."""
+    network = Product(transposes)
+    probe.watch(actor=network)
+    x = Tensor(np.arange(18, dtype=np.float32).reshape(2, 3, 3))
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: network(x).sum())(x)
+    probe.step()
+    probe.close()
+
+
+def test_other_attributes_are_to_blame_before_the_operator(layer_probe, tmp_path):
+    """What a primitive was made with differs: said before that it computed something else."""
+    for name, transposes in (("a", False), ("b", True), ("c", False)):
+        probe = layer_probe(level="mix", dump_path=str(tmp_path / name))
+        record_product(probe, transposes)
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first.entry == "Primitive.product.BatchMatMul.0.forward"
+    assert [message.code for message in first.reasons][1:3] == [
+        "explanation.other_attributes",
+        "explanation.operator_computed",
+    ]
+    assert "transpose_b is False in A and True in B" in str(first.reasons[1])
+    same = compare_runs(tmp_path / "a", tmp_path / "c")
+    assert same.verdict.status is Outcome.IDENTICAL

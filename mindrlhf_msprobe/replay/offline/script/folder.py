@@ -138,6 +138,7 @@ class _Written:
             **{"run": str(call.run.path), "cell": entry.cell},
             "class": entry.class_name or entry.cell.rpartition(".")[2],
             **{"around": entry.around, "primitive": self._attribute()},
+            "attributes": self._attributes(),
             **{"args": given, "kwargs": named, "output": returned, "parameters": parameters},
         }
 
@@ -146,6 +147,13 @@ class _Written:
         operator = self._call.operator
         primitive = operator is not None and operator.kind == "Primitive"
         return operator.name.rpartition(".")[0] if operator is not None and primitive else None
+
+    def _attributes(self) -> dict[str, Any] | None:
+        """Return what a primitive is made with; None where not all of that was recorded."""
+        recorded = self._call.attributes
+        if recorded is None:
+            return None
+        return {name: _attribute_node(value, name) for name, value in recorded.items()}
 
     def _node(
         self, half: Half, io: str, content: Any, path: str, leaving: Mapping[Any, Record]
@@ -247,6 +255,21 @@ class _Written:
         return file
 
 
+def _attribute_node(value: Any, name: str) -> dict[str, Any]:
+    """Return what stands in entry.json for an attribute of a primitive.
+
+    Raises:
+        UsageError: it is no text or dtype that a primitive may be given.
+    """
+    if isinstance(value, list):
+        return {"list": [_attribute_node(item, name) for item in value]}
+    if isinstance(value, dict) and value["dtype"] in DTYPES:
+        return {"dtype": value["dtype"]}
+    if isinstance(value, dict) or (isinstance(value, str) and not _TEXT.fullmatch(value)):
+        raise UsageError.saying("replay.argument", argument=shortened(name), kind="str")
+    return {"value": value}
+
+
 def _listed(content: Any) -> Iterator[tuple[int, Any]]:
     return enumerate(content if isinstance(content, list) else [] if content is None else [content])
 
@@ -297,8 +320,14 @@ def subject_of_operator(home: str, attribute: str) -> str:
     return _OF_OPERATOR.format(module=module, home=home, attribute=attribute)
 
 
-def subject_of_primitive(kind: type, attributes: Mapping[str, bool | int]) -> str:
-    """Return the Python of `subject()` for a primitive of the installed MindSpore."""
+def subject_of_primitive(kind: type, attributes: Mapping[str, bool | int] | None) -> str:
+    """Return the Python of `subject()` for a primitive of the installed MindSpore.
+
+    Args:
+        attributes: what it is made with; None: what was recorded of each run.
+    """
+    if attributes is None:
+        return _OF_CLASS.format(module=kind.__module__, kind=kind.__name__)
     given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
     known = {"module": kind.__module__, "kind": kind.__name__}
     return _OF_PRIMITIVE.format(attributes=given, **known)
@@ -321,6 +350,12 @@ _OF_PRIMITIVE = '''def subject() -> tuple[Any, Any]:
     from {module} import {kind}
 
     return {kind}({attributes}), None
+'''
+_OF_CLASS = '''def subject() -> tuple[Any, Any]:
+    """Return the class of the primitive; its attributes stand in entry.json."""
+    from {module} import {kind}
+
+    return {kind}, None
 '''
 _OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
     """Return the operator."""

@@ -1,4 +1,6 @@
-"""Primitives made again: their attributes are not in a record, and follow from what came out."""
+"""Primitives made again: from the attributes that were recorded, or, where an older version
+recorded none, from what came out.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import inspect
 import itertools
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,7 @@ from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
 from mindrlhf_msprobe.replay.offline.script.recorded import Call
+from mindrlhf_msprobe.storage.attributes import Attributes
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
@@ -32,10 +36,31 @@ _MOST_AXES = 8
 _ALIKE = 1e-2
 
 
+def is_recorded(call: Call, operator: Operator) -> bool:
+    """Return whether all that a primitive is made with was recorded.
+
+    Raises:
+        UsageError: the class is not one that is computed again.
+    """
+    _check(operator)
+    names = {one.name for one in _parameters(operator)}
+    return call.attributes is not None and names == call.attributes.keys()
+
+
+def _check(operator: Operator) -> None:
+    if not f"{operator.owner.__module__}.".startswith(_MODULES):
+        raise UsageError.saying("replay.side_effects", operator=shortened(operator.full_name))
+
+
+def _parameters(operator: Operator) -> list[inspect.Parameter]:
+    return [*inspect.signature(operator.owner.__init__).parameters.values()][1:]
+
+
 def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> dict[str, Any]:
     """Return the attributes with which a primitive gives what was recorded, or what is nearest.
 
-    Switches and axes are tried; everything else keeps its default.
+    Switches and axes are tried; everything else keeps its default. Numbers that were recorded
+    count.
 
     Args:
         draw: makes the inputs, where statistics alone were recorded: then shapes decide.
@@ -43,19 +68,22 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
     Raises:
         UsageError: none fits, or the class is not one that is computed again.
     """
-    shown = shortened(operator.full_name)
-    if not f"{operator.owner.__module__}.".startswith(_MODULES):
-        raise UsageError.saying("replay.side_effects", operator=shown)
-    parameters = [*inspect.signature(operator.owner.__init__).parameters.values()][1:]
-    if any(one.default is one.empty for one in parameters):
+    _check(operator)
+    shown, recorded = shortened(operator.full_name), call.attributes or {}
+    known = {n: v for n, v in recorded.items() if isinstance(v, (bool, int, float))}
+    parameters = _parameters(operator)
+    if any(one.default is one.empty and one.name not in known for one in parameters):
         raise UsageError.saying("replay.primitive", operator=shown)
     if not parameters:
         return {}
     names = [one.name for one in parameters]
     with tempfile.TemporaryDirectory() as directory:
-        write_side(Path(directory), call, draw=draw, compute_dtype=None)
-        found = sorted(_fitting(Path(directory), operator, parameters, draw is not None))
-    certain = all(type(one.default) in (bool, int) for one in parameters)
+        unmade = replace(call, attributes=None)
+        write_side(Path(directory), unmade, draw=draw, compute_dtype=None)
+        fitting = _fitting(Path(directory), operator, parameters, known, draw is not None)
+        found = sorted(fitting)
+    unknown = [one for one in parameters if one.name not in known]
+    certain = all(type(one.default) in (bool, int) for one in unknown)
     if not found or (not certain and found[0][0] > _ALIKE):
         raise UsageError.saying("replay.primitive", operator=shown)
     _, _, values = found[0]
@@ -64,13 +92,21 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
 
 
 def _fitting(
-    folder: Path, operator: Operator, parameters: list[inspect.Parameter], by_shape: bool
+    folder: Path,
+    operator: Operator,
+    parameters: list[inspect.Parameter],
+    known: Attributes,
+    by_shape: bool,
 ) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
     """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
     from mindrlhf_msprobe.replay.offline.script.template import Side
 
     ranks = [len(node["shape"]) for node in Side(folder, operator.owner, None).inputs]
-    choices = [_choices(one.default, one.name, max(ranks, default=0)) for one in parameters]
+    rank = max(ranks, default=0)
+    choices = [
+        [known[one.name]] if one.name in known else _choices(one.default, one.name, rank)
+        for one in parameters
+    ]
     tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
     for number, values in enumerate(tried):
         try:

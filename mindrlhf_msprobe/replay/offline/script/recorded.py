@@ -11,6 +11,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import OperatorName, parse_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -78,7 +79,7 @@ class Call:
         operator: its name, or None for a cell.
         backward: None where no gradient was recorded.
         parameters: of the cell and those inside it.
-        phases: others of the same step that have an entry of this name.
+        attributes: of a primitive, what it is made with; None where that is not known.
     """
 
     run: Run
@@ -86,6 +87,7 @@ class Call:
     backward: Half | None
     operator: OperatorName | None
     parameters: tuple[Parameter, ...] = field(default=())
+    attributes: Attributes | None = field(default=None, hash=False)
 
     @property
     def entry(self) -> Entry:
@@ -218,7 +220,8 @@ class _Lines:
         backward = self._half(backward_name(name))
         operator = parse_operator(name)
         parameters = () if operator else tuple(self._parameters(forward.entry, backward))
-        return Call(self._run, forward, backward, operator, parameters)
+        attributes = forward.entry.attributes
+        return Call(self._run, forward, backward, operator, parameters, attributes)
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""

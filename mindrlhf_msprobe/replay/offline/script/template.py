@@ -110,6 +110,9 @@ class Side:
         self.entry = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
         self.sequence: type = tuple  # a record does not tell lists from tuples
         self.called = self.found() if operator is None else operator
+        if isinstance(operator, type) and self.entry["attributes"] is not None:  # of a primitive
+            made = {k: self.value(v, {}, None) for k, v in self.entry["attributes"].items()}
+            self.called = operator(**made)
         self.constants = [
             (cell, name, value)
             for _, cell in (network.cells_and_names() if operator is None else ())

@@ -10,6 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.code_lines import CodeLine, code_line, is_users
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -28,6 +29,7 @@ class FoundCode:
         steps, ranks, phases: where it was called so.
         cell: of an operator, the cell around it: "" outside every cell; None for a cell, and if
             not known.
+        attributes: of a primitive, what it was made with; None for all else, and if not known.
         callers: the line that called it, and those that called that, the innermost first.
         source: number → text of lines around the first of them; {} where they are not at hand.
         why: why they are not, or None.
@@ -38,6 +40,7 @@ class FoundCode:
     ranks: tuple[int, ...]
     phases: tuple[str, ...]
     cell: str | None
+    attributes: Attributes | None
     callers: tuple[CodeLine, ...]
     source: dict[int, str]
     why: Message | None
@@ -50,6 +53,7 @@ class FoundCode:
             "ranks": list(self.ranks),
             "phases": list(self.phases),
             "cell": self.cell,
+            "attributes": None if self.attributes is None else dict(self.attributes),
             "callers": [
                 {"file": c.file, "line": c.line, "function": c.function, "text": c.text}
                 for c in self.callers
@@ -69,18 +73,20 @@ def find_code(
     entries = run.entries(step=step, rank=rank)
     wanted = [e for e in entries if e.name == name or any(r.name == name for r in e.records)]
     forward = {_forward_of(entry.name) for entry in wanted if not entry.stack}
-    stacks = {
-        (e.name, e.phase, e.step, e.rank): (e.stack, e.around) for e in entries if e.name in forward
-    }
+    called = {(e.name, e.phase, e.step, e.rank): e for e in entries if e.name in forward}
     groups: dict[tuple[Any, ...], list[Entry]] = {}
+    attributes: dict[tuple[Any, ...], Attributes | None] = {}
     for entry in wanted:
-        stack, around = entry.stack, entry.around
+        stack, around, known = entry.stack, entry.around, entry.attributes
         if not stack:
             at = _forward_of(entry.name), entry.phase, entry.step, entry.rank
-            stack, other = stacks.get(at, ((), None))
-            around = other if around is None else around
-        groups.setdefault((entry.name, around, stack), []).append(entry)
-    return [_found(held, around, stack) for (_, around, stack), held in groups.items()]
+            if (other := called.get(at)) is not None:
+                stack, known = other.stack, other.attributes if known is None else known
+                around = other.around if around is None else around
+        group = entry.name, around, repr(known), stack
+        groups.setdefault(group, []).append(entry)
+        attributes[group] = known
+    return [_found(held, group[1], attributes[group], group[3]) for group, held in groups.items()]
 
 
 def _forward_of(name: str) -> str:
@@ -89,7 +95,12 @@ def _forward_of(name: str) -> str:
     return ".forward.".join(name.rsplit(".backward.", 1))
 
 
-def _found(entries: Iterable[Entry], around: str | None, stack: tuple[str, ...]) -> FoundCode:
+def _found(
+    entries: Iterable[Entry],
+    around: str | None,
+    attributes: Attributes | None,
+    stack: tuple[str, ...],
+) -> FoundCode:
     held = list(entries)
     lines = tuple(_users_lines(stack))
     source: dict[int, str] = {}
@@ -102,6 +113,7 @@ def _found(entries: Iterable[Entry], around: str | None, stack: tuple[str, ...])
         tuple(sorted({entry.rank for entry in held})),
         tuple(dict.fromkeys(entry.phase for entry in held)),
         around,
+        attributes,
         lines,
         source,
         why,

@@ -13,6 +13,7 @@ from mindrlhf_msprobe.report.messages.en.words import count, ordinal
 _PIECES: Mapping[str, Text] = {
     "n_records": count("records", "record"),
     "all_given": joined("given", ", "),
+    "all_changes": joined("changes", ", "),
     "all_between": joined("between", " and "),
     "nth": lambda earlier, **_: ordinal(earlier),
     "next_one": lambda earlier, **_: ordinal(earlier + 1),
@@ -109,6 +110,8 @@ TEXTS: Mapping[str, Any] = chosen(
         ),
         "cell_computed": "{what_agrees}{children}: this cell computed something else.",
         "operator_computed": "{what_agrees}: this operator computed something else.",
+        "one_attribute": "{name} is {a} in A and {b} in B",
+        "other_attributes": "Its attributes differ, and are to blame: {all_changes}.",
         "but_random": (
             "But it draws random numbers: seeds and what was drawn before may be to blame."
         ),

@@ -71,6 +71,7 @@ TEXTS: dict[str, Any] = {
     ),
     "code_called": lambda line, cell: f"called{_inside(cell)} from {line}",
     "code_inside": lambda cell: f"called{_inside(cell)}",
+    "attributes": "attributes: {attributes}",
     "code_in": "{place} in {function}",
     "code_caller": "called from {line}",
     "code_missing": "{file} is not at hand here: this is what was recorded",

@@ -67,6 +67,7 @@ TEXTS: dict[str, Any] = {
     ),
     "code_called": lambda line, cell: f"调用处{_inside(cell)}：{line}",
     "code_inside": lambda cell: f"调用处{_inside(cell)}",
+    "attributes": "属性：{attributes}",
     "code_in": "{place}（{function}）",
     "code_caller": "上层调用：{line}",
     "code_missing": "本机没有 {file}：以上为采集时记录的内容",

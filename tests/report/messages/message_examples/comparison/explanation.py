@@ -25,6 +25,15 @@ EXAMPLES = {
         for inside in (True, False)
     ],
     "operator_computed": [{"given": given} for given in ("inputs", "gradient")],
+    "one_attribute": [{"name": "transpose_b", "a": "False", "b": "True"}],
+    "other_attributes": [
+        {
+            "changes": [
+                message("explanation.one_attribute", name=name, a="False", b="True")
+                for name in ("transpose_a", "transpose_b")
+            ]
+        }
+    ],
     "container_of_operator": [
         {"container": _CELL, "given": given} for given in ("input", "gradient")
     ],

@@ -6,6 +6,7 @@ EXAMPLES = {
     "code_of": [
         {"entry": "Mint.add.0.forward", "cell": cell, **_WHERE} for cell in (None, "", "layers.0")
     ],
+    "attributes": [{"attributes": "transpose_a=False, transpose_b=True"}],
     "code_called": [
         {"line": "/net.py:8: return mint.add(x, y)", "cell": cell}
         for cell in (None, "", "layers.0")
