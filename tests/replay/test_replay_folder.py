@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,18 @@ def test_only_operators_of_the_installed_list_are_replayed(tmp_path, operator):
 def test_arguments_that_cannot_be_made_are_refused(tmp_path, value):
     with pytest.raises(MsprobeError):
         written(tmp_path, Operation("Mint.add", (X, Leaf(value)), {}, (X,)))
+
+
+@pytest.mark.parametrize("two_runs", [True, False])
+@pytest.mark.parametrize("network", [True, False])
+def test_a_script_holds_what_its_entry_needs(network, two_runs):
+    """Nothing of networks for an operator, nothing of a second run for one; nothing is missing."""
+    subject = folder.subject_of_operator("mindspore.mint", "exp")
+    script = folder.script_of(subject, network=network, two_runs=two_runs)
+    compile(script, folder.SCRIPT, "exec")
+    assert ("cells_and_names" in script) == network
+    assert ("same_inputs" in script) == two_runs
+    assert not re.search("begin$|end$|\n{4}", script, re.MULTILINE)
 
 
 def test_a_file_that_leaves_the_run_is_not_read(tmp_path):

@@ -108,7 +108,8 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     output = Path(asked.output)
     words = folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
-    folder.write_folder(output, calls, subject.python, words, compute_dtype=dtype)
+    network = subject.called is None
+    folder.write_folder(output, calls, subject.python, words, network=network, compute_dtype=dtype)
     if subject.yaml is not None:
         shutil.copyfile(subject.yaml, output / folder.NETWORK)
     command = [sys.executable, str(output / folder.SCRIPT)]

@@ -34,6 +34,11 @@ DTYPES = (
 FLOATING = ("Float16", "BFloat16", "Float32", "Float64")
 _NUMBERS = ("int", "float", "bool")
 _SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n\n\n", re.DOTALL | re.MULTILINE)
+#: A part of the script that not every entry needs; with the empty lines behind it.
+_PART = r"^ *# {name}: begin\n(?:.*\n)*? *# {name}: end\n(?:\n)*"
+_MARK = re.compile(
+    r"^ *# (?:network|two runs): begin\n|^\n* *# (?:network|two runs): end\n", re.MULTILINE
+)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST_FILE = 80  # characters of a file's name
 #: Texts that an operator may be given: a mode, an equation; never a path.
@@ -46,13 +51,20 @@ Draw = Callable[[Leaf], np.ndarray]
 
 
 def write_folder(
-    output: Path, calls: list[Call], subject: str, words: Mapping[str, str], **also: Any
+    output: Path,
+    calls: list[Call],
+    subject: str,
+    words: Mapping[str, str],
+    *,
+    network: bool = True,
+    **also: Any,
 ) -> None:
     """Write the folder of a call, of one run or of both.
 
     Args:
         subject: Python that defines `subject()`; made of nothing that stands in a dump.
         words: the texts of the script.
+        network: whether the subject is a network; else it is an operator.
         also: what else stands in entry.json.
 
     Raises:
@@ -74,16 +86,26 @@ def write_folder(
         for call, side in zip(calls, SIDES):
             write_side(output / side, call, **also)
         _write(output / WORDS, json.dumps(words, ensure_ascii=False, indent=1))
-        _write(output / SCRIPT, script_of(subject))
+        script = script_of(subject, network=network, two_runs=len(calls) > 1)
+        _write(output / SCRIPT, script)
     except OSError as error:
         why = error.strerror or str(error)
         raise RunError.saying("replay.unwritten", path=str(output), why=why) from None
 
 
-def script_of(subject: str) -> str:
-    """Return the script with its `subject()`."""
-    template = Path(__file__).with_name("template.py").read_text(encoding="utf-8")
-    return _SUBJECT.sub(lambda _: f"{subject}\n\n", template)
+def script_of(subject: str, *, network: bool = True, two_runs: bool = True) -> str:
+    """Return the script with its `subject()`, and with those parts alone that its entry needs.
+
+    Args:
+        network: whether the subject is a network; else it is an operator.
+        two_runs: whether there is a second run.
+    """
+    script = Path(__file__).with_name("template.py").read_text(encoding="utf-8")
+    for name, needed in (("network", network), ("two runs", two_runs)):
+        if not needed:
+            script = re.sub(_PART.format(name=name), "", script, flags=re.MULTILINE)
+    script = _MARK.sub("", script)
+    return _SUBJECT.sub(lambda _: f"{subject}\n\n", script)
 
 
 def write_side(folder: Path, call: Call, *, draw: Draw | None = None, **also: Any) -> None:

@@ -109,24 +109,34 @@ class Side:
         self.folder, self.network = folder, network
         self.entry = json.loads((folder / "entry.json").read_text(encoding="utf-8"))
         self.sequence: type = tuple  # a record does not tell lists from tuples
-        self.called = self.found() if operator is None else operator
+        self.called = operator
+        # network: begin
+        if operator is None:
+            self.called = self.found()
+        # network: end
         if isinstance(operator, type) and self.entry["attributes"] is not None:  # of a primitive
             made = {k: self.value(v, {}, None) for k, v in self.entry["attributes"].items()}
             self.called = operator(**made)
+        # network: begin
         self.constants = [
             (cell, name, value)
             for _, cell in (network.cells_and_names() if operator is None else ())
             for name, value in vars(cell).items()
             if type(value) is Tensor and dtype_of(value) in BITS
         ]
+        # network: end
         entry = self.entry
         given = [*entry["args"], *entry["kwargs"].values()]
         self.inputs = [node for node in tensors(given) if not node["numpy"]]
         self.parameters: list[Node] = entry["parameters"]
         found = [*self.inputs, *tensors(entry["parameters"]), *tensors(entry["output"])]
-        dtypes = [*(node["dtype"] for node in found), *self.declared()]
+        dtypes = [node["dtype"] for node in found]
+        # network: begin
+        dtypes += self.declared()
+        # network: end
         self.lowest = entry["compute_dtype"] or min(dtypes, key=BITS.__getitem__, default="Float32")
 
+    # network: begin
     def found(self) -> Any:
         """Return what was recorded, in the network that was built."""
         network, primitive = self.network, self.entry["primitive"]
@@ -168,6 +178,8 @@ class Side:
                 yield {"FP16": "Float16", "BF16": "BFloat16"}.get(
                     cell.mixed_precision_type.name, "Float32"
                 )
+
+    # network: end
 
     def array(self, node: Node) -> np.ndarray:
         """Return the elements of a recorded tensor."""
@@ -212,10 +224,12 @@ class Side:
                 array = array * (1 + rounding * random.choice([-1.0, 1.0], array.shape))
             return tensor_of(array, at_least(node["dtype"], least))
 
+        # network: begin
         for node in self.parameters:
             value = made(node)
             node["parameter"].set_dtype(value.dtype)
             node["parameter"].set_data(value)
+        # network: end
         outputs = tensors(self.entry["output"])
         arriving = [(n["at"], made(n["arriving"])) for n in outputs if "arriving" in n]
         weights = [node for node in self.parameters if "gradient" in node]
@@ -234,7 +248,11 @@ class Side:
             return sum(products[1:], products[0]) if products else Tensor(0.0)
 
         inputs = [made(node) for node in self.inputs]
-        with casts_go_no_lower_than(least), self.cells_at_least(least):
+        with ExitStack() as stack:
+            stack.enter_context(casts_go_no_lower_than(least))
+            # network: begin
+            stack.enter_context(self.cells_at_least(least))
+            # network: end
             if not arriving or not (inputs or weights):
                 self.tried(forward, inputs)
                 return found
@@ -249,6 +267,7 @@ class Side:
             found.update(zip([f"gradient:{n['at']}" for n in weights], listed(of_weights)))
         return found
 
+    # network: begin
     @contextmanager
     def cells_at_least(self, least: str | None) -> Iterator[None]:
         """Cast what cells hold beside parameters up, and let none cast down; until the end."""
@@ -265,6 +284,8 @@ class Side:
         finally:
             for cell, name, value in before:
                 setattr(cell, name, value)
+
+    # network: end
 
     def tried(self, compute: Callable[..., Any], inputs: list[Any]) -> Any:
         """Compute it with tuples, or with lists, where it does not take those."""
@@ -327,12 +348,16 @@ def casts_go_no_lower_than(least: str | None) -> Iterator[None]:
     def named(dtype: Any) -> Callable[..., Any]:
         return lambda tensor: tensor.astype(raised(dtype))
 
+    replaced: list[tuple[Any, str, Any]] = [(ops.Cast, "__call__", cast(ops.Cast.__call__))]
+    # network: begin
+    checks = mindspore._checkparam  # MindFormers asks it whether an input may be float64
+    of_types = checks.check_type_name
+
     def check(name: Any, dtype: Any, *args: Any) -> Any:
         return of_types(name, mindspore.float32 if dtype == mindspore.float64 else dtype, *args)
 
-    checks = mindspore._checkparam  # MindFormers asks it whether an input may be float64
-    of_types = checks.check_type_name
-    replaced = [(ops.Cast, "__call__", cast(ops.Cast.__call__)), (checks, "check_type_name", check)]
+    replaced.append((checks, "check_type_name", check))
+    # network: end
     replaced += [(owner, "cast", cast(owner.cast)) for owner in (ops, ops.functional)]
     replaced += [(Tensor, name, cast(getattr(Tensor, name))) for name in ("astype", "to", "type")]
     for name, dtype in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
@@ -563,6 +588,7 @@ def table(letter: str, side: Side, found: dict[str, Any]) -> Iterator[str]:
         yield f"  {note}"
 
 
+# two runs: begin
 def same_inputs(a: Side, b: Side) -> bool:
     """Return whether what goes in is the same in both runs, bit for bit."""
     files = []
@@ -576,9 +602,13 @@ def same_inputs(a: Side, b: Side) -> bool:
     )
 
 
+# two runs: end
+
+
 def conclusion(sides: dict[str, Side], found: dict[str, Any]) -> list[str]:
     """Return what is concluded: a line for each side, and of two which is wrong."""
     lines = [headline(letter, one) for letter, one in found.items()]
+    # two runs: begin
     if len(sides) == 2:
         wrong = [letter for letter, one in found.items() if one["verdict"] == "wrong"]
         lines.append(worded("inputs_agree" if same_inputs(*sides.values()) else "inputs_differ"))
@@ -586,6 +616,7 @@ def conclusion(sides: dict[str, Side], found: dict[str, Any]) -> list[str]:
             lines.append(worded("both_wrong"))
         elif wrong and "ordinary" in (one["verdict"] for one in found.values()):
             lines.append(worded("one_is_wrong", side=wrong[0]))
+    # two runs: end
     return lines
 
 
