@@ -621,14 +621,8 @@ def conclusion(sides: dict[str, Side], found: dict[str, Any]) -> list[str]:
 
 
 def plain(found: Any) -> Any:
-    """Return what was found as JSON has it: no number is infinite there."""
-    if isinstance(found, dict):
-        return {name: plain(item) for name, item in found.items()}
-    if isinstance(found, list):
-        return [plain(item) for item in found]
-    if isinstance(found, float) and not math.isfinite(found):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(found, "NaN")
-    return found
+    """Return what was found as JSON has it: a number that is not finite is a text there."""
+    return json.loads(json.dumps(found), parse_constant=str)
 
 
 def prepare() -> None:
