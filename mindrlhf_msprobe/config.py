@@ -30,13 +30,13 @@ SECTION = "msprobe_config"
 #: A step_end that means: no end.
 NO_END = 2**31 - 1
 
-#: The task that has the recorded calls computed again.
-ACCURACY_CHECK = "accuracy_check"
+#: The tasks that have the recorded calls computed again.
+ACCURACY_CHECK, FREE_BENCHMARK = "accuracy_check", "free_benchmark"
 
 #: What a run records of each tensor.
 TASKS = (
-    *("statistics", "tensor", "overflow_check", "grad_probe", "sketch", "free_benchmark"),
-    ACCURACY_CHECK,
+    *("statistics", "tensor", "overflow_check", "grad_probe", "sketch"),
+    *(FREE_BENCHMARK, ACCURACY_CHECK),
 )
 
 
@@ -354,7 +354,7 @@ class ProbeConfig:
     def _check_fix(self) -> None:
         """Refuse what `handler_type: fix` could not hand to the training."""
         for name, needed in (
-            ("task", "free_benchmark"),
+            ("task", FREE_BENCHMARK),
             ("pert_mode", "improve_precision"),
             ("fuzz_stage", "forward"),
         ):

@@ -22,7 +22,7 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import ACCURACY_CHECK, STOP, ProbeConfig, load_config
+from mindrlhf_msprobe.config import ACCURACY_CHECK, FREE_BENCHMARK, STOP, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
 
@@ -112,10 +112,6 @@ class Probe:
         self._recorder = Recorder(self._config, rank)
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
-        if self._config.task == ACCURACY_CHECK:
-            from mindrlhf_msprobe.replay.second_opinion.checking import check_accuracy
-
-            check_accuracy(self._recorder, self._config)
         if self._live is not None:
             of = self._recorder
             self._live.begin(of.root, rank, of.fault, of.note_not_observed)
@@ -133,11 +129,15 @@ class Probe:
 
     def _observe_calls(self, recorder: Recorder) -> None:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
-        recorder.observe = None
-        if self._config.task == "free_benchmark":
-            from mindrlhf_msprobe.replay.benchmark.observing import observed_by
+        recorder.observe_calls(None)
+        if self._config.task == ACCURACY_CHECK:
+            from mindrlhf_msprobe.replay.second_opinion.checking import check_accuracy
 
-            recorder.observe = observed_by(self._config, recorder)
+            check_accuracy(recorder, self._config)
+        elif self._config.task == FREE_BENCHMARK:
+            from mindrlhf_msprobe.replay.benchmark.observing import benchmark
+
+            benchmark(recorder, self._config)
 
     @property
     def enabled(self) -> bool:
@@ -466,7 +466,8 @@ class Probe:
         self._phases = self._config.phase_table()
         if self._recorder is not None:
             self._recorder.record_more(self._config)
-            self._observe_calls(self._recorder)
+            if self._config.task != ACCURACY_CHECK:  # what it has written of this step stays
+                self._observe_calls(self._recorder)
 
     def _leave_to_parent(self) -> None:
         """Switch off, in a forked child: the run belongs to the process that started it."""

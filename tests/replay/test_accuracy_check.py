@@ -221,6 +221,23 @@ def test_a_layer_that_rounds_is_named(layer_probe):
     assert "first" not in wrong
 
 
+def test_what_was_drawn_is_known_where_no_operator_is_recorded(layer_probe):
+    """At level L0 the mask of a dropout is used again, forward and backward."""
+    network = nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.3)).set_train()
+    probe = layer_probe(task="accuracy_check", level="L0", strict=True)
+    probe.watch(actor=network)
+    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+    with probe.phase("actor_update"):
+        ms.value_and_grad(lambda x: network(x).sum(), None, network.trainable_params())(x)
+    probe.step()
+    assert result(probe).status is Accuracy.ORDINARY
+    opinions = [*read_opinions(Path(probe.config.dump_path), 0)]
+    assert [one.why for one in opinions if one.why is not None] == []
+    records = {tensor.record for one in opinions for tensor in one.tensors}
+    assert "Cell.1.Dropout.forward.0.output.0" in records
+    assert any(record.endswith(".parameters.0.weight") for record in records)
+
+
 def test_a_method_that_was_replaced_is_not_asked_about_itself(layer_probe, monkeypatch):
     """Of a layer of MindSpore or MindFormers: its definition is what it is judged by."""
     from mindformers.models.llama.llama_layer import LlamaRMSNorm

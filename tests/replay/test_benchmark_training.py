@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
@@ -440,10 +441,12 @@ def test_sum_that_loses_small_terms_is_found(layer_probe):
     found = {}
     for name, function in (("careless", careless), ("careful", None)):
         operator = find_operator("Functional.sum")
-        call = BenchmarkedPhase(Settings(mode="change_value"), nn.Cell(), {}, list)
+        phase = BenchmarkedPhase(Settings(mode="change_value"), {}, list)
         compute = function or (
             lambda x, axis=-1: Tensor(x.asnumpy().astype(np.float64).sum(axis).astype(np.float16))
         )
-        call.compute(operator, compute, "Functional.sum.0.forward", Tensor(values), axis=-1)
-        found[name] = [row["consistent"] for row in call.rows]
+        given, named = (Tensor(values),), {"axis": -1}
+        call = OperatorCall(operator, compute, given, named, "Functional.sum.0.forward")
+        phase.operator_begins(call).ended(compute(*given, **named))
+        found[name] = [row["consistent"] for row in phase.rows]
     assert found == {"careless": [False], "careful": [True]}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.entries import HostEntries
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
-from mindrlhf_msprobe.capture.opening.witness import Witness
 from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import Selection
@@ -70,8 +69,7 @@ class Opening:
             that runs in Python.
         operators: tells by the name of the cell around an operator, "" outside every cell, whether
             it is recorded; None where no operator is.
-        observer: takes the calls of recorded cells, too; None: nothing does.
-        witness: looks at the recorded calls, too, or None.
+        observer: is told of the calls, too; None: nothing is.
     """
 
     number: int
@@ -89,7 +87,6 @@ class Opening:
     at_optimizer: Collection[int] = ()
     operators: Callable[[str], bool] | None = None
     observer: CallObserver | None = None
-    witness: Witness | None = None
     _guards: dict[str, Guarded] = field(default_factory=dict)
 
     @property

@@ -6,10 +6,9 @@ described before it runs, what it returns afterwards: an operator may change wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -17,7 +16,8 @@ from mindspore import ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call
-from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
+from mindrlhf_msprobe.capture.opening.opening import Guarded
 from mindrlhf_msprobe.capture.operators.attributes import attributes_of
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
@@ -38,7 +38,6 @@ class _Open:
     entry: str = ""
     line: JournalLine | None = None
     gradients: CallGradients | None = None
-    witnessed: bool = False
 
 
 class OperatorCalls:
@@ -54,8 +53,7 @@ class OperatorCalls:
         self._ends = ExitStack()
         self._begin = uncast(self._begun)
         self._end = uncast(self._ended)
-        self._show = uncast(self._shown)
-        self._witnessed = [one for one in captures if one.opening.witness is not None]
+        self._observed = any(one.opening.observer is not None for one in captures)
 
     def open(self) -> None:
         """Begin to record; where that fails, nothing of MindSpore stays replaced.
@@ -82,7 +80,7 @@ class OperatorCalls:
     ) -> Any:
         if len(self._captures) == 1:
             place = self._captures[0].around()
-            if not place.chosen:
+            if not (place.chosen or self._observed):
                 return original(*args, **kwargs)
             around = [(self._captures[0], place)]
         else:
@@ -95,46 +93,49 @@ class OperatorCalls:
             if place.chosen
             and (call := self._begin(capture, place, operator, original, args, kwargs))
         ]
-        if not calls and not self._witnessed:
-            return self._computed(operator, original, args, kwargs)
-        recorded = next((call for call in calls if call.line is not None), None)
+        observed: list[tuple[Guarded, ObservedCall]] = []
+        if self._observed:
+            observed = self._observe(dict(around), calls, operator, original, args, kwargs)
         try:
-            output = self._computed(operator, original, args, kwargs, recorded)
+            output = original(*args, **kwargs)
         except BaseException:
+            for guard, one in reversed(observed):
+                with guard:
+                    one.raised()
             for call in calls:
                 self._raised(call)
             raise
+        for guard, one in reversed(observed):
+            with guard:
+                instead = one.ended(output)
+                output = output if instead is None else instead
         changed = args[:1] if operator.name in _RETURN_NOTHING else None
-        for capture in self._witnessed:
-            self._show(capture.opening, operator, args, kwargs, output)
         for call in reversed(calls):
             self._end(call, output if changed is None else changed)
         return output
 
-    def _computed(
+    def _observe(
         self,
+        around: Mapping[EagerCapture, Around],
+        calls: Sequence[_Open],
         operator: Operator,
         original: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        recorded: _Open | None = None,
-    ) -> Any:
-        """Return what an operator computes; observers see it, and may have it computed again."""
-        compute = original
-        observers = [c.opening.observer for c in self._captures]
-        for observer in (one for one in observers if one is not None):
-            own = recorded is not None and recorded.capture.opening.observer is observer
-            entry = recorded.entry if recorded is not None and own else None
-            compute = partial(observer.compute, operator, compute, entry)
-        return compute(*args, **kwargs)
-
-    @staticmethod
-    def _shown(
-        opening: Opening, operator: Operator, args: Any, kwargs: dict[str, Any], output: Any
-    ) -> None:
-        with opening.guard("lost.opinion"):
-            if opening.witness is not None:
-                opening.witness.operator_ran(operator, args, kwargs, output)
+    ) -> list[tuple[Guarded, ObservedCall]]:
+        """Tell every phase's observer of a call; return those that want to know its end."""
+        entries = {call.capture: call.entry for call in calls if call.line is not None}
+        found = []
+        for capture in self._captures:
+            if (observer := capture.opening.observer) is None:
+                continue
+            cell = around[capture].cell if capture in around else ""
+            entry = entries.get(capture)
+            call = OperatorCall(operator, original, args, kwargs, entry, cell)
+            with (guard := capture.opening.guard(observer.lost)):
+                if (one := observer.operator_begins(call)) is not None:
+                    found.append((guard, one))
+        return found
 
     def _begun(
         self,
@@ -162,27 +163,7 @@ class OperatorCalls:
         if call.gradients is not None:
             with capture.opening.guard("lost.gradients"):
                 call.gradients.enter(args, kwargs)
-        if call.line is not None:
-            self._show_call(call, place, operator, original, args, kwargs)
         return call if call.line is not None or call.gradients is not None else None
-
-    @staticmethod
-    def _show_call(
-        call: _Open,
-        place: Around,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        opening = call.capture.opening
-        if opening.witness is not None:
-            with opening.guard("lost.opinion"):
-                around = place.cell or ""
-                opening.witness.operator_begins(
-                    call.entry, around, operator, original, args, kwargs
-                )
-                call.witnessed = True
 
     def _repeat(
         self, call: _Open, place: Around, operator: Operator, full_name: str, runs: FrameType
@@ -246,16 +227,10 @@ class OperatorCalls:
             opening.selection.end(call.entry)
             if call.gradients is not None:
                 call.gradients.leave(results)
-        if call.witnessed and opening.witness is not None:
-            with opening.guard("lost.opinion"):
-                opening.witness.ended(call.entry, output)
 
     def _raised(self, call: _Open) -> None:
         """Hand over what is known of an operator that raised: it has no end and no output."""
         opening = call.capture.opening
-        if call.witnessed and opening.witness is not None:
-            with opening.guard("lost.opinion"):
-                opening.witness.raised(call.entry)
         with opening.guard("lost.operator_output"):
             if call.gradients is not None:
                 call.gradients.abandon()

@@ -244,9 +244,9 @@ class CallGradients:
             else:
                 self._values.pop("input", None)
             self._opening.entries.append(self._line)
-        if not done and (witness := self._opening.witness) is not None:
-            with self._opening.guard("lost.opinion"):
-                witness.gradients_ended(self._entry)
+        if not done and (observer := self._opening.observer) is not None:
+            with self._opening.guard(observer.lost):
+                observer.gradients_ended(self._entry)
 
     def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
@@ -296,14 +296,12 @@ class CallGradients:
 
         return show
 
-    def _witness(
-        self, place: _Place, gradient: Tensor, *, of_input: bool, after: Any = None
-    ) -> None:
-        """Let who looks at calls see a gradient."""
-        if (witness := self._opening.witness) is None:
+    def _tell(self, place: _Place, gradient: Tensor, *, of_input: bool, after: Any = None) -> None:
+        """Tell the observer of a gradient."""
+        if (observer := self._opening.observer) is None:
             return
-        with self._opening.guard("lost.opinion"):
-            witness.gradient(
+        with self._opening.guard(observer.lost):
+            observer.gradient(
                 self._entry,
                 place.key,
                 of_input=of_input,
@@ -313,7 +311,7 @@ class CallGradients:
             )
 
     def _arrives(self, place: _Place, gradient: Tensor) -> None:
-        self._witness(place, gradient, of_input=False)
+        self._tell(place, gradient, of_input=False)
         if self._opening.selection.inputs:
             self._write(place, self._opening.entries.taken(gradient))
         else:
@@ -324,7 +322,7 @@ class CallGradients:
 
     def _leaves(self, place: _Place, gradient: Tensor) -> None:
         after, place.after = place.after, None
-        self._witness(place, gradient, of_input=True, after=after)
+        self._tell(place, gradient, of_input=True, after=after)
         if after is None:
             self._write(place, self._opening.entries.taken(gradient))
         else:  # None where the gradient beside it has overflowed
@@ -396,9 +394,9 @@ class ParameterGradients:
         self, head: str, name: str, own: frozenset[str], parameter: Parameter
     ) -> Callable[[Tensor], None]:
         def take(gradient: Tensor) -> None:
-            if (witness := self._opening.witness) is not None:
-                with self._opening.guard("lost.opinion"):
-                    witness.parameter_gradient(parameter, gradient)
+            if (observer := self._opening.observer) is not None:
+                with self._opening.guard(observer.lost):
+                    observer.parameter_gradient(parameter, gradient)
             with self._opening.guard("lost.parameter_gradient"):
                 number = self._opening.counters.gradients.count(f"{head}.{name}")
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"

@@ -38,7 +38,7 @@ from mindrlhf_msprobe.capture.networks.constructs import (
 )
 from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
-from mindrlhf_msprobe.capture.opening.observer import ObservedCall
+from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.pynative.gradients import (
@@ -272,11 +272,8 @@ class EagerCapture:
             with self._opening.guard("lost.parameter_gradient"):
                 self._parameter_gradients.remove()
         if self._opening.observer is not None:
-            with self._opening.guard("lost.second_run"):
+            with self._opening.guard(self._opening.observer.lost):
                 self._opening.observer.close()
-        if (witness := self._opening.witness) is not None:
-            with self._opening.guard("lost.opinion"):
-                witness.closed()
         with self._opening.guard("lost.phase_entries"):
             self._opening.entries.flush()
 
@@ -378,8 +375,10 @@ class EagerCapture:
             with self._opening.guard("lost.gradients"):
                 given = frame.gradients.enter(args, kwargs)
         if frame.recorded and (observer := self._opening.observer) is not None:
-            with self._opening.guard("lost.second_run"):
-                frame.observed = observer.entered(frame.entry, cell, *(given or (args, kwargs)))
+            assert frame.slot is not None
+            call = (frame.entry, frame.slot.name, cell, args, kwargs, given or (args, kwargs))
+            with self._opening.guard(observer.lost):
+                frame.observed = observer.cell_begins(CellCall(*call))
         return given
 
     def _before_repetition(
@@ -415,20 +414,20 @@ class EagerCapture:
         innermost = frames and frames[-1].cell == id(cell)
         if not innermost and not any(frame.cell == id(cell) for frame in frames):
             return None  # it was entered before the phase opened, or passed over
-        instead = self._computed_again(cell, output)
+        instead = self._handed_on(cell, output)
         with self._opening.guard("lost.output"):
             self._leave(cell, output if instead is None else instead)
         return instead
 
-    def _computed_again(self, cell: nn.Cell, output: Any) -> Any:
+    def _handed_on(self, cell: nn.Cell, output: Any) -> Any:
         """Return what the observer has the training go on with instead of an output, or None."""
-        if self._opening.observer is None:
+        if (observer := self._opening.observer) is None:
             return None
         frame = next(frame for frame in reversed(self._frames()) if frame.cell == id(cell))
         observed, frame.observed = frame.observed, None
         if observed is not None and not self._closed:
-            with self._opening.guard("lost.second_run"):
-                return observed.left(output)
+            with self._opening.guard(observer.lost):
+                return observed.ended(output)
         return None
 
     def _read_files(self, cell: nn.Cell) -> None:
@@ -499,9 +498,6 @@ class EagerCapture:
             now, parent = self._opening.now(), frame.parent
             frame.line = self._opening.line(entry, now, None, parent, token=token, frames=stack)
             self._describe_call(frame.line, cell, slot, args, kwargs)
-        if frame.recorded and (witness := self._opening.witness) is not None:
-            with self._opening.guard("lost.opinion"):
-                witness.cell_begins(entry, slot.name, cell, args, kwargs)
         return frame
 
     def _describe_call(
@@ -648,18 +644,13 @@ class EagerCapture:
         self._opening.selection.end(frame.entry)
         if frame.gradients is not None:
             frame.gradients.leave(results)
-        if frame.recorded and (witness := self._opening.witness) is not None:
-            with self._opening.guard("lost.opinion"):
-                witness.ended(frame.entry, output)
 
     def _emit_unfinished(self, frame: _Frame) -> None:
-        if frame.observed is not None:
-            frame.observed.abandoned()
         if frame.gradients is not None:
             frame.gradients.abandon()
-        if frame.recorded and (witness := self._opening.witness) is not None:
-            with self._opening.guard("lost.opinion"):
-                witness.raised(frame.entry)
+        if frame.observed is not None and (observer := self._opening.observer) is not None:
+            with self._opening.guard(observer.lost):
+                frame.observed.raised()
         self._opening.selection.end(frame.entry)
         if frame.line is not None:
             if self._opening.selection.outputs:

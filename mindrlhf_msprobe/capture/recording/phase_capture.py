@@ -67,8 +67,8 @@ class PhaseCapture:
 
     @property
     def of_operators(self) -> EagerCapture | None:
-        """What knows the cells around operators that Python calls; None where none is recorded."""
-        wanted = self._opening.operators is not None or self._opening.witness is not None
+        """What knows the cells around operators that Python calls; None where nobody asks."""
+        wanted = self._opening.operators is not None or self._opening.observer is not None
         return self._eager if wanted else None
 
     @property

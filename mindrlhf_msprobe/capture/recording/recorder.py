@@ -23,9 +23,9 @@ from mindrlhf_msprobe.capture.opening.entries import (
     HostEntries,
 )
 from mindrlhf_msprobe.capture.opening.held import NotHeldError
+from mindrlhf_msprobe.capture.opening.observer import ObserverOf
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
-from mindrlhf_msprobe.capture.opening.witness import Witness
 from mindrlhf_msprobe.capture.recording.disk_room import log_disk_room, log_missing_ranks
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.recording.messages import log_fault, log_start, log_texts, why_nothing
@@ -70,7 +70,6 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
-    from mindrlhf_msprobe.capture.opening.observer import CallObserver
     from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
@@ -135,7 +134,7 @@ class Recorder:
         self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
         self._begun: str | None = None  # the phase that was entered last in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
-        self._witness_of: Callable[[Phase, int], Witness] | None = None
+        self._observer_of: ObserverOf | None = None
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
         self._generation: GenerationSettings | None = None
@@ -143,8 +142,6 @@ class Recorder:
         self._generates: str | None = None  # the phase that is open, if it generates
         self._random_states = RandomStates(self.fault)
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that trained
-        #: Makes what looks at the calls of a phase, of its name and its network.
-        self.observe: Callable[[str, Any], CallObserver] | None = None
         for what, error in unknown:
             self.fault(what, error)
         FOLDERS.begin(self._writer.root, rank, config.buffer_mb << 20)
@@ -173,14 +170,9 @@ class Recorder:
             self._writer.note_changed_training(settings)
         warn("log.changes_training", **settings)
 
-    def witness_calls(self, witness: Callable[[Phase, int], Witness]) -> None:
-        """Have the recorded calls of each phase looked at.
-
-        Args:
-            witness: takes a phase and how often it was opened in the step before; returns who looks
-                at this opening.
-        """
-        self._witness_of = witness
+    def observe_calls(self, observer_of: ObserverOf | None) -> None:
+        """Have the calls of each opening of a phase, from the next one on, looked at; or not."""
+        self._observer_of = observer_of
 
     def note_not_observed(self, why: Message) -> None:
         """Write down that steps were recorded and not looked at while training."""
@@ -490,13 +482,12 @@ class Recorder:
             directions=self._config.directions,
             parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
             at_optimizer=hooks.parameters(phase.role) if (hooks := self._optimizer_hooks) else (),
-            observer=self.observe(phase.name, network) if self.observe is not None else None,
             buffer_bytes=self._config.buffer_mb << 20,
             fault=self.fault,
             operators=self._config.records_cell if self._config.records_operators else None,
-            witness=None
-            if self._witness_of is None
-            else self._witness_of(phase, counters.openings),
+            observer=None
+            if self._observer_of is None
+            else self._observer_of(phase, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1

@@ -19,6 +19,12 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.opening.observer import (
+    CallObserver,
+    CellCall,
+    ObservedCall,
+    OperatorCall,
+)
 from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
@@ -50,8 +56,8 @@ from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
     judge,
 )
 from mindrlhf_msprobe.replay.benchmark.higher import Higher, can_be_higher
-from mindrlhf_msprobe.replay.benchmark.kinds import communicates, draws, is_norm, writes
 from mindrlhf_msprobe.replay.benchmark.state import State, once_more
+from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 
 FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"
@@ -89,31 +95,26 @@ class _Running(threading.local):
         self.computing = 0  # computations of gradients, one inside the other
 
 
-class BenchmarkedPhase:
-    """Takes the calls of one opening of a phase; a `CallObserver`.
+class BenchmarkedPhase(CallObserver):
+    """Has the calls of one opening of a phase run again.
 
     Args:
-        network: the network of the phase.
         place: what every row begins with: `step`, `phase`, `rank`.
         take: is given the rows when the phase ends.
-        listens: whether it listens to operators itself, because they are not recorded.
     """
+
+    lost = "lost.second_run"
 
     def __init__(
         self,
         settings: Settings,
-        network: nn.Cell,
         place: Mapping[str, Any],
         take: Callable[[Sequence[Row]], None],
-        *,
-        listens: bool = True,
     ) -> None:
         self.settings = settings
         self._place = dict(place)
         self._take = take
         self._running = _Running()
-        self._interception = Interception(_heard, network=network, every_thread=True)
-        self._listens = listens
         self._rows: list[Row] = []
         self._lock = threading.Lock()
         #: Calls that run again when the phase ends, and when gradients have been computed.
@@ -123,10 +124,7 @@ class BenchmarkedPhase:
         self._open = False
 
     def open(self) -> None:
-        """Begin to listen to operators: what they draw and write decides what can run again."""
-        if self._listens:
-            _OPEN.append(self)
-            self._interception.__enter__()
+        """Begin to see parameters written, and gradients computed."""
         self._set_data = vars(Parameter)["set_data"]
         self._instead = self._written(self._set_data)
         Parameter.set_data = self._instead
@@ -146,17 +144,15 @@ class BenchmarkedPhase:
 
         return written
 
-    def entered(
-        self, entry: str, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Call | None:
+    def cell_begins(self, call: CellCall) -> _Call | None:
         """Hold what a call begins with; None where it cannot run again, which is said."""
         try:
-            call = _Call(self, entry, cell, args, kwargs)
+            held = _Call(self, call.entry, call.cell, *call.given)
         except CannotRepeatError as error:
-            self.say(entry, error.said)
+            self.say(call.entry, error.said)
             return None
-        self._running.calls.append(call)
-        return call
+        self._running.calls.append(held)
+        return held
 
     @property
     def rows(self) -> list[Row]:
@@ -165,11 +161,8 @@ class BenchmarkedPhase:
             return [*self._rows]
 
     def close(self) -> None:
-        """End to listen, compute the gradients that wait, and hand the rows over."""
+        """End to see them, compute the gradients that wait, and hand the rows over."""
         if self._open:
-            if self._listens:
-                self._interception.__exit__()
-                _OPEN.remove(self)
             if vars(Parameter)["set_data"] is self._instead:
                 Parameter.set_data = self._set_data
             if vars(EXECUTOR).get("grad") == self._grad:
@@ -240,56 +233,40 @@ class BenchmarkedPhase:
         head = {"entry": entry, "pert_mode": settings.mode, "stage": settings.stage}
         return {**self._place, **head, "handler_type": settings.handler, **more}
 
-    def compute(
-        self,
-        operator: Operator,
-        compute: Callable[..., Any],
-        entry: str | None,
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        """Return what an operator computes; take note of what it draws and writes."""
+    def operator_begins(self, call: OperatorCall) -> _Inside | None:
+        """Take note of what an operator is about to do; hold what a recorded one begins with."""
         calls = self._running.calls
-        for call in calls:
-            call.operator_begins(operator, args, kwargs)
-        own = None if entry is None else self._of_operator(entry, operator, compute, args, kwargs)
-        output = compute(*args, **kwargs)
-        for call in calls:
-            call.operator_ended(operator, args, output)
-        instead = None if own is None else own.left(output)
-        return output if instead is None else instead
+        for one in calls:
+            one.operator_begins(call.operator, call.args, call.kwargs)
+        own = None if call.entry is None else self._of_operator(call.entry, call)
+        return _Inside(call, calls, own) if calls or own is not None else None
 
-    def _of_operator(
-        self,
-        entry: str,
-        operator: Operator,
-        compute: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> _OperatorCall | None:
+    def _of_operator(self, entry: str, call: OperatorCall) -> _OperatorCall | None:
         try:
-            return _OperatorCall(self, entry, operator, compute, args, kwargs)
+            return _OperatorCall(self, entry, call)
         except CannotRepeatError as error:
             self.say(entry, error.said)
             return None
 
 
-#: The phases that listen to operators themselves.
-_OPEN: list[BenchmarkedPhase] = []
+class _Inside(ObservedCall):
+    """A call of an operator.
 
+    Args:
+        calls: the observed calls of cells that are running around it.
+        own: itself, where it is to run again.
+    """
 
-def _heard(
-    operator: Operator,
-    original: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Have every phase that is open take note of a call of an operator."""
-    compute = original
-    for phase in [*_OPEN]:
-        compute = functools.partial(phase.compute, operator, compute, None)
-    return compute(*args, **kwargs)
+    def __init__(
+        self, call: OperatorCall, calls: Sequence[_Call], own: _OperatorCall | None
+    ) -> None:
+        self._call, self._calls, self._own = call, calls, own
+
+    def ended(self, output: Any) -> Any:
+        """Take note of what it drew; run it again."""
+        for one in self._calls:
+            one.operator_ended(self._call.operator, self._call.args, output)
+        return None if self._own is None else self._own.again(output)
 
 
 class _Repeated:
@@ -587,8 +564,8 @@ class _Repeated:
         return [(name, g) for name, g in found if isinstance(g, Tensor)]
 
 
-class _Call(_Repeated):
-    """One call of a cell that is to run again; an `ObservedCall`.
+class _Call(_Repeated, ObservedCall):
+    """One call of a cell that is to run again.
 
     Raises:
         CannotRepeatError: it cannot.
@@ -644,11 +621,11 @@ class _Call(_Repeated):
     def _refuse(self, why: Message) -> None:
         self._refused = self._refused or why
 
-    def abandoned(self) -> None:
+    def raised(self) -> None:
         """It raised: there is nothing to compare with."""
         self._phase.left(self)
 
-    def left(self, output: Any) -> Any:
+    def ended(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
         self._phase.left(self)
         if self._refused is not None:
@@ -698,15 +675,8 @@ class _OperatorCall(_Repeated):
         CannotRepeatError: it cannot.
     """
 
-    def __init__(
-        self,
-        phase: BenchmarkedPhase,
-        entry: str,
-        operator: Operator,
-        compute: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
+    def __init__(self, phase: BenchmarkedPhase, entry: str, call: OperatorCall) -> None:
+        operator, args, kwargs = call.operator, call.args, call.kwargs
         if communicates(operator.kind, operator.name):
             raise CannotRepeatError(message("benchmark.communicates", operator=operator.full_name))
         if draws(operator.name):
@@ -717,7 +687,7 @@ class _OperatorCall(_Repeated):
         if writes(operator.name) and lasts:
             raise CannotRepeatError(message("benchmark.in_place", operator=operator.full_name))
         super().__init__(phase, entry, held, State(None), args, kwargs)
-        self._operator, self._compute = operator, compute
+        self._operator, self._compute = operator, call.compute
         self._dtypes |= {str(parameter.dtype) for parameter in held.parameters}
         self.order_free = (
             settings.mode == CHANGE_VALUE
@@ -725,10 +695,6 @@ class _OperatorCall(_Repeated):
             and is_order_free(operator.full_name)
         )
         self._axis = _axis_of(args, kwargs) if self.order_free else None
-
-    def left(self, output: Any) -> Any:
-        """Run it again, and return what the training goes on with, if that is another output."""
-        return self.again(output)
 
     def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
         if self.order_free and self._axis is not None and -bits.ndim <= self._axis < bits.ndim:

@@ -10,7 +10,7 @@ from mindspore import Tensor
 
 from mindrlhf_msprobe.capture.framework.private import uncast
 from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.replay.benchmark.kinds import writes
+from mindrlhf_msprobe.replay.kinds import writes
 
 _16_BITS = {"Float16": mindspore.float16, "BFloat16": mindspore.bfloat16}
 _HIGHER = mindspore.float32

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -20,17 +20,13 @@ from mindspore import Parameter, Tensor, nn
 
 from mindrlhf_msprobe.capture.framework.private import (
     CASTING,
-    HOOK_PREFIX,
-    OF_EVERY_CELL,
     close_cast,
     no_gradients,
     not_on_top,
 )
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.tensors.summary import to_host
-
-_ABSENT = object()
-_CONTAINERS = (list, dict, set)
+from mindrlhf_msprobe.replay.attributes import Attributes
 
 
 class State:
@@ -43,12 +39,12 @@ class State:
     def __init__(self, cell: nn.Cell | None) -> None:
         self._generators = _Generators()
         self._cells = [*named_cells(cell).values()] if cell is not None else []
-        self._attributes = [_Attributes(one) for one in self._cells]
+        self._attributes = Attributes(self._cells)
         self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor that is no parameter is an attribute of the cells."""
-        return any(tensor is value for held in self._attributes for value in held.values())
+        return any(tensor is value for value in self._attributes.values())
 
     @property
     def trained(self) -> str:
@@ -65,7 +61,7 @@ class State:
         """Return the same of this moment."""
         state = State(None)
         state._cells = self._cells
-        state._attributes = [_Attributes(one) for one in self._cells]
+        state._attributes = self._attributes.now()
         for parameter, _ in self._parameters.values():
             state.keep(parameter)
         return state
@@ -81,8 +77,7 @@ class State:
     def put_back(self) -> None:
         """Let everything be as it was when this was made; what has not changed is not touched."""
         self._generators.put_back()
-        for attributes in self._attributes:
-            attributes.put_back()
+        self._attributes.put_back()
         for parameter, elements in self._parameters.values():
             if not _same_bits(np.asarray(to_host(parameter).array), elements):
                 parameter.set_data(tensor_of(elements, str(parameter.dtype)))
@@ -149,56 +144,6 @@ class _Generators:
             np.random.set_state(self._numpy)
         if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
             mindspore.set_rng_state(Tensor(self._mindspore))
-
-
-class _Attributes:
-    """The Python attributes of one cell, and what its lists, dicts and sets hold."""
-
-    def __init__(self, cell: nn.Cell) -> None:
-        self._cell = cell
-        self._values = {
-            name: value
-            for name, value in vars(cell).items()
-            if not (name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__")
-        }
-        self._held = {
-            name: type(value)(value)
-            for name, value in self._values.items()
-            if type(value) in _CONTAINERS
-        }
-
-    def values(self) -> Iterator[Any]:
-        """Yield the attributes, and what lists, dicts and sets among them hold."""
-        yield from self._values.values()
-        for held in self._held.values():
-            yield from held.values() if isinstance(held, dict) else held
-
-    def put_back(self) -> None:
-        attributes = vars(self._cell)
-        for name, value in self._values.items():
-            if attributes.get(name, _ABSENT) is not value:
-                attributes[name] = value
-        for name in [*attributes]:
-            own = name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__"
-            if not own and name not in self._values:
-                del attributes[name]
-        for name, held in self._held.items():
-            container = self._values[name]
-            if not _same_items(container, held):
-                container.clear()
-                with suppress(AttributeError):
-                    container.extend(held) if isinstance(held, list) else container.update(held)
-
-
-def _same_items(container: Any, held: Any) -> bool:
-    """Return whether a container holds the very same objects."""
-    if len(container) != len(held):
-        return False
-    if isinstance(held, dict):
-        return all(container.get(name, _ABSENT) is value for name, value in held.items())
-    if isinstance(held, set):
-        return bool(container == held)
-    return all(a is b for a, b in zip(container, held))
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:

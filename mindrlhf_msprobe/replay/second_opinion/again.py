@@ -26,6 +26,7 @@ from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.kinds import communicates
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
@@ -43,12 +44,6 @@ from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct
 #: What a random operator was given first and what it returned, in the order of the calls.
 Drawn = tuple[str, Any]
 
-_COMMUNICATION = frozenset(
-    [
-        *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Send", "Receive"),
-        *("AllToAllv", "CollectiveGather", "CollectiveScatter", "Reduce", "Barrier"),
-    ]
-)
 _RANDOM = ("dropout", "rand", "normal", "uniform", "bernoulli", "multinomial", "poisson")
 _RANDOM_CLASSES: tuple[str, ...] = (
     "Dropout",
@@ -97,13 +92,6 @@ def is_random(operator: Operator) -> bool:
 def only_looks(operator: Operator) -> bool:
     """Return whether an operator asks for a dtype or shape, and computes nothing."""
     return operator.name in _LOOKS
-
-
-def communicates(operator: Operator) -> bool:
-    """Return whether an operator exchanges data with other ranks."""
-    if operator.kind == "Primitive":
-        return operator.name.strip("_") in _COMMUNICATION
-    return operator.kind in ("Distributed", "MintDistributed")
 
 
 def writes_in_place(operator: Operator) -> bool:
@@ -327,7 +315,7 @@ class SecondRun:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if communicates(operator):
+        if communicates(operator.kind, operator.name):
             raise CannotRunTwiceError("second.communicates", operator=operator.full_name)
         if is_random(operator):
             return self._drawn_before(operator, original, args, kwargs)
@@ -507,54 +495,3 @@ def _called(original: Callable[..., Any]) -> Callable[..., Any]:
         return construct_of(cell)(*args, **kwargs)
 
     return call
-
-
-_OF_EVERY_CELL = frozenset(vars(nn.Cell()))
-
-
-class PythonState:
-    """The attributes of a cell and of all inside it, to be put back."""
-
-    def __init__(self, cell: nn.Cell) -> None:
-        self._kept = [
-            (vars(inside), _own_attributes(inside)) for inside in named_cells(cell).values()
-        ]
-
-    @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        """Let the attributes be what they were, and put back what they are."""
-        now = [(attributes, _shallow(attributes)) for attributes, _ in self._kept]
-        for attributes, before in self._kept:
-            _restore(attributes, before)
-        try:
-            yield
-        finally:
-            for attributes, after in now:
-                _restore(attributes, after)
-
-
-def _own_attributes(cell: nn.Cell) -> dict[str, tuple[Any, Any]]:
-    return _shallow(vars(cell))
-
-
-def _shallow(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return a cell's own attributes, with what lists and dicts among them hold."""
-    kept = {}
-    for name, value in attributes.items():
-        if name not in _OF_EVERY_CELL:
-            content = value.copy() if type(value) in (list, dict, set) else None
-            kept[name] = value, content
-    return kept
-
-
-def _restore(attributes: dict[str, Any], kept: dict[str, tuple[Any, Any]]) -> None:
-    for name in [n for n in attributes if n not in kept and n not in _OF_EVERY_CELL]:
-        del attributes[name]
-    for name, (value, content) in kept.items():
-        if attributes.get(name, _OF_EVERY_CELL) is not value:
-            attributes[name] = value
-        if isinstance(content, list):
-            value[:] = content
-        elif content is not None:
-            value.clear()
-            value.update(content)

@@ -22,7 +22,7 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
     file = OpinionsFile(recorder.root, recorder.rank, recorder.step)
     turns = Turns(config.budget)
 
-    def witness(phase: Phase, opening: int) -> SecondOpinion:
+    def observer_of(phase: Phase, opening: int) -> SecondOpinion:
         place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
         return SecondOpinion(
             file.append,
@@ -32,4 +32,4 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
             declared=config.compute_dtype,
         )
 
-    recorder.witness_calls(witness)
+    recorder.observe_calls(observer_of)

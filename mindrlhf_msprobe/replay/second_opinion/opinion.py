@@ -18,18 +18,26 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.framework.private import uncast
+from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.opening.observer import (
+    CallObserver,
+    CellCall,
+    ObservedCall,
+    OperatorCall,
+)
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.attributes import Attributes
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     Drawn,
-    PythonState,
     SecondRun,
     construct_of,
     host_values,
@@ -91,7 +99,7 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     cell: nn.Cell | None = None
-    state: PythonState | None = None
+    state: Attributes | None = None
     operator: Operator | None = None
     original: Callable[..., Any] | None = None
     drawn: list[Drawn] = field(default_factory=list)
@@ -117,8 +125,8 @@ class _OfParameter:
     known: bool
 
 
-class SecondOpinion:
-    """Looks at the calls of one opening of a phase; a `capture.opening.witness.Witness`.
+class SecondOpinion(CallObserver):
+    """Has the calls of one opening of a phase computed again, and judges them.
 
     Args:
         write: takes the opinions.
@@ -127,6 +135,8 @@ class SecondOpinion:
         dtype: what is computed in, `float64` or `float32`.
         declared: a floating dtype that all of it is declared to compute in; "": none.
     """
+
+    lost = "lost.opinion"
 
     def __init__(
         self,
@@ -142,7 +152,6 @@ class SecondOpinion:
         self._turns = turns
         self._dtype, self._declared = dtype, declared
         self._lock = threading.RLock()
-        self._running: dict[str, _Call] = {}
         self._of_thread = threading.local()
         self._waiting: dict[str, _Call] = {}
         self._uses: Counter[int] = Counter()
@@ -152,32 +161,30 @@ class SecondOpinion:
 
     # --- what the recording tells --------------------------------------------------------------
 
-    def cell_begins(
-        self, entry: str, name: str, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Take note of a cell that is about to run."""
-        if self._turns.takes(self._place["step"], name):
-            state = PythonState(cell)
-            self._begins(_Call(entry, name, args, dict(kwargs), cell=cell, state=state))
+    def cell_begins(self, call: CellCall) -> ObservedCall | None:
+        """Hold what a cell that is computed again begins with."""
+        if not self._turns.takes(self._place["step"], call.name):
+            return None
+        state = Attributes(named_cells(call.cell).values())
+        held = _Call(
+            call.entry, call.name, call.args, dict(call.kwargs), cell=call.cell, state=state
+        )
+        self._calls().append(held)
+        return _RunningCell(self, held)
 
-    def operator_begins(
-        self,
-        entry: str,
-        around: str,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Take note of an operator that is about to run."""
-        if self._turns.takes(self._place["step"], f"{around}/{operator.full_name}"):
-            call = _Call(entry, around, args, dict(kwargs), operator=operator, original=original)
-            self._begins(call)
-
-    def _begins(self, call: _Call) -> None:
-        self._calls().append(call)
-        with self._lock:
-            self._running[call.entry] = call
+    def operator_begins(self, call: OperatorCall) -> ObservedCall:
+        """Hold what an operator that is computed again begins with."""
+        held = None
+        if call.entry is not None and self._turns.takes(
+            self._place["step"], f"{call.around}/{call.operator.full_name}"
+        ):
+            held = _Call(
+                *(call.entry, call.around, call.args, dict(call.kwargs)),
+                operator=call.operator,
+                original=call.compute,
+            )
+            self._calls().append(held)
+        return _RunningOperator(self, call, held)
 
     def _calls(self) -> list[_Call]:
         calls: list[_Call] | None = getattr(self._of_thread, "calls", None)
@@ -185,13 +192,12 @@ class SecondOpinion:
             calls = self._of_thread.calls = []
         return calls
 
-    def operator_ran(
-        self, operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> None:
+    def operator_ran(self, call: OperatorCall, output: Any) -> None:
         """Keep what a random operator drew, and count the uses of parameters."""
+        operator, args, kwargs = call.operator, call.args, call.kwargs
         if gradients_flow() and not only_looks(operator):
             returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
-            for leaf in leaves_of([args, dict(kwargs)]):
+            for leaf in leaves_of([args, kwargs]):
                 if isinstance(leaf, Parameter) and id(leaf) not in returned:
                     self._used(leaf)
         calls = self._calls()
@@ -199,8 +205,8 @@ class SecondOpinion:
             drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
             several = isinstance(output, (tuple, list))
             kept = operator.full_name, tuple(drawn) if several else drawn[0]
-            for call in calls:
-                call.drawn.append(kept)
+            for one in calls:
+                one.drawn.append(kept)
 
     def _used(self, parameter: Parameter) -> None:
         if id(parameter) in self._arrived:  # of the backward pass before
@@ -208,25 +214,15 @@ class SecondOpinion:
         self._uses[id(parameter)] += 1
         self._parameters[id(parameter)] = parameter
 
-    def raised(self, entry: str) -> None:
-        """Forget a call that did not return."""
-        call = self._ends(entry)
-        if call is not None:
-            call.run = None
-
-    def _ends(self, entry: str) -> _Call | None:
-        with self._lock:
-            call = self._running.pop(entry, None)
+    def has_ended(self, call: _Call) -> None:
+        """Take note that a call is running no longer."""
         calls = self._calls()
         while call in calls:
             calls.pop()
-        return call
 
-    def ended(self, entry: str, output: Any) -> None:
+    def judge_output(self, call: _Call, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""
-        call = self._ends(entry)
-        if call is None:
-            return
+        self.has_ended(call)
         began = time.perf_counter()
         call.output = output
         try:
@@ -242,7 +238,7 @@ class SecondOpinion:
             self._say(call.entry, call, judged, began)
         if gradients_flow() or is_first_run():
             with self._lock:
-                self._waiting[backward_name_of(entry)] = call
+                self._waiting[backward_name_of(call.entry)] = call
         else:
             call.run = None
 
@@ -283,12 +279,11 @@ class SecondOpinion:
         if id(parameter) in self._uses:
             self._arrived[id(parameter)] = host_values(gradient)
 
-    def closed(self) -> None:
+    def close(self) -> None:
         """Judge what is left."""
         for key in list(self._arrived):
             self._judge_parameter(key)
         self._waiting.clear()
-        self._running.clear()
 
     # --- forward -------------------------------------------------------------------------------
 
@@ -300,7 +295,7 @@ class SecondOpinion:
         run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=np.dtype(self._dtype))
         if call.cell is not None:
             assert call.state is not None
-            with call.state.as_it_was():
+            with call.state.as_they_were():
                 outputs = run.run(construct_of(call.cell), call.args, call.kwargs, call.cell)
         else:
             assert call.operator is not None
@@ -446,6 +441,46 @@ class SecondOpinion:
             "precision": "" if call.precision is None else call.precision.name,
             "seconds": round(seconds, 6),
         }
+
+
+class _RunningCell(ObservedCall):
+    """A call of a cell that is computed again."""
+
+    def __init__(self, opinion: SecondOpinion, call: _Call) -> None:
+        self._opinion, self._call = opinion, call
+
+    def ended(self, output: Any) -> None:
+        """Compute it again, and judge what it returned."""
+        self._opinion.judge_output(self._call, output)
+
+    def raised(self) -> None:
+        """Forget it: there is nothing to judge."""
+        self._opinion.has_ended(self._call)
+
+
+class _RunningOperator(ObservedCall):
+    """A call of an operator.
+
+    Args:
+        held: what it began with, where it is computed again.
+    """
+
+    def __init__(self, opinion: SecondOpinion, call: OperatorCall, held: _Call | None) -> None:
+        self._opinion, self._call, self._held = opinion, call, held
+
+    def ended(self, output: Any) -> None:
+        """Take note of what it drew; compute it again, and judge what it returned."""
+        uncast(self._look)(output)
+
+    def _look(self, output: Any) -> None:
+        self._opinion.operator_ran(self._call, output)
+        if self._held is not None:
+            self._opinion.judge_output(self._held, output)
+
+    def raised(self) -> None:
+        """Forget it: there is nothing to judge."""
+        if self._held is not None:
+            self._opinion.has_ended(self._held)
 
 
 def backward_name_of(entry: str) -> str:
