@@ -26,7 +26,7 @@ from mindrlhf_msprobe.capture.framework.private import (
 )
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.tensors.summary import to_host
-from mindrlhf_msprobe.replay.attributes import Attributes
+from mindrlhf_msprobe.replay.python_state import PythonState
 
 
 class State:
@@ -39,7 +39,7 @@ class State:
     def __init__(self, cell: nn.Cell | None) -> None:
         self._generators = _Generators()
         self._cells = [*named_cells(cell).values()] if cell is not None else []
-        self._attributes = Attributes(self._cells)
+        self._attributes = PythonState(self._cells)
         self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
 
     def holds(self, tensor: Tensor) -> bool:

@@ -31,10 +31,10 @@ from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.attributes import Attributes
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.python_state import PythonState
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     Drawn,
@@ -99,7 +99,7 @@ class _Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     cell: nn.Cell | None = None
-    state: Attributes | None = None
+    state: PythonState | None = None
     operator: Operator | None = None
     original: Callable[..., Any] | None = None
     drawn: list[Drawn] = field(default_factory=list)
@@ -165,7 +165,7 @@ class SecondOpinion(CallObserver):
         """Hold what a cell that is computed again begins with."""
         if not self._turns.takes(self._place["step"], call.name):
             return None
-        state = Attributes(named_cells(call.cell).values())
+        state = PythonState(named_cells(call.cell).values())
         held = _Call(
             call.entry, call.name, call.args, dict(call.kwargs), cell=call.cell, state=state
         )

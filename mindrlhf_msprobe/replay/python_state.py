@@ -14,7 +14,7 @@ _ABSENT = object()
 _CONTAINERS = (list, dict, set)
 
 
-class Attributes:
+class PythonState:
     """The attributes of cells, and what lists, dicts and sets among them hold, as they are now.
 
     What MindSpore keeps on every cell is left out.
@@ -29,9 +29,9 @@ class Attributes:
         for kept in self._kept:
             yield from kept.values()
 
-    def now(self) -> Attributes:
+    def now(self) -> PythonState:
         """Return those of the same cells at this moment."""
-        return Attributes(self._cells)
+        return PythonState(self._cells)
 
     def put_back(self) -> None:
         """Let them be as they were when this was made; what has not changed is not touched."""
