@@ -6,7 +6,7 @@ LIBRARIES = (
     "capture/tensors/_statistics",
     "capture/tensors/_sketch",
     "comparison/judging/metrics/_float32",
-    "comparison/mismatch/_rows",
+    "comparison/mismatch/rows/_rows",
 )
 
 setup(

@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
-from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED, close_stdout, complain
+from mindrlhf_msprobe.cli.shared.parsing import Command, Parser, in_our_words, joined, language_of
 from mindrlhf_msprobe.common.text.language import speak, speaking
 from mindrlhf_msprobe.common.text.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError

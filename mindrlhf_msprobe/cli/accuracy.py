@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer
-from mindrlhf_msprobe.cli.options import collect_rarely
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import DIVERGED, SAME, UNDECIDED, answer
+from mindrlhf_msprobe.cli.shared.options import collect_rarely
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from mindrlhf_msprobe.cli.exit_codes import answer, of_checks
-from mindrlhf_msprobe.cli.options import collect_rarely
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_checks
+from mindrlhf_msprobe.cli.shared.options import collect_rarely
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -27,7 +27,7 @@ def _check(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
     from mindrlhf_msprobe.checks import check_runs
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.checks import render
     from mindrlhf_msprobe.report.console.progress import progress_bar

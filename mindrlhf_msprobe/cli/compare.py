@@ -8,7 +8,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import (
+from mindrlhf_msprobe.cli.shared.exit_codes import (
     DIVERGED,
     SAME,
     UNDECIDED,
@@ -16,14 +16,14 @@ from mindrlhf_msprobe.cli.exit_codes import (
     complain,
     of_comparison,
 )
-from mindrlhf_msprobe.cli.options import (
+from mindrlhf_msprobe.cli.shared.options import (
     add_tolerance,
     collect_rarely,
     tolerances_of,
     two_of,
     unexpected,
 )
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
@@ -90,7 +90,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.replay.offline.of_comparison import command_for
     from mindrlhf_msprobe.report.console.console import render

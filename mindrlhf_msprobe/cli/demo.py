@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import DIVERGED, SAME, answer
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import SAME, answer, complain
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 

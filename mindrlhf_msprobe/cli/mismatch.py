@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 
-from mindrlhf_msprobe.cli.exit_codes import answer, of_mismatches
-from mindrlhf_msprobe.cli.options import collect_rarely, two_of, unexpected
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_mismatches
+from mindrlhf_msprobe.cli.shared.options import collect_rarely, two_of, unexpected
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
 def _mismatch(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
     from mindrlhf_msprobe.report.console.mismatch import render
     from mindrlhf_msprobe.report.tables.mismatch import write_mismatch

@@ -6,9 +6,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import answer, of_checks, of_comparison
-from mindrlhf_msprobe.cli.options import add_tolerance, collect_rarely, tolerances_of
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_checks, of_comparison
+from mindrlhf_msprobe.cli.shared.options import add_tolerance, collect_rarely, tolerances_of
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def add_parser(commands: Commands) -> None:
 def _report(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.pages import check_page, mismatch_of, write_page
+    from mindrlhf_msprobe.cli.shared.pages import check_page, mismatch_of, write_page
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.checks import run_headline
     from mindrlhf_msprobe.report.console.console import headline

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
-from mindrlhf_msprobe.cli.parsing import LANG, Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import SAME, UNDECIDED, complain
+from mindrlhf_msprobe.cli.shared.parsing import LANG, Command, Commands
 
 NAME = "run"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.report.messages import say

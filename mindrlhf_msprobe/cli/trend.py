@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:

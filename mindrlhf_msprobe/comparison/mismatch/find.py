@@ -10,7 +10,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.conclude import (
+from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     LEAST,
     blame,
     few_aligned,
@@ -19,13 +19,13 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
     other_tokens,
     weights_alone,
 )
-from mindrlhf_msprobe.comparison.mismatch.log_probs import not_finite
-from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping, load_cells
-from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
+from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
-from mindrlhf_msprobe.comparison.mismatch.since import unlike_weights
-from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping, load_cells
+from mindrlhf_msprobe.comparison.mismatch.weights.since import unlike_weights
 from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.values import Form, Value
+from mindrlhf_msprobe.comparison.mismatch.rows.values import Form, Value
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
 from mindrlhf_msprobe.comparison.tokens.keys import Keys
 from mindrlhf_msprobe.comparison.tokens.saved import saved_samples

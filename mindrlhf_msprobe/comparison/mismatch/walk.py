@@ -9,22 +9,22 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.texts import Decode
-from mindrlhf_msprobe.comparison.mismatch.births import Way
-from mindrlhf_msprobe.comparison.mismatch.fused import Fused
-from mindrlhf_msprobe.comparison.mismatch.keyed import (
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
+from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
     align_keys,
     columns_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.mapping import NO_MAPPING, CellMapping
-from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.numbers_given import Numbers, other_numbers
-from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, align
-from mindrlhf_msprobe.comparison.mismatch.precision import Precision, allowed, shown_dtype
-from mindrlhf_msprobe.comparison.mismatch.presets import preset_names
+from mindrlhf_msprobe.comparison.mismatch.rows.numbers_given import Numbers, other_numbers
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, align
+from mindrlhf_msprobe.comparison.mismatch.rows.precision import Precision, allowed, shown_dtype
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.mismatch.weights import Weights, compare_weights
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping
+from mindrlhf_msprobe.comparison.mismatch.weights.presets import preset_names
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 from mindrlhf_msprobe.comparison.tokens.coverage import Coverage, coverage
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, match

@@ -9,7 +9,7 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
+from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.judging.texts import (
     load_decoder,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.births import Way
-from mindrlhf_msprobe.comparison.mismatch.distance import Distances
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
 from mindrlhf_msprobe.mismatch import Token
 

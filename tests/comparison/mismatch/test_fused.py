@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.fused import find_fused
-from mindrlhf_msprobe.comparison.mismatch.mapping import interleaved, load_cells
-from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import find_fused
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import interleaved, load_cells
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy

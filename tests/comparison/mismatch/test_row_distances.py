@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.comparison.mismatch import distance
+from mindrlhf_msprobe.comparison.mismatch.rows import distance
+from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
-from mindrlhf_msprobe.comparison.mismatch.values import Value
 from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, Place
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

@@ -10,8 +10,8 @@ from helpers.rollouts import recorded, sequences
 from mindspore import Tensor
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import LogProbTable, not_finite
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.comparison.mismatch.log_probs import LogProbTable, not_finite
 from mindrlhf_msprobe.mismatch import Agreement, Cause
 from mindrlhf_msprobe.trends.rollout_rows import RolloutRows
 

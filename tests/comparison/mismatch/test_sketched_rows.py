@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.births import Way
-from mindrlhf_msprobe.comparison.mismatch.distance import explained, sketch_distances
-from mindrlhf_msprobe.comparison.mismatch.mapping import interleaved
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, sums_in_order
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import explained, sketch_distances
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, sums_in_order
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import interleaved
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
 from mindrlhf_msprobe.mismatch import Agreement, Cause, Token
 from mindrlhf_msprobe.storage.arrays.sketches import sketch_of

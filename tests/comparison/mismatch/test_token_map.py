@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.token_map import token_map
 from mindrlhf_msprobe.mismatch import Token
 
 SAMPLES, LENGTH = 5, 10

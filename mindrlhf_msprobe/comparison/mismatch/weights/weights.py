@@ -9,9 +9,14 @@ from dataclasses import field
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.distance import distances
-from mindrlhf_msprobe.comparison.mismatch.fused import Fused, find_fused, find_reordered, parts_of
-from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    Fused,
+    find_fused,
+    find_reordered,
+    parts_of,
+)
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
-from mindrlhf_msprobe.comparison.mismatch.log_probs import LogProbTable
+from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import LogProbTable
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 from mindrlhf_msprobe.mismatch import LogProbs, SampledToken

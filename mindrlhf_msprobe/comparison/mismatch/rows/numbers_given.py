@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.tokens.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 

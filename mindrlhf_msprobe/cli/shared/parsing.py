@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
+from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.text.language import LANGUAGES
 from mindrlhf_msprobe.report.console.width import wrapped
 from mindrlhf_msprobe.report.messages import say

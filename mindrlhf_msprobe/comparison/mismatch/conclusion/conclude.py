@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.distance import roundoff
-from mindrlhf_msprobe.comparison.mismatch.keyed import LetsIn
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
 from mindrlhf_msprobe.mismatch import Cause, Stage, Weight

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.distance import Distances, explained, roundoff
 from mindrlhf_msprobe.comparison.mismatch.names import around
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, explained, roundoff
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 

@@ -6,7 +6,7 @@ import argparse
 import gc
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.parsing import Command
+from mindrlhf_msprobe.cli.shared.parsing import Command
 from mindrlhf_msprobe.common.message import message
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.mapping import FusedRule
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,

@@ -10,14 +10,14 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.distance import (
+from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import (
     Distances,
     distances,
     sketch_distances,
 )
-from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.mismatch.values import Value
 from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (

@@ -16,9 +16,9 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.distance import Distances, blocks, distances
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned, Source, Unfit, joined
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, blocks, distances
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, joined
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.tokens.keys import Form, Queries, key_form
 from mindrlhf_msprobe.comparison.tokens.matching import Matched

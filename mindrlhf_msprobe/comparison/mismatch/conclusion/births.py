@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around, of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.pairs import Aligned
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
 from mindrlhf_msprobe.mismatch import Stage, Token
 

@@ -1,0 +1,1 @@
+"""What is concluded: where error is born, what is to blame, and which tokens show it."""
