@@ -17,6 +17,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     first_parted,
     other_response,
     other_tokens,
+    stage_of,
     weights_alone,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
@@ -191,6 +192,9 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
     parted = first_parted(walk)
     if parted is not None:
         cause, said = blame(walk, *parted, weights)
+        if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
+            said = [weights_alone(weights), *said]
+            return Agreement.PARTED, Cause.WEIGHTS, stage_of(walk, weights[0]), tuple(said)
         return Agreement.PARTED, cause, parted[1], tuple(said)
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)

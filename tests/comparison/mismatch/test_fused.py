@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import find_fused
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import interleaved, load_cells
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule, interleaved, load_cells
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
-from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -55,6 +55,7 @@ def test_rows_say_which_parts_a_fused_weight_has_and_in_which_order(stored, seed
         order = np.array(draw.sample(range(len(whole)), len(whole)))
     transposed = draw.random() < 0.5
     fused = np.ascontiguousarray(whole[order].T if transposed else whole[order])
+    fused = fused.astype(draw.choice([np.float32, np.float16]))
     rollout = stored(layers__0__fused__weight=fused)
     training = stored(**dict(zip(names, made)))
     training |= stored(layers__0__other__weight=made[0] + 1)
@@ -64,7 +65,8 @@ def test_rows_say_which_parts_a_fused_weight_has_and_in_which_order(stored, seed
     told = np.concatenate([beside[part] for part in found.parts])[found.order]
     assert np.array_equal(told, whole[order])
     (pair,) = compare_weights(rollout, training, Names()).pairs
-    assert (pair.equal, pair.relative) == (True, 0)
+    assert pair.equal
+    assert pair.relative == 0 if fused.dtype == np.float32 else pair.relative < 2**-11
 
 
 def test_a_layer_that_was_not_synchronised_has_the_order_of_the_others(stored):
@@ -209,3 +211,21 @@ def test_a_mapping_says_which_layer_it_is(stored, tmp_path):
         ("h.0.a.weight", False),
         ("h.1.a.weight", False),
     ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_of_a_lower_dtype_are_equal_where_only_the_cast_is_between(stored, seed):
+    """A rollout network in float16 has what its cast leaves; one value beside it is another."""
+    made = np.random.default_rng(seed).standard_normal((8, INPUTS)).astype(np.float32)
+    training = stored(a__weight=made[:4], b__weight=made[4:], head__weight=made)
+    cast = made.astype(np.float16)
+    rollout = stored(ab__weight=cast, head__weight=cast)
+    rules = (FusedRule((name_rule("f", "ab", "a"), name_rule("f", "ab", "b"))),)
+    weights = compare_weights(rollout, training, Names(), rules)
+    assert [pair.equal for pair in weights.pairs] == [True, True]
+    assert all(0 < pair.relative < 2**-11 for pair in weights.pairs)
+    changed = cast.copy()
+    changed[seed, 3] = np.nextafter(changed[seed, 3], np.float16(9))
+    rollout = stored(ab__weight=changed, head__weight=changed)
+    weights = compare_weights(rollout, training, Names(), rules)
+    assert [pair.equal for pair in weights.pairs] == [False, False]

@@ -139,6 +139,16 @@ def weights_alone(weights: Sequence[Weight]) -> Message:
     return _of_weight(weights[0], len(weights))
 
 
+def stage_of(walk: Walk, weight: Weight) -> Stage | None:
+    """Return the first value that is apart in a parameter's cell; None where none was compared."""
+    found = (
+        stage
+        for name, stage in walk.stages.items()
+        if name.io == "output" and stage.unequal and _is_in(weight, name.cell)
+    )
+    return next(found, None)
+
+
 def position_drift(walk: Walk) -> Message | None:
     """Say that the positions the rollout was given jump inside a sequence; None if they do not.
 

@@ -16,6 +16,7 @@ import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -102,7 +103,8 @@ def find_reordered(
     for name, record in rollout.items():
         cell = cell_of_parameter(name)
         if cell.rpartition(".")[2] in usual and _rows_of(record):
-            mine, theirs = row_keys(record), row_keys(training[name])
+            dtype = lower_dtype(record, training[name])
+            mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
             if mine is not None and theirs is not None:
                 fused = _by_rows(name, mine, {name: theirs})
                 found |= {} if fused is None else {cell: fused}
@@ -140,15 +142,28 @@ def _by_values(
         transposed: whether the rollout's columns are taken for its rows.
     """
     found = {}
-    matrices = {name: keys for name, r in training.items() if (keys := row_keys(r)) is not None}
+    known: dict[tuple[str, str | None], np.ndarray | None] = {}
     columns = {name: (record.leaf.shape or (0,))[-1] for name, record in training.items()}
     for name, record in rollout.items():
         wide = (record.leaf.shape or (0, 0))[0 if transposed else 1]
-        fitting = {other: keys for other, keys in matrices.items() if columns[other] == wide}
-        mine = row_keys(record, transposed=transposed) if fitting else None
-        if mine is not None and (fused := _by_rows(name, mine, fitting)) is not None:
-            found[fused.cell] = replace(fused, transposed=transposed)
+        fitting: dict[str | None, dict[str, np.ndarray]] = defaultdict(dict)
+        for other, theirs in training.items():
+            dtype = lower_dtype(record, theirs)
+            if columns[other] == wide:
+                if (other, dtype) not in known:
+                    known[other, dtype] = row_keys(theirs, dtype=dtype)
+                if (keys := known[other, dtype]) is not None:
+                    fitting[dtype][other] = keys
+        for dtype, matrices in fitting.items():
+            mine = row_keys(record, transposed=transposed, dtype=dtype)
+            if mine is not None and (fused := _by_rows(name, mine, matrices)) is not None:
+                found[fused.cell] = replace(fused, transposed=transposed)
     return found
+
+
+def lower_dtype(a: Record, b: Record) -> str | None:
+    """Return the dtype of two records that rounds more."""
+    return max((a.leaf.dtype, b.leaf.dtype), key=roundoff)
 
 
 def _in_their_layers(
@@ -202,23 +217,31 @@ def parts_of(
     return tuple(record for record in found if record) if all(found) else None
 
 
-def row_keys(record: Record, *, transposed: bool = False) -> np.ndarray | None:
+def row_keys(
+    record: Record, *, transposed: bool = False, dtype: str | None = None
+) -> np.ndarray | None:
     """Return a fingerprint of each row of a matrix of weights, uint64; None if none can be had.
 
     Args:
         transposed: of each column instead.
+        dtype: to which the values are rounded before; None: to none.
     """
+    own = record.leaf.dtype
+    rounds = dtype is not None and roundoff(dtype) > roundoff(own)
     shape = record.leaf.shape or ()
     if len(shape) != 2 or not 0 < shape[0] <= _MOST_ROWS or not shape[1]:
         return None
     try:
         if record.leaf.sketch is not None:
-            return None if transposed else record.sketch().fingerprints
+            return None if transposed or rounds else record.sketch().fingerprints
         values = np.ascontiguousarray(record.array().T if transposed else record.array())
     except ArrayFileError:
         return None
-    if record.leaf.dtype == BFLOAT16:
+    if BFLOAT16 in (own, dtype):
         values = float32_to_bfloat16_bits(values)
+    elif rounds:
+        with np.errstate(over="ignore"):
+            values = values.astype(str(dtype).lower())
     rows = values.view(np.uint8).reshape(len(values), -1)
     return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
 

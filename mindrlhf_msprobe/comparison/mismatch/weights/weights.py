@@ -9,7 +9,7 @@ from dataclasses import field
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances, roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     Fused,
     find_fused,
@@ -18,7 +18,12 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
 )
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.arrays.npy import (
+    BFLOAT16,
+    ArrayFileError,
+    bfloat16_bits_to_float32,
+    float32_to_bfloat16_bits,
+)
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 #: What one parameter of a cell is called in one class or another.
@@ -35,7 +40,8 @@ class WeightPair:
     Attributes:
         rollout: its name.
         training: the names of its parts; one, unless it is fused.
-        equal: whether all values are equal; None where nothing says so.
+        equal: whether all values are equal, of two dtypes those that are left when both are
+            rounded to the lower one; None where nothing says so.
         relative: the L2 distance relative to the training's norm; None where it is not known.
         dtypes: of the rollout's and the training's.
     """
@@ -211,10 +217,27 @@ def _measured(
     if own.shape != rows.shape:
         return None
     found = distances(own, rows)
-    same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
     norm, apart = float(found.norms.sum()), float(found.squared.sum())
     relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
+    dtypes = a.leaf.dtype, parts[0].leaf.dtype
+    low = max(dtypes, key=roundoff)
+    if roundoff(dtypes[0]) == roundoff(dtypes[1]):
+        same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
+    elif whole:
+        same = np.array_equal(_rounded(own, low), _rounded(rows, low), equal_nan=True)
+    elif relative <= roundoff(low):
+        return None  # sums do not tell rounding from a small difference
+    else:
+        same = False
     return same, relative
+
+
+def _rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
+    """Return values rounded to the nearest ones of a lower dtype, float32."""
+    if dtype == BFLOAT16:
+        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
+    with np.errstate(over="ignore"):
+        return values.astype((dtype or "float32").lower()).astype(np.float32)
 
 
 def _rows(record: Record, whole: bool) -> tuple[np.ndarray, np.ndarray]:
