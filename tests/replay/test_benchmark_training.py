@@ -119,6 +119,29 @@ def test_training_is_unchanged_to_the_bit(layer_probe, mode, stage, recompute, s
     assert ("Cell.root.Trained.forward.0" in names) is (stage == "forward")
 
 
+def test_averages_that_two_networks_share_stay_shared(layer_probe):
+    """load_param_into_net lets a reference see what the actor's batch norm writes later."""
+
+    def averages(probe=None):
+        ms.set_seed(3)
+        actor, reference = Block(8).set_train(), Block(8)
+        ms.load_param_into_net(reference, actor.parameters_dict())
+        for _ in range(2):
+            x = Tensor(np.arange(32, dtype=np.float32).reshape(4, 8) / 32)
+            if probe is None:
+                actor(x)
+            else:
+                with probe.phase("actor_update", model=actor):
+                    actor(x)
+                probe.step()
+        return [cell.norm.moving_mean.asnumpy().tobytes() for cell in (actor, reference)]
+
+    expected = averages()
+    probe = layer_probe(task="free_benchmark", pert_mode="no_change", strict=True)
+    assert averages(probe) == expected
+    assert len(set(expected)) == 1
+
+
 def test_generators_are_where_they_were(layer_probe):
     """numpy, Python and MindSpore draw afterwards what they would have drawn."""
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.private import (
     CASTING,
@@ -80,7 +80,8 @@ class State:
         self._attributes.put_back()
         for parameter, elements in self._parameters.values():
             if not _same_bits(np.asarray(to_host(parameter).array), elements):
-                parameter.set_data(tensor_of(elements, str(parameter.dtype)))
+                with no_gradients():  # in place: others may share its memory
+                    ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
 
 
 @contextmanager
