@@ -297,6 +297,25 @@ class Cache(nn.Cell):
         return self.kept + 1
 
 
+def test_a_bprop_of_a_library_is_no_fault(layer_probe):
+    """MindFormers' loss gives its parts gradients that are none of what these compute alone."""
+    pytest.importorskip("mindformers")
+    from mindformers.core.loss import CrossEntropyLoss
+
+    network = CrossEntropyLoss()
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=network)
+    logits = Tensor(np.random.default_rng(0).standard_normal((6, 9)).astype(np.float32))
+    labels, mask = Tensor(np.arange(6, dtype=np.int32)), Tensor(np.ones(6, np.float32))
+    with probe.phase("actor_update"):
+        ms.value_and_grad(network)(logits, labels, mask)
+    probe.step()
+    found = result(probe)
+    assert found.status is Accuracy.ORDINARY
+    assert {one.why.code for one in found.not_computed} == {"second.own_bprop"}
+    assert any(one.call == "Cell.root.CrossEntropyLoss.backward" for one in found.ranked)
+
+
 def test_what_cannot_run_twice_is_said(layer_probe, capsys):
     """With the reason; the layers in it are looked at all the same."""
     network = Cache()

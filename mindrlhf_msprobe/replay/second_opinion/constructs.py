@@ -33,6 +33,15 @@ def defined_construct(cell: nn.Cell) -> Callable[..., Any]:
     return found
 
 
+def has_librarys_bprop(cell: nn.Cell) -> bool:
+    """Return whether a layer of a library says itself what its gradients are.
+
+    They may be no gradients of its construct: what they leave out, the library puts elsewhere.
+    """
+    kind = next((k for k in type(cell).__mro__ if "bprop" in vars(k)), nn.Cell)
+    return kind is not nn.Cell and kind.__module__.startswith(_LIBRARIES)
+
+
 @functools.lru_cache(maxsize=1024)
 def _as_defined(kind: type, found: Any) -> Any:
     """Return the construct in the source of a class; what is found where that cannot be told."""

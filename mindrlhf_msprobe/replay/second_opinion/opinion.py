@@ -46,6 +46,7 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
     only_looks,
     precision_of,
 )
+from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.operators import parse_operator
 
@@ -262,6 +263,10 @@ class SecondOpinion(CallObserver):
         if call is None or call.run is None:
             return
         began = time.perf_counter()
+        if call.cell is not None and has_librarys_bprop(call.cell):
+            call.run = None
+            self._say_none(entry, call, message("second.own_bprop"), began)
+            return
         try:
             judged, stopped = self._judged_gradients(entry, call)
         finally:

@@ -106,7 +106,7 @@ def read_lines(root: Path, rank: int) -> Iterator[dict[str, Any]]:
 def _opinion(line: Mapping[str, Any]) -> CallOpinion | None:
     try:
         why = line.get("why")
-        said = None if why is None else message(str(why["code"]), **dict(why["params"]))
+        said = None if why is None else message(str(why["code"]), **dict(why.get("params") or {}))
         tensors = tuple(map(_tensor, line.get("tensors", ())))
         return CallOpinion(
             int(line["step"]),

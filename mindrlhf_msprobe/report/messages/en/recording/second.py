@@ -12,5 +12,6 @@ TEXTS: dict[str, Text] = {
     "compiled": "{cell} is compiled (ms.jit)",
     "raised": "the second computation raised {error}",
     "other_outputs": "the second computation returned {again} values, the first {first}",
+    "own_bprop": "its library has a bprop for it, which need not be the gradient of its construct",
     "no_gradient": "the gradient of {operators} is not known",
 }

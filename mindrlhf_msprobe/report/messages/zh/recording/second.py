@@ -12,5 +12,6 @@ TEXTS: dict[str, Text] = {
     "compiled": "{cell} 是编译执行的（ms.jit）",
     "raised": "复算时抛出 {error}",
     "other_outputs": "复算返回 {again} 个值，原计算返回 {first} 个",
+    "own_bprop": "其 bprop 由库自行编写，不一定是 construct 的梯度",
     "no_gradient": "不知道 {operators} 的梯度公式",
 }
