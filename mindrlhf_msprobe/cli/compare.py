@@ -137,12 +137,12 @@ def _folder_of(arguments: argparse.Namespace) -> str:
 
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
     """Compute the entry that is to blame again, where that was asked for and can be done."""
+    if not arguments.replay or result.verdict.first_divergence is None:
+        return None
     from mindrlhf_msprobe.errors import MsprobeError
     from mindrlhf_msprobe.replay.offline.of_comparison import asked_by
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
-    if not arguments.replay or result.verdict.first_divergence is None:
-        return None
     try:
         return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
     except MsprobeError as error:

@@ -351,13 +351,13 @@ def test_unknown_keys_stop_no_training(
     """All of them are named, once; the known ones count."""
     monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", ships_msprobe)
     mindrlhf.install()
-    unknown = {"reference_dumb": True, "kind": 3, "level": "L1", "strict": not on}
+    unknown = {"reference_dumb": True, "kind": 3, "levels": "L1", "strict": not on}
     section = {"msprobe": on, "key_data_dump": True, **unknown}
     assert train(configure(section)) == untouched[PYNATIVE]
     (said,) = [r.getMessage() for r in caplog.records if "unknown key" in r.getMessage()]
     assert "'reference_dumb' (value True). Did you mean 'reference_dump'?" in said
     assert "'kind' (value 3)" in said
-    assert "'level' (value 'L1')" in said
+    assert "'levels' (value 'L1')" in said
     assert "training goes on" in said
     assert (tmp_path / "run").exists() == on
     if on:

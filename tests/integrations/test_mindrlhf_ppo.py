@@ -368,7 +368,7 @@ def test_unknown_keys_stop_no_training(
 ) -> None:
     """They are named once, wherever the section stands; the known ones count."""
     mindrlhf.install()
-    section = {"msprobe": on, "key_data_dump": True, "key_data_dmp": True, "level": "L1"}
+    section = {"msprobe": on, "key_data_dump": True, "key_data_dmp": True, "levels": "L1"}
     config = configure(section if in_file else None)
     if not in_file:
         config.msprobe_config = {**section, "dump_path": str(tmp_path / "run")}
@@ -376,7 +376,7 @@ def test_unknown_keys_stop_no_training(
     end()
     (said,) = [r.getMessage() for r in caplog.records if "unknown key" in r.getMessage()]
     assert "'key_data_dmp' (value True). Did you mean 'key_data_dump'?" in said
-    assert "'level' (value 'L1')" in said
+    assert "'levels' (value 'L1')" in said
     assert (tmp_path / "run").exists() == on
     if on:
         assert "rewards" in open_run(tmp_path / "run").keys

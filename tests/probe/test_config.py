@@ -63,6 +63,9 @@ EXTENSIONS = {
     "fuzz_runs": 3,
     "fuzz_thresholds": {},
     "fuzz_ratio": 100.0,
+    "precision": "float64",
+    "budget": 0.0,
+    "compute_dtype": "",
     "phases": {},
 }
 EVERY_KEY = {
@@ -112,6 +115,9 @@ EVERY_KEY = {
     "fuzz_runs": 2,
     "fuzz_thresholds": {"float16": 0.01},
     "fuzz_ratio": 50.0,
+    "precision": "float64",
+    "budget": 0.0,
+    "compute_dtype": "",
     "phases": {"reward_compute": "reward"},
 }
 

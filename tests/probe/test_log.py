@@ -16,7 +16,10 @@ from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.log import VARIABLE, configure, logger
 
 PACKAGE = Path(mindrlhf_msprobe.__file__).parent
-MAY_PRINT = (PACKAGE / "cli", PACKAGE / "demo" / "command.py")
+MAY_PRINT = (
+    *(PACKAGE / "cli", PACKAGE / "demo" / "command.py"),
+    PACKAGE / "replay" / "offline" / "script" / "template.py",  # a script of its own
+)
 
 RECORD = """
 import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from typing import Any
@@ -132,6 +131,8 @@ def find_call(run: Run, name: str, place: Place) -> Call:
                 near.update(dict.fromkeys(lines.by_name))
     if found is not None:
         return found
+    import difflib  # slow to import, and only a mistake needs it
+
     close = difflib.get_close_matches(wanted, near, n=3, cutoff=0.3)
     hint = message("error.nearest_records", names=", ".join(close)) if close else ""
     raise RunError.saying("replay.no_entry", path=run.path, name=shortened(name), hint=hint)
