@@ -425,6 +425,19 @@ def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path):
     assert steps.count(0) == steps.count(1) > 0
 
 
+def test_a_step_that_runs_again_without_opinions_has_none(make_probe, tmp_path):
+    """Those of the attempt before are of values that are no longer there."""
+    settings = {"actor_train_dump": True, "step_end": 9, "existing": "resume"}
+    settings |= {"msprobe": True, "dump_path": str(tmp_path / "run")}
+    first = make_probe(**settings, task="accuracy_check")
+    trained(first, steps=2)
+    first.close()
+    second = make_probe(**settings, initial_step=1)
+    trained(second, steps=1)
+    second.close()
+    assert {one.step for one in read_opinions(tmp_path / "run", 0)} == {0}
+
+
 def test_cells_take_turns_within_a_budget():
     """Those that were looked at least come first in the next step."""
     turns, names = Turns(budget=1.0), ["a", "b", "c", "d"]

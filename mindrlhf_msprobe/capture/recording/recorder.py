@@ -61,8 +61,9 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     PHASES,
 )
 from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
-from mindrlhf_msprobe.storage.writing.benchmark_file import forget_rows
-from mindrlhf_msprobe.storage.writing.findings_file import forget_findings
+from mindrlhf_msprobe.storage.reading.opinions import opinion_lines
+from mindrlhf_msprobe.storage.writing.benchmark_file import benchmark_lines
+from mindrlhf_msprobe.storage.writing.findings_file import finding_lines
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.timeline_file import forget_times
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -185,9 +186,10 @@ class Recorder:
         try:
             self._writer.manifest.begin(step)
             if self._writer.continues:
-                forget_findings(self._writer.root, self._writer.rank, step)
-                forget_times(self._writer.root, self._writer.rank, step)
-                forget_rows(self._writer.root, self._writer.rank, step)
+                place = self._writer.root, self._writer.rank
+                forget_times(*place, step)
+                for lines_of in (finding_lines, benchmark_lines, opinion_lines):
+                    lines_of(*place).forget(step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None

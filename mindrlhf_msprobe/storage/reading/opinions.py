@@ -8,12 +8,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
+from mindrlhf_msprobe.storage.step_lines import StepLines
 
 ORDINARY, WRONG, UNDECIDED = "ordinary", "wrong", "undecided"
 
@@ -80,27 +80,19 @@ def read_opinions(root: Path, rank: int) -> Iterator[CallOpinion]:
 
     A line that is none, as the last one of a killed process may be, is left out.
     """
-    for line in read_lines(root, rank):
+    for line in opinion_lines(root, rank).read():
         opinion = _opinion(line)
         if opinion is not None:
             yield opinion
 
 
-def read_lines(root: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a rank's file that are whole."""
-    path = root / layout.opinions_name(rank)
-    try:
-        file = layout.open_inside(root, path, bounds.OPINIONS)
-    except (OSError, ValueError):
-        return
-    with file:
-        while raw := file.readline(bounds.TIMELINE_LINE):
-            try:
-                found = loads(raw)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(found, dict) and bounds.is_place(found.get("step")):
-                yield found
+def opinion_lines(root: Path, rank: int) -> StepLines:
+    """Return the file of the opinions on a rank's calls, a line each.
+
+    A line has at least `step`, `rank`, `phase`, `entry` and `tensors` or `why`.
+    """
+    name = layout.opinions_name(rank)
+    return StepLines(root, name, most=bounds.OPINIONS, longest=bounds.TIMELINE_LINE)
 
 
 def _opinion(line: Mapping[str, Any]) -> CallOpinion | None:

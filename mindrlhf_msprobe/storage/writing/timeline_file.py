@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import dump_json, write_all, write_atomic
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, write_atomic
 from mindrlhf_msprobe.storage.reading.step_times import step_of_line
+from mindrlhf_msprobe.storage.step_lines import append_whole
 
 
 def append_times(root: Path, rank: int, times: Mapping[str, Any]) -> None:
@@ -25,21 +24,7 @@ def append_times(root: Path, rank: int, times: Mapping[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written, or something that is no plain file stands there.
     """
-    path = root / layout.timeline_name(rank)
-    # A pipe that nobody reads would be waited for.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = os.open(path, flags, 0o666)
-    try:
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode):
-            raise OSError(errno.EINVAL, message("fault.of_others"), str(path))
-        try:
-            write_all(file, dump_json(times) + b"\n")
-        except OSError:  # on a full disk part of a line may be there
-            os.ftruncate(file, before.st_size)
-            raise
-    finally:
-        os.close(file)
+    append_whole(root / layout.timeline_name(rank), dump_json(times) + b"\n")
 
 
 def forget_times(root: Path, rank: int, first_step: int) -> None:

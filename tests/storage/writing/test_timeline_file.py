@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
+from mindrlhf_msprobe.storage import step_lines
 from mindrlhf_msprobe.storage.layout import timeline_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.writing import timeline_file
 from mindrlhf_msprobe.storage.writing.timeline_file import append_times, forget_times
 
 
@@ -107,7 +107,7 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypat
         raise OSError(ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr(timeline_file, "write_all", half)
+        full.setattr(step_lines, "write_all", half)
         with pytest.raises(OSError, match="No space"):
             append_times(tmp_path, 0, times_of(1))
     append_times(tmp_path, 0, times_of(2))
