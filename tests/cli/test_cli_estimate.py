@@ -144,7 +144,7 @@ def test_a_file_says_which_recording_is_meant(tmp_path, capsys, monkeypatch, cho
     assert found["steps"] == (3 if "step_end" in chosen else 1)
     files = [p for p in (tmp_path / "full").rglob("*.npy") if "data" not in p.parts]
     tensors = sum(p["tensors"] for p in found["phases"] if p["phase"] != "key data")
-    steps = {p.parts[p.parts.index("full") + 2] for p in files}
+    steps = {p.relative_to(tmp_path / "full").parts[1] for p in files}
     if settings["task"] == "tensor":
         assert tensors * len(steps) == len(files)
     in_full = {p.name for p in (tmp_path / "full").iterdir() if p.is_dir()}

@@ -127,8 +127,8 @@ strict = Probe.from_config({**section, "dump_path": sys.argv[1] + "_strict", "st
 def full(*_):
     raise OSError(28, "No space left on device")
 storage.save_npy = full
-strict.save_data(loss=1.0)
 try:
+    strict.save_data(loss=1.0)
     strict.step()
 except OSError as error:
     assert "No space" in str(error)
