@@ -199,6 +199,8 @@ class Weight:
         since: the first of the steps up to this one in which it differed; None where it is not
             known.
         stale: the earlier step whose weights of the training network it still has, or None.
+        rounded: the lower dtype to which the training's values are rounded in it, where that is all
+            they differ by; None where it is not, or is not known.
     """
 
     rollout: str
@@ -207,6 +209,7 @@ class Weight:
     dtypes: tuple[str, str]
     since: int | None = None
     stale: int | None = None
+    rounded: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -223,7 +226,8 @@ class Mismatch:
         first: the value at which they part, in causal order; None where it lies behind the network.
         said: what is to be said of the cause, one sentence each.
         stages: all values that were compared, in causal order of the training network.
-        weights: parameters that differ; how many were compared; and how many could not be.
+        weights: parameters that differ; how many were compared; how many of these could not be; and
+            those of either network that the other has not, of the rollout and of the training.
         metrics: of the log-probabilities, by the names that verl uses.
         sampled: the sampled tokens whose log-probabilities are furthest apart, the worst first.
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
@@ -249,6 +253,7 @@ class Mismatch:
     weights: tuple[Weight, ...] = ()
     weights_compared: int = 0
     weights_unknown: tuple[str, ...] = ()
+    weights_alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     metrics: Mapping[str, float] = field(default_factory=dict)
     sampled: tuple[SampledToken, ...] = ()
     rows: int = 0
@@ -283,6 +288,10 @@ class Mismatch:
             "weights": {
                 "compared": self.weights_compared,
                 "unknown": [*self.weights_unknown],
+                "alone": {
+                    side: [*names]
+                    for side, names in zip(("rollout", "training"), self.weights_alone)
+                },
                 "different": [weight.to_json() for weight in self.weights],
             },
             "metrics": {name: number_to_json(value) for name, value in self.metrics.items()},

@@ -17,8 +17,9 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     first_parted,
     other_response,
     other_tokens,
+    other_weight,
+    said_of,
     stage_of,
-    weights_alone,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
@@ -27,6 +28,7 @@ from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.weights.since import unlike_weights
+from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
 from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -154,6 +156,7 @@ def _one(
         weights=tuple(weights),
         weights_compared=len(walk.weights.pairs),
         weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
+        weights_alone=walk.weights.alone,
         metrics=sampled.metrics,
         sampled=sampled.worst(walk.rollout.samples),
         rows=walk.coverage.rows,
@@ -173,6 +176,7 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages) -> Messages:
     if other is None:
         other = other_response(walk)
     found = [] if other is None else [other]
+    found += unused_rules(walk.mapping, walk.rollout, walk.training, walk.weights)
     for side in (walk.rollout, walk.training):
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
         unlike = unlike_saved(saves, side.tokens.sequences)
@@ -189,15 +193,15 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
         return Agreement.UNDECIDED, None, None, (_no_rows(walk),)
     if not walk.stages:
         return Agreement.UNDECIDED, None, None, (message("mismatch.nothing_compared"),)
-    parted = first_parted(walk)
+    parted = first_parted(walk, weights)
     if parted is not None:
         cause, said = blame(walk, *parted, weights)
         if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
-            said = [weights_alone(weights), *said]
-            return Agreement.PARTED, Cause.WEIGHTS, stage_of(walk, weights[0]), tuple(said)
+            said, first = [*said_of(weights), *said], stage_of(walk, other_weight(weights))
+            return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
         return Agreement.PARTED, cause, parted[1], tuple(said)
     if weights:
-        return Agreement.PARTED, Cause.WEIGHTS, None, (weights_alone(weights),)
+        return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of(weights))
     few = few_aligned(walk)
     if (odd := not_finite(sampled.tables)) is not None:
         behind = None if walk.coverage.share < LEAST else Cause.SAMPLING

@@ -42,6 +42,7 @@ class Walk:
     Attributes:
         matched: which rows are the same token.
         coverage: how many of the tokens that there are were aligned.
+        mapping: what a user says of names.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
         not_compared: those that both have and that could not be.
@@ -58,7 +59,7 @@ class Walk:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
         self.coverage = _coverage(rollout, training, self.matched)
-        self.fused_rules = mapping.fused
+        self.mapping = mapping
         rules = (*mapping.names, *preset_names(rollout.cells, training.cells))
         self.names = match_names(rollout.cells, training.cells, rules)
         self.weights: Weights = compare_weights(

@@ -165,10 +165,15 @@ def _weights(one: Mismatch) -> Iterator[str]:
         yield say("mismatch.weights_differ", **counts)
     elif one.weights_compared > len(one.weights_unknown):
         agreeing = one.weights_compared - len(one.weights_unknown)
-        yield say("mismatch.weights_agree", compared=agreeing)
+        of = one.weights_compared + len(one.weights_alone[0])
+        code = "weights_agree" if agreeing == of else "weights_some_agree"
+        yield say(f"mismatch.{code}", compared=agreeing, of=of)
     if one.weights_unknown:
         names = ", ".join(one.weights_unknown[:2])
         yield say("mismatch.weights_unknown", count=len(one.weights_unknown), names=names)
+    if any(one.weights_alone):
+        rollout, training = one.weights_alone
+        yield say("mismatch.weights_alone", rollout=rollout, training=training)
 
 
 def _metrics(one: Mismatch) -> Iterator[str]:

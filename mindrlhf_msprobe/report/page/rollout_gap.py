@@ -142,6 +142,8 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
             "left_out": max(0, len(one.weights) - _MOST_LISTED),
             "unknown": [*one.weights_unknown[:_MOST_LISTED]],
             "unknown_count": len(one.weights_unknown),
+            "alone": [[*names[:_MOST_LISTED]] for names in one.weights_alone],
+            "alone_count": [len(names) for names in one.weights_alone],
         },
         "metrics": [[name, number_to_json(value)] for name, value in one.metrics.items()],
         **{"rows": one.rows, "tokens": one.tokens},

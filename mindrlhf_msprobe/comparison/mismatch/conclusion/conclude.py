@@ -36,10 +36,33 @@ def few_aligned(walk: Walk) -> Message | None:
     return message("mismatch.few_saved", rows=counts.saved_aligned, tokens=counts.saved)
 
 
-def first_parted(walk: Walk) -> tuple[Name, Stage] | None:
-    """Return the value at which both part, in causal order; None where they do not."""
-    lasting = ((n, s) for n, s in walk.stages.items() if s.born and s.lasting)
-    return next(lasting, None) or _gradual(walk)
+def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> tuple[Name, Stage] | None:
+    """Return the value at which both part, in causal order; None where they do not.
+
+    Args:
+        weights: those that differ. What rounding them explains comes behind all else.
+    """
+    lasting = [(n, s) for n, s in walk.stages.items() if s.born and s.lasting]
+    others = (one for one in lasting if not _rounded_weights_of(walk, *one, weights))
+    if (first := next(others, None)) is not None:
+        return first
+    if lasting and (other := other_weight(weights)).rounded is None:
+        shown = stage_of(walk, other)
+        lasting = [one for one in walk.stages.items() if one[1] is shown] or lasting
+    return next(iter(lasting), None) or _gradual(walk)
+
+
+def _rounded_weights_of(
+    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
+) -> list[Weight]:
+    """Return the weights that are only rounded, and explain by this how far a value is apart."""
+    return [
+        weight
+        for weight in weights
+        if weight.rounded is not None
+        and _may_make(walk, weight, name)
+        and stage.apart <= _OF_ROUNDING * roundoff(weight.rounded) + GROWTH * stage.entered
+    ]
 
 
 def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
@@ -58,9 +81,14 @@ def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
 
 def blame(
     walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
-) -> tuple[Cause, list[Message]]:
-    """Return what is to blame for the value at which both part, and why."""
+) -> tuple[Cause | None, list[Message]]:
+    """Return what is to blame for the value at which both part, and why.
+
+    The cause is None where it may be weights of which nothing says whether they agree.
+    """
     cause, said = _blame(walk, name, stage, weights)
+    if (rounded := rounded_weights(weights)) is not None and rounded not in said:
+        said.append(rounded)
     if not math.isfinite(stage.apart) and (sides := walk.non_finite(name)):
         said.append(message("mismatch.non_finite", cell=name.cell, sides=sides))
     return cause, said
@@ -68,9 +96,11 @@ def blame(
 
 def _blame(
     walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
-) -> tuple[Cause, list[Message]]:
-    if guilty := [weight for weight in weights if _may_make(walk, weight, name)]:
+) -> tuple[Cause | None, list[Message]]:
+    if guilty := [w for w in weights if w.rounded is None and _may_make(walk, w, name)]:
         return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
+    if _rounded_weights_of(walk, name, stage, weights):
+        return Cause.WEIGHTS, said_of(weights)
     if (drift := position_drift(walk)) is not None:
         return Cause.INPUT, [drift]
     if name.io == "output" and (numbers := _other_numbers(walk, name)) is not None:
@@ -82,6 +112,10 @@ def _blame(
         return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
     if not stage.born:
         return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
+    if names := _undecided_weights(walk, name):
+        undecided = message("mismatch.weights_undecided", cell=name.cell, names=names)
+        around = name.cell if name.io == "output" else _around(walk, name)
+        return None, [undecided, *_looked_at(walk, name, stage, around)]
     if name.io == "input":
         around = _around(walk, name)
         made = message("mismatch.handed_on", cell=name.cell, around=around)
@@ -134,9 +168,47 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
     return said
 
 
-def weights_alone(weights: Sequence[Weight]) -> Message:
-    """Say which parameters differ where no row shows it."""
-    return _of_weight(weights[0], len(weights))
+def said_of(weights: Sequence[Weight]) -> list[Message]:
+    """Say which parameters differ: those that are other ones, and those that are only rounded."""
+    others = [weight for weight in weights if weight.rounded is None]
+    rounded = rounded_weights(weights)
+    said = [_of_weight(others[0], len(others))] if others else []
+    return [*said, *([] if rounded is None else [rounded])]
+
+
+def rounded_weights(weights: Sequence[Weight]) -> Message | None:
+    """Say which parameters are the training's, rounded to a lower dtype; None if none is."""
+    rounded = [weight for weight in weights if weight.rounded is not None]
+    if not rounded:
+        return None
+    dtypes = sorted({str(weight.rounded).lower() for weight in rounded})
+    name, count = rounded[0].rollout, len(rounded)
+    return message("mismatch.rounded_weights", name=name, count=count, dtypes=dtypes)
+
+
+def other_weight(weights: Sequence[Weight]) -> Weight:
+    """Return the first parameter that differs by more than rounding; the first if none does."""
+    return next((weight for weight in weights if weight.rounded is None), weights[0])
+
+
+def _undecided_weights(walk: Walk, name: Name) -> list[str]:
+    """Return the parameters that may make a value apart, and of which nothing says if they agree.
+
+    They are of the cell that returns it, or of one inside; or of one beside the cell that is given
+    it, of which no output was compared.
+    """
+    rollout, training = walk.weights.alone
+    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
+    for names, common in ((rollout, walk.names.common_a), (training, walk.names.common_b)):
+        for own in names:
+            cell = cell_of_parameter(own)
+            found[own] = common(cell) or cell
+    if name.io == "output":
+        return [n for n, of in found.items() if of == name.cell or is_around(name.cell, of)]
+    around = _around(walk, name)
+    seen = {other.cell for other in walk.stages if other.io == "output"}
+    beside = {n: of for n, of in found.items() if (of.rpartition(".")[0] or "root") == around}
+    return [n for n, of in beside.items() if of not in seen]
 
 
 def stage_of(walk: Walk, weight: Weight) -> Stage | None:

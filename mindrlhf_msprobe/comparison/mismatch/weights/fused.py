@@ -8,8 +8,9 @@ differ in one layer, because it was not synchronised, the order of the other lay
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import xxhash
@@ -26,6 +27,10 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 _MOST_ROWS = 1 << 22
+#: Dtypes to which weights may be rounded on their way, though both networks hold float32.
+ROUNDED = ("Float16", BFLOAT16)
+#: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
+_ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
 
 #: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
 PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
@@ -49,13 +54,15 @@ class Fused:
         parts: the cells of the training network.
         order: int64 [rows of the fused weight], which row of the parts, one behind the other, each
             of its rows is. Columns of its output are in the same order.
-        transposed: whether the fused weight is [inputs, outputs] and the parts are not.
+        transposed: whether the fused weight is [inputs, outputs]: its columns are then its rows.
+        parts_transposed: whether the weights of the parts are.
     """
 
     cell: str
     parts: tuple[str, ...]
     order: np.ndarray
     transposed: bool = False
+    parts_transposed: bool = False
 
 
 def find_fused(
@@ -70,19 +77,20 @@ def find_fused(
         rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
     found: dict[str, Fused] = {}
-    left = {name: record for name, record in rollout.items() if _rows_of(record)}
-    for transposed in (False, True):
-        found |= _by_values(left, training, transposed)
+    left = {name: record for name, record in rollout.items() if _matrix(record)}
+    for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
+        found |= _by_values(left, training, transposed, dtype)
         left = {n: record for n, record in left.items() if cell_of_parameter(n) not in found}
-    sizes = {
-        cell_of_parameter(name): rows
+    shapes = {
+        cell_of_parameter(name): shape
         for name, record in training.items()
-        if (rows := _rows_of(record))
+        if (shape := _matrix(record))
     }
-    found = _in_their_layers(found, rules, sizes)
+    found = _in_their_layers(found, rules, shapes)
     for name, record in left.items():
-        fused = _by_names(cell_of_parameter(name), rules, found.values(), sizes)
-        if fused is not None and _fits(fused, record, sizes):
+        shape = _matrix(record)
+        fused = shape and _by_names(cell_of_parameter(name), shape, rules, found.values(), shapes)
+        if fused:
             found[fused.cell] = fused
     return found
 
@@ -102,72 +110,132 @@ def find_reordered(
     found: dict[str, Fused] = {}
     for name, record in rollout.items():
         cell = cell_of_parameter(name)
-        if cell.rpartition(".")[2] in usual and _rows_of(record):
-            dtype = lower_dtype(record, training[name])
-            mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
-            if mine is not None and theirs is not None:
-                fused = _by_rows(name, mine, {name: theirs})
-                found |= {} if fused is None else {cell: fused}
+        if cell.rpartition(".")[2] in usual and _matrix(record):
+            for rounded in (None, *ROUNDED):
+                dtype = lower_dtype(record, training[name], rounded)
+                mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
+                fused = None
+                if mine is not None and theirs is not None:
+                    fused = _by_rows(name, mine, {name: theirs})
+                if fused is not None:
+                    found[cell] = fused
+                    break
     return found
 
 
-def _rows_of(record: Record) -> int:
-    """Return the number of rows of a matrix; 0 of what is none."""
+def _matrix(record: Record) -> tuple[int, int] | None:
+    """Return the shape of a matrix; None of what is none."""
     shape = record.leaf.shape or ()
-    return shape[0] if len(shape) == 2 else 0
+    return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
 
 
 def _by_names(
-    cell: str, rules: Sequence[FusedRule], known: Iterable[Fused], sizes: Mapping[str, int]
+    cell: str,
+    shape: tuple[int, int],
+    rules: Sequence[FusedRule],
+    known: Iterable[Fused],
+    shapes: Mapping[str, tuple[int, int]],
 ) -> Fused | None:
     """Return what a user, other layers or usual names say of a cell, in this order."""
-    return _by_rule(cell, rules, sizes) or _as_elsewhere(cell, known) or _by_preset(cell, sizes)
+    found = by_rule(cell, shape, rules, shapes)
+    if found is None and (elsewhere := _as_elsewhere(cell, known)) is not None:
+        turned = elsewhere.transposed, elsewhere.parts_transposed
+        rows = _rows_as(shape, elsewhere.parts, shapes, turned)
+        found = elsewhere if rows and sum(rows) == len(elsewhere.order) else None
+    return found or _by_preset(cell, shape, shapes)
 
 
-def _by_rule(cell: str, rules: Sequence[FusedRule], sizes: Mapping[str, int]) -> Fused | None:
+def by_rule(
+    cell: str,
+    shape: tuple[int, int],
+    rules: Sequence[FusedRule],
+    shapes: Mapping[str, tuple[int, int]],
+) -> Fused | None:
+    """Return what a user says of a fused cell; None where nothing is said, or it does not fit.
+
+    Args:
+        shape: of its weight.
+        shapes: of the weights of the training network's cells.
+    """
     for rule in rules:
         parts = rule.parts_of(cell)
-        if parts is not None and all(part in sizes for part in parts):
-            order = rule.order([sizes[part] for part in parts])
-            return None if order is None else Fused(cell, parts, order)
+        if parts is not None and all(part in shapes for part in parts):
+            return _of_parts(cell, shape, parts, shapes, rule.order)
     return None
 
 
+def _of_parts(
+    cell: str,
+    shape: tuple[int, int],
+    parts: tuple[str, ...],
+    shapes: Mapping[str, tuple[int, int]],
+    order_of: Callable[[Sequence[int]], np.ndarray | None],
+) -> Fused | None:
+    """Return a cell that is made of parts, read in the first way in which the shapes fit."""
+    for transposed in _ORIENTATIONS:
+        rows = _rows_as(shape, parts, shapes, transposed)
+        order = order_of(rows) if rows else None
+        if order is not None:
+            return Fused(cell, parts, order, *transposed)
+    return None
+
+
+def _rows_as(
+    shape: tuple[int, int],
+    parts: Sequence[str],
+    shapes: Mapping[str, tuple[int, int]],
+    transposed: tuple[bool, bool],
+) -> list[int] | None:
+    """Return how many rows each part has in a fused weight; None where the shapes do not fit."""
+    turned = [shapes.get(part, (0, 0))[:: -1 if transposed[1] else 1] for part in parts]
+    rows = [of_part[0] for of_part in turned]
+    inputs = {of_part[1] for of_part in turned}
+    whole = shape[:: -1 if transposed[0] else 1]
+    return rows if all(rows) and (sum(rows), {whole[1]}) == (whole[0], inputs) else None
+
+
 def _by_values(
-    rollout: Mapping[str, Record], training: Mapping[str, Record], transposed: bool
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    transposed: tuple[bool, bool],
+    rounded: str | None = None,
 ) -> dict[str, Fused]:
     """Return the cells whose weights have exactly the rows of others.
 
     Args:
-        transposed: whether the rollout's columns are taken for its rows.
+        rounded: a dtype to which all are rounded before.
+        transposed: whether the rollout's columns are taken for its rows; and the training's.
     """
     found = {}
     known: dict[tuple[str, str | None], np.ndarray | None] = {}
-    columns = {name: (record.leaf.shape or (0,))[-1] for name, record in training.items()}
+    own, others = transposed
+    columns = {n: shape[0 if others else 1] for n, r in training.items() if (shape := _matrix(r))}
     for name, record in rollout.items():
-        wide = (record.leaf.shape or (0, 0))[0 if transposed else 1]
+        wide = (record.leaf.shape or (0, 0))[0 if own else 1]
         fitting: dict[str | None, dict[str, np.ndarray]] = defaultdict(dict)
         for other, theirs in training.items():
-            dtype = lower_dtype(record, theirs)
-            if columns[other] == wide:
+            dtype = lower_dtype(record, theirs, rounded)
+            if columns.get(other) == wide:
                 if (other, dtype) not in known:
-                    known[other, dtype] = row_keys(theirs, dtype=dtype)
+                    known[other, dtype] = row_keys(theirs, transposed=others, dtype=dtype)
                 if (keys := known[other, dtype]) is not None:
                     fitting[dtype][other] = keys
         for dtype, matrices in fitting.items():
-            mine = row_keys(record, transposed=transposed, dtype=dtype)
+            mine = row_keys(record, transposed=own, dtype=dtype)
             if mine is not None and (fused := _by_rows(name, mine, matrices)) is not None:
-                found[fused.cell] = replace(fused, transposed=transposed)
+                found[fused.cell] = replace(fused, transposed=own, parts_transposed=others)
     return found
 
 
-def lower_dtype(a: Record, b: Record) -> str | None:
-    """Return the dtype of two records that rounds more."""
-    return max((a.leaf.dtype, b.leaf.dtype), key=roundoff)
+def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
+    """Return the dtype of two records, or another one, that rounds most."""
+    return max((a.leaf.dtype, b.leaf.dtype, other), key=roundoff)
 
 
 def _in_their_layers(
-    found: Mapping[str, Fused], rules: Sequence[FusedRule], sizes: Mapping[str, int]
+    found: Mapping[str, Fused],
+    rules: Sequence[FusedRule],
+    shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Fused]:
     """Return the fused cells with the parts of their own layers.
 
@@ -184,7 +252,7 @@ def _in_their_layers(
         shift = max(seen, key=lambda s: (seen[s], not any(s)), default=())
         own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
         fits = len({*own}) == len(own) and all(
-            sizes.get(mine) == sizes[part] for mine, part in zip(own, fused.parts)
+            shapes.get(mine) == shapes[part] for mine, part in zip(own, fused.parts)
         )
         result[cell] = replace(fused, parts=own) if fits else fused
     return result
@@ -286,18 +354,14 @@ def _with_numbers(cell: str, numbers: Iterable[str]) -> str:
     return NUMBER.sub(lambda _: next(left), cell)
 
 
-def _by_preset(cell: str, sizes: Mapping[str, int]) -> Fused | None:
+def _by_preset(
+    cell: str, shape: tuple[int, int], shapes: Mapping[str, tuple[int, int]]
+) -> Fused | None:
     """Return what a preset says of a cell: its parts one behind the other."""
     around, _, own = cell.rpartition(".")
     for names, each in PRESETS:
         for parts in each if own in names else ():
             cells = tuple(f"{around}.{part}" if around else part for part in parts)
-            if all(part in sizes for part in cells):
-                return Fused(cell, cells, np.arange(sum(sizes[part] for part in cells)))
+            if all(part in shapes for part in cells):
+                return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
     return None
-
-
-def _fits(fused: Fused, record: Record, sizes: Mapping[str, int]) -> bool:
-    """Return whether the parts are there, and have as many rows together."""
-    rows = sum(sizes.get(part, 0) for part in fused.parts)
-    return all(part in sizes for part in fused.parts) and rows in (record.leaf.shape or ())

@@ -27,14 +27,17 @@ def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> 
             read_parameters(run, phase, step, walk.rollout.rank) for run, phase in zip(runs, phases)
         )
         for pair in _pairs(walk, walk.rollout.parameters, training):
-            if pair.equal and pair.rollout in since:
+            if pair.is_brought_over and pair.rollout in since:
                 stale.setdefault(pair.rollout, step)
         differing &= {p.rollout for p in _pairs(walk, rollout, training) if p.equal is False}
         since |= dict.fromkeys(differing, step)
         if not differing and len(stale) == len(unlike):
             break
     return [
-        Weight(p.rollout, p.training, p.relative, p.dtypes, since[p.rollout], stale.get(p.rollout))
+        Weight(
+            *(p.rollout, p.training, p.relative, p.dtypes),
+            *(since[p.rollout], stale.get(p.rollout), p.rounded),
+        )
         for p in unlike
     ]
 
@@ -52,4 +55,4 @@ def _steps_before(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> I
 def _pairs(
     walk: Walk, rollout: Mapping[str, Record], training: Mapping[str, Record]
 ) -> tuple[WeightPair, ...]:
-    return compare_weights(rollout, training, walk.names, walk.fused_rules).pairs
+    return compare_weights(rollout, training, walk.names, walk.mapping.fused).pairs

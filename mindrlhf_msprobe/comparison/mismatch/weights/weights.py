@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances, roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    ROUNDED,
     Fused,
     find_fused,
     find_reordered,
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 )
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
+_CACHE = "cache"  # part of the name of a parameter that holds keys or values
 #: What one parameter of a cell is called in one class or another.
 _SAME_PARAMETERS = (
     ("weight", "embedding_weight", "embedding_table", "gamma"),
@@ -44,6 +46,8 @@ class WeightPair:
             rounded to the lower one; None where nothing says so.
         relative: the L2 distance relative to the training's norm; None where it is not known.
         dtypes: of the rollout's and the training's.
+        rounded: the lower dtype to which the training's values are rounded in the rollout, where
+            that is all they differ by; None where it is not.
     """
 
     rollout: str
@@ -51,6 +55,12 @@ class WeightPair:
     equal: bool | None
     relative: float | None = None
     dtypes: tuple[str, str] = ("", "")
+    rounded: str | None = None
+
+    @property
+    def is_brought_over(self) -> bool:
+        """Whether it is the training's, as it is or rounded."""
+        return bool(self.equal) or self.rounded is not None
 
 
 @dataclass(frozen=True)
@@ -60,8 +70,8 @@ class Weights:
     Attributes:
         pairs: those that both have, in the order of the rollout network.
         fused: cell of the rollout network → its parts.
-        alone: parameters of the rollout network that the training network has not; and the other
-            way round.
+        alone: parameters of the rollout network that the training network has not, and the other
+            way round, each by its own network's names; without the caches of either.
     """
 
     pairs: tuple[WeightPair, ...] = ()
@@ -114,8 +124,27 @@ def compare_weights(
         if cell_of_parameter(name) in fused
     ]
     used = {name for pair in joined for name in (pair.rollout, *pair.training)}
-    alone = (tuple(_without(left_a, used)), tuple(_without(left_b, used)))
+    alone = (
+        _alone(rollout, {*map(id, _without(common_a, {*both, *used}).values())}, names.common_a),
+        _alone(training, {*map(id, _without(common_b, {*both, *used}).values())}, names.common_b),
+    )
     return Weights((*pairs, *joined), {**fused, **reordered}, alone)
+
+
+def _alone(
+    records: Mapping[str, Record], left: Collection[int], common: Callable[[str], str | None]
+) -> tuple[str, ...]:
+    """Return the names of parameters that are left, or outside of what both networks have.
+
+    Args:
+        left: identities of records.
+    """
+    return tuple(
+        name
+        for name, record in records.items()
+        if (id(record) in left or common(cell_of_parameter(name)) is None)
+        and _CACHE not in name.rpartition(".")[2]
+    )
 
 
 def _without(records: Mapping[str, Record], names: Collection[str]) -> dict[str, Record]:
@@ -162,12 +191,12 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
         return WeightPair(name, (name,), True, 0.0, dtypes)
     measured = _measured(a, (b,), None)
     if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
-        turned = _measured(a, (b,), None, transposed=True)
+        turned = _measured(a, (b,), None, (True, False))
         measured = turned if turned is not None and (turned[0] or measured is None) else measured
     if measured is None:
         alike = comparable and _algorithm(prints[0]) == _algorithm(prints[1])
         return WeightPair(name, (name,), False if alike else None, None, dtypes)
-    return WeightPair(name, (name,), *measured, dtypes)
+    return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
 
 
 def _fused_pair(
@@ -178,33 +207,34 @@ def _fused_pair(
     if parts is None:
         return WeightPair(name, names, None)
     dtypes = (str(record.leaf.dtype), str(parts[0].leaf.dtype))
-    equal, relative = _measured(record, parts, fused.order, transposed=fused.transposed) or (
-        None,
-        None,
-    )
-    return WeightPair(name, names, equal, relative, dtypes)
+    turned = fused.transposed, fused.parts_transposed
+    if len(record.leaf.shape or ()) != 2:  # a bias is what it is
+        turned = False, False
+    equal, relative, rounded = _measured(record, parts, fused.order, turned) or (None, None, None)
+    return WeightPair(name, names, equal, relative, dtypes, rounded)
 
 
 def _measured(
     a: Record,
     parts: tuple[Record, ...],
     order: np.ndarray | None,
-    *,
-    transposed: bool = False,
-) -> tuple[bool, float] | None:
+    transposed: tuple[bool, bool] = (False, False),
+) -> tuple[bool, float, str | None] | None:
     """Return whether a parameter is equal to others, row by row, and their relative distance.
 
     Args:
-        transposed: whether columns of the parameter are rows of the others.
+        transposed: whether columns of the parameter are its rows; and those of the others theirs.
 
     Returns:
-        None where neither elements nor sketches were stored, or they have other rows.
+        Also the lower dtype that the others are rounded to, if that is why they differ. None where
+        neither elements nor sketches were stored, or they have other rows.
     """
     whole = all(record.location is not None for record in (a, *parts))
-    if transposed and not whole:
+    if any(transposed) and not whole:
         return None
     try:
-        mine, theirs = _rows(a, whole), [_rows(part, whole) for part in parts]
+        mine = _rows(a, whole, transposed=transposed[0])
+        theirs = [_rows(part, whole, transposed=transposed[1]) for part in parts]
     except ArrayFileError:
         return None
     rows = np.concatenate([values for values, _ in theirs])
@@ -213,7 +243,7 @@ def _measured(
         if int(order.max(initial=0)) >= len(rows):
             return None
         rows, prints = rows[order], prints[order]
-    own = mine[0].T if transposed else mine[0]
+    own = mine[0]
     if own.shape != rows.shape:
         return None
     found = distances(own, rows)
@@ -229,7 +259,15 @@ def _measured(
         return None  # sums do not tell rounding from a small difference
     else:
         same = False
-    return same, relative
+    rounded = _rounded_to(own, rows) if whole and not same else None
+    return same, relative, rounded
+
+
+def _rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
+    """Return the lower dtype to which others are rounded in float32 values; None if to none."""
+    if (values.dtype, others.dtype) != (np.float32, np.float32):
+        return None
+    return next((d for d in ROUNDED if np.array_equal(values, _rounded(others, d))), None)
 
 
 def _rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
@@ -240,8 +278,13 @@ def _rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
         return values.astype((dtype or "float32").lower()).astype(np.float32)
 
 
-def _rows(record: Record, whole: bool) -> tuple[np.ndarray, np.ndarray]:
+def _rows(
+    record: Record, whole: bool, *, transposed: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of a parameter, or their sketches; and the fingerprints of these.
+
+    Args:
+        transposed: take its columns instead.
 
     Raises:
         ArrayFileError: they were not stored.
@@ -249,6 +292,7 @@ def _rows(record: Record, whole: bool) -> tuple[np.ndarray, np.ndarray]:
     if whole:
         values = np.asarray(record.array())
         rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+        rows = rows.T if transposed else rows
         return rows, np.zeros(len(rows))
     sketch = record.sketch()
     if not sketch.block:

@@ -256,10 +256,13 @@
 
   function weights(data) {
     const { compared, different, left_out: left, unknown, unknown_count: many } = data.weights;
+    const { alone, alone_count: lacking } = data.weights;
+    const [agreeing, all] = [compared - many, compared + lacking[0]];
     return [
       el("p", { text: different.length ? R.w("weights_differ", {
         n: different.length + left, of: compared,
-      }) : compared - many > 0 ? R.w("weights_agree", { n: compared - many }) : R.w("no_weights") }),
+      }) : agreeing <= 0 ? R.w("no_weights")
+        : R.w(agreeing === all ? "weights_agree" : "weights_some_agree", { n: agreeing, of: all }) }),
       different.length > 0 && el("div", { class: "growth scrolling" }, table([R.w("side_rollout"), R.w("side_training"), R.w("apart"),
         R.w("since_step"), R.w("values_of_step")], different.map((one) => el("tr", null,
         el("td", null, R.data(one.rollout, 90)),
@@ -269,7 +272,10 @@
         el("td", { class: "number", text: R.num(one.stale) }))))),
       left > 0 && el("p", { class: "faint", text: R.w("more", { n: left }) }),
       many > 0 && R.fold(R.w("weights_unknown", { n: many }), () => el("ul", null,
-        unknown.map((name) => el("li", null, R.data(name, 200)))))];
+        unknown.map((name) => el("li", null, R.data(name, 200))))),
+      ["rollout", "training"].map((side, i) => lacking[i] > 0 && R.fold(
+        R.w("weights_alone_" + side, { n: lacking[i] }),
+        () => el("ul", null, alone[i].map((name) => el("li", null, R.data(name, 200))))))];
   }
 
   function metrics(data) {

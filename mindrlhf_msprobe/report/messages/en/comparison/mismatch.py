@@ -86,8 +86,54 @@ def _more(count: int) -> str:
     return f"; {count} tokens are so" if count > 1 else ""
 
 
+def _rounded_weights(name: str, count: int, dtypes: Sequence[str]) -> str:
+    more = f", and so {'are' if count > 2 else 'is'} {count - 1} more" if count > 1 else ""
+    return (
+        f"the rollout network's {name} is the training's rounded to {listed(dtypes)}{more}: no "
+        f"update is missing there. Look at the dtype in which the weights are brought over"
+    )
+
+
+def _weights_undecided(cell: str, names: Sequence[str]) -> str:
+    shown = some(names[:4], len(names) - 4)
+    return (
+        f"{cell} may part by its weights or by what it computes: whether the other network holds "
+        f"the same was not to be compared of {shown}. Name the cells in a mapping (--mapping)"
+    )
+
+
+def _weights_alone(rollout: Sequence[str], training: Sequence[str]) -> str:
+    sides = [
+        f"{len(names)} of the {side}'s ({some(names[:3], len(names) - 3)})"
+        for side, names in (("rollout", rollout), ("training", training))
+        if names
+    ]
+    return (
+        f"weights: not compared, as the other network has none of that name and shape: "
+        f"{listed(sides)}"
+    )
+
+
+def _mapping_shapes(source: str, cell: str, shape: object, parts: Sequence[str]) -> str:
+    return (
+        f"mapping: {source}: the weight of {cell} is {shape}, those of its parts are "
+        f"{listed(parts)}. Expected as many rows as all parts have together (or columns, where "
+        f"weights are [inputs, outputs]), each in as many groups as the mapping says"
+    )
+
+
 TEXTS = {
     "weights": _weights,
+    "rounded_weights": _rounded_weights,
+    "weights_undecided": _weights_undecided,
+    "mapping_no_cell": (
+        "mapping: {source} fits no cell of the rollout network, so it says nothing. Expected the "
+        "name of one on the left, e.g. {example}{hint}"
+    ),
+    "mapping_no_part": (
+        "mapping: {source}: the training network has no {what} {part}{hint}, so it says nothing"
+    ),
+    "mapping_shapes": _mapping_shapes,
     "positions": (
         "the rollout network was given position {given} for token {position} of sample {sample} "
         "(call {call}), where its earlier tokens were counted so that {right} would follow"
@@ -246,6 +292,8 @@ TEXTS = {
     "grows": "how it grows",
     "weights_differ": "weights: {different} of {compared} differ",
     "weights_agree": "weights: all {compared} agree",
+    "weights_some_agree": "weights: {compared} of {of} of the rollout's compared, and these agree",
+    "weights_alone": _weights_alone,
     "weights_unknown": "weights: {count} could not be compared ({names})",
     "metrics": "log-probabilities of the sampled tokens",
     "steps": lambda agree, parted, undecided: ", ".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.report.messages.zh.words import some
+from mindrlhf_msprobe.report.messages.zh.words import listed, some
 
 _WHERE = {
     "all": "全部 {rows} 个已对齐的行",
@@ -76,8 +76,48 @@ def _of_rank(rank: int, status: str, name: str, cause: str) -> str:
     return f"rank {rank} {_STATUSES[status]}" + (f"：{what}" if what else "")
 
 
+def _rounded_weights(name: str, count: int, dtypes: Sequence[str]) -> str:
+    which = f"{name} 等 {count} 个权重" if count > 1 else name
+    return (
+        f"推理网络的 {which} 是训练网络的值舍入到 {listed(dtypes)} 的结果：此外没有不同。"
+        f"请检查同步权重时所用的 dtype"
+    )
+
+
+def _weights_undecided(cell: str, names: Sequence[str]) -> str:
+    shown = some(names[:4], len(names) - 4)
+    return (
+        f"{cell} 的不一致可能来自其权重，也可能来自其计算：无法比对 {shown} "
+        f"在另一网络中是否相同。请在映射中写明这些 Cell（--mapping）"
+    )
+
+
+def _weights_alone(rollout: Sequence[str], training: Sequence[str]) -> str:
+    sides = [
+        f"{side} {len(names)} 个（{some(names[:3], len(names) - 3)}）"
+        for side, names in (("推理侧", rollout), ("训练侧", training))
+        if names
+    ]
+    return f"权重：未比对，因为另一网络没有该名称和形状的权重：{listed(sides)}"
+
+
+def _mapping_shapes(source: str, cell: str, shape: object, parts: Sequence[str]) -> str:
+    return (
+        f"映射：{source}：{cell} 的权重为 {shape}，其各部分为 {listed(parts)}。"
+        f"应与各部分的行数之和相同（权重为 [输入, 输出] 时为列数），且各部分都能分成映射所写的组数"
+    )
+
+
 TEXTS = {
     "weights": _weights,
+    "rounded_weights": _rounded_weights,
+    "weights_undecided": _weights_undecided,
+    "mapping_no_cell": (
+        "映射：{source} 与推理网络的任何 Cell 都不匹配，因此不起作用。"
+        "左侧应为其中一个 Cell 的名称，例如 {example}{hint}"
+    ),
+    "mapping_no_part": "映射：{source}：训练网络没有 {what} {part}{hint}，因此不起作用",
+    "mapping_shapes": _mapping_shapes,
     "positions": (
         "推理网络在第 {call} 次调用中为样本 {sample} 的第 {position} 个 token 输入了位置 {given}，"
         "按之前的 token 应为 {right}"
@@ -213,6 +253,8 @@ TEXTS = {
     "grows": "误差的增长",
     "weights_differ": "权重：{compared} 个中有 {different} 个不同",
     "weights_agree": "权重：{compared} 个全部一致",
+    "weights_some_agree": "权重：推理侧 {of} 个中比对了 {compared} 个，这些一致",
+    "weights_alone": _weights_alone,
     "weights_unknown": "权重：{count} 个无法比对（{names}）",
     "metrics": "采样 token 的 log-prob",
     "steps": lambda agree, parted, undecided: "，".join(

@@ -108,6 +108,21 @@ EXAMPLES = {
     "weights_differ": [{"different": 1, "compared": 3}],
     "weights_agree": [{"compared": 3}],
     "weights_unknown": [{"count": 2, "names": "a, b"}],
+    "weights_some_agree": [{"compared": 3, "of": 5}],
+    "weights_alone": [
+        {"rollout": ["head.w", "head.b"], "training": ["head.part0.w"]},
+        {"rollout": [], "training": ["a", "b", "c", "d"]},
+    ],
+    "weights_undecided": [{"cell": "head", "names": ["head.w", "head.b"]}],
+    "rounded_weights": [
+        {"name": "head.w", "count": 1, "dtypes": ["float16"]},
+        {"name": "head.w", "count": 5, "dtypes": ["bfloat16", "float16"]},
+    ],
+    "mapping_no_cell": [{"source": "haed", "example": "layers.0.attn", "hint": ""}],
+    "mapping_no_part": [{"source": "head", "what": "cell", "part": "head.a", "hint": ""}],
+    "mapping_shapes": [
+        {"source": "head", "cell": "head", "shape": [4, 8], "parts": ["a [4, 3]", "b [4, 4]"]}
+    ],
     "metrics": [{}],
     "steps": [{"agree": 1, "parted": 0, "undecided": 2}],
     "scope": [{"rows": 5, "tokens": 6, "values": 3, "left": 1}],

@@ -1,0 +1,75 @@
+"""Lines of a mapping that fit nothing: what they expected, and what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import CellMapping, FusedRule
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import Weights
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.errors import nearest_of
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+
+
+def unused_rules(mapping: CellMapping, rollout: Side, training: Side, found: Weights) -> Messages:
+    """Say of each line of a mapping that fits nothing why it does not."""
+    names = (_unused_name(rule, rollout, training) for rule in mapping.names)
+    fused = (_unused_fused(rule, rollout, training, found) for rule in mapping.fused)
+    return tuple(why for why in (*names, *fused) if why is not None)
+
+
+def _unused_name(rule: NameRule, rollout: Side, training: Side) -> Message | None:
+    targets = [name for cell in rollout.cells if (name := rule.rename(cell)) is not None]
+    if not targets:
+        return _no_cell(rule.source, rollout)
+    if any(name in training.cells for name in targets):
+        return None
+    return _no_part(rule.source, "cell", targets[0], training)
+
+
+def _unused_fused(rule: FusedRule, rollout: Side, training: Side, found: Weights) -> Message | None:
+    source = rule.parts[0].source
+    meant = {cell: parts for cell in rollout.cells if (parts := rule.parts_of(cell)) is not None}
+    if not meant:
+        return _no_cell(source, rollout)
+    if any(cell in found.fused for cell in meant):
+        return None
+    cell, parts = next(iter(meant.items()))
+    for part in parts:
+        if part not in training.cells:
+            return _no_part(source, "cell", part, training)
+    own, theirs = dict(_matrices(rollout)), dict(_matrices(training))
+    if cell not in own:
+        return None  # it has no weight: its values are what the mapping is about
+    for part in parts:
+        if part not in theirs:
+            return _no_part(source, "weight of", part, training)
+    shapes = [f"{part} {theirs[part]}" for part in parts]
+    return message(
+        "mismatch.mapping_shapes", source=source, cell=cell, shape=own[cell], parts=shapes
+    )
+
+
+def _no_cell(source: str, rollout: Side) -> Message:
+    inside = [cell for cell in rollout.cells if cell != "root"]
+    example = next((cell for cell in inside if "." in cell), inside[0] if inside else "root")
+    hint = nearest_of(source, inside)
+    return message("mismatch.mapping_no_cell", source=source, example=example, hint=hint)
+
+
+def _no_part(source: str, what: str, part: str, training: Side) -> Message:
+    hint = nearest_of(part, training.cells)
+    return message("mismatch.mapping_no_part", source=source, what=what, part=part, hint=hint)
+
+
+def _matrices(side: Side) -> Iterator[tuple[str, list[int]]]:
+    """Yield the cells that have a matrix of weights, and its shape."""
+    for name, record in side.parameters.items():
+        if len(shape := _shape(record)) == 2:
+            yield cell_of_parameter(name), shape
+
+
+def _shape(record: Record) -> list[int]:
+    return [*(record.leaf.shape or ())]
