@@ -9,7 +9,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.findings import Keyword
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
-from mindrlhf_msprobe.storage.reading.opinions import TensorOpinion
+from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion
 
 SCHEMA = 1
 
@@ -38,6 +38,7 @@ class RankedTensor:
         step, rank, entry: where that is.
         origin: whether it is wrong and nothing inside it is, in the call that is wrong first.
         first: place of the first wrong call in the order of the run; None where none is wrong.
+        first_call, first_tensor: that call, and what is thought of the tensor there.
     """
 
     phase: str
@@ -53,6 +54,8 @@ class RankedTensor:
     entry: str
     origin: bool = False
     first: int | None = None
+    first_call: CallOpinion | None = None
+    first_tensor: TensorOpinion | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -71,6 +74,7 @@ class RankedTensor:
             "index": [*worst.at],
             **{name: number_to_json(getattr(worst, name)) for name in numbers},
             "reason": worst.reason,
+            "first_step": None if self.first_call is None else self.first_call.step,
         }
 
 

@@ -95,14 +95,14 @@ class _Kept:
         self._counts: Counter[str] = Counter()
         self._worst: tuple[CallOpinion, TensorOpinion] | None = None
         self._origin = False
-        self._first: int | None = None
+        self._first: tuple[int, CallOpinion, TensorOpinion] | None = None
 
     def add(self, number: int, call: CallOpinion, tensor: TensorOpinion, origin: bool) -> None:
         """Take one more call."""
         self._counts[tensor.opinion] += 1
         is_wrong = tensor.opinion == Accuracy.WRONG.value
         if is_wrong and self._first is None:
-            self._first = number
+            self._first = number, call, tensor
         self._origin |= origin and is_wrong
         if self._worst is None or self._rank(tensor) > self._rank(self._worst[1]):
             self._worst = call, tensor
@@ -128,5 +128,5 @@ class _Kept:
             of.rank,
             of.entry,
             self._origin,
-            self._first,
+            *(self._first or (None, None, None)),
         )

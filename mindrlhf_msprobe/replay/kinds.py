@@ -13,9 +13,11 @@ _DRAW = frozenset(
         *("geometric", "cauchy", "sampler", "choice", "rrelu", "gumbel"),
     ]
 )
-_WRITE = re.compile(
+_IN_PLACE = re.compile(
     r"[^_].*[^_]_$|^__setitem__$|^__i(add|sub|mul|truediv|floordiv|mod|pow|matmul|and|or|xor)__$"
-    r"|^[Aa]ssign|^[Ss]catter|^Sparse|^Apply|^Fused|^Inplace|^index_put|^Push"
+)
+_WRITE = re.compile(
+    r"^[Aa]ssign|^[Ss]catter|^Sparse|^Apply|^Fused|^Inplace|^index_put|^Push"
     r"|[Bb]atch_?[Nn]orm|[Ii]nstance_?[Nn]orm|Cache|_cache$|^Accumulate"
 )
 _SPEAK = re.compile(
@@ -35,7 +37,20 @@ def draws(operator: str) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def writes(operator: str) -> bool:
     """Return whether an operator may write into what it is given, by its name in MindSpore."""
-    return _WRITE.search(operator) is not None
+    return in_place(operator) or _WRITE.search(operator) is not None
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def in_place(operator: str) -> bool:
+    """Return whether an operator writes into its first argument, and is called accordingly."""
+    return _IN_PLACE.search(operator) is not None
+
+
+def out_of_place(operator: str) -> str:
+    """Return the operator that computes what one that is `in_place` writes."""
+    if operator == "__setitem__":
+        return operator
+    return f"__{operator[3:]}" if operator.startswith("__") else operator[:-1]
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -204,6 +204,216 @@ def test_a_planted_fault_is_named(layer_probe, monkeypatch, owner, name, fault, 
     assert call.split(".")[-2] in findings[0].place.record
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_gradients_of_recomputed_cells_are_judged(layer_probe, monkeypatch, level):
+    """They come through the second run; as many as without recomputation, and faults are seen."""
+    judged = []
+    for recompute in (False, True):
+        probe = layer_probe(task="accuracy_check", level=level, existing="overwrite", strict=True)
+        trained(probe, recompute=recompute, steps=1)
+        found = result(probe)
+        assert found.status is Accuracy.ORDINARY
+        assert found.not_computed == ()
+        judged.append({(one.call, one.cell, one.tensor) for one in found.ranked})
+    assert judged[0] <= judged[1]
+    assert any("first" in cell and call.endswith("backward") for call, cell, _ in judged[1])
+    monkeypatch.setattr(ops, "relu", half_the_gradient(ops.relu))
+    probe = layer_probe(task="accuracy_check", level=level, existing="overwrite")
+    trained(probe, recompute=True, steps=1)
+    found = result(probe)
+    assert {one.cell.split(".")[0] for one in found.origins} == {"first", "second"}
+
+
+def ratio_is_one(log_probs, advantages):
+    """Return the loss of PPO's first update, in which nothing is clipped."""
+    ratio = mint.exp(log_probs - ops.stop_gradient(log_probs))
+    return -mint.minimum(ratio * advantages, mint.clamp(ratio, 0.8, 1.2) * advantages).mean()
+
+
+def with_gradient(factor):
+    """Return what gives a function another gradient."""
+
+    def fault(original):
+        def computed(*args, **kwargs):
+            found = original(*args, **kwargs)
+            return found * factor + ops.stop_gradient(found * (1 - factor))
+
+        return computed
+
+    return fault
+
+
+def to_the_first(minimum):
+    """A minimum that gives all of its gradient to its first operand, where both are equal."""
+
+    def computed(a, b):
+        return ops.where(a <= b, a, b)
+
+    return computed
+
+
+def dropped_gradient(original):
+    """A function through whose last row no gradient flows."""
+
+    def computed(*args, **kwargs):
+        found = original(*args, **kwargs)
+        return ops.cat([found[:-1], ops.stop_gradient(found[-1:])])
+
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "status"),
+    [
+        ("minimum", with_gradient(1.0), Accuracy.ORDINARY),
+        ("minimum", to_the_first, Accuracy.ORDINARY),
+        ("minimum", with_gradient(1.05), Accuracy.WRONG),
+        ("minimum", with_gradient(0.5), Accuracy.WRONG),
+        ("minimum", with_gradient(1.9), Accuracy.WRONG),
+        ("minimum", with_gradient(-1.0), Accuracy.WRONG),
+        ("minimum", dropped_gradient, Accuracy.WRONG),
+        ("clamp", with_gradient(1.05), Accuracy.WRONG),
+    ],
+)
+def test_equal_operands_share_a_gradient_and_no_more(layer_probe, monkeypatch, name, fault, status):
+    """As in PPO's first update: in any shares whose sum is the gradient that arrived."""
+    rng = np.random.default_rng(0)
+    log_probs, advantages = (
+        Tensor(rng.standard_normal((6, 5)).astype(np.float32)) for _ in range(2)
+    )
+    network = nn.Dense(5, 5)
+    monkeypatch.setattr(mint, name, fault(getattr(mint, name)))
+    probe = layer_probe(task="accuracy_check", level="L1")
+    probe.watch(actor=network)
+
+    def loss(x):
+        return ratio_is_one(network(x), advantages)
+
+    with probe.phase("actor_update"):
+        ms.value_and_grad(loss, None, network.trainable_params())(log_probs)
+    probe.step()
+    found = result(probe)
+    assert found.status is status
+    if status is Accuracy.WRONG:
+        assert [one.call for one in found.origins] == [f"Mint.{name}.backward"] * len(found.origins)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(ops.relu, ops.abs, ops.relu6, ops.leaky_relu, ops.hardtanh, ops.elu, ops.softplus),
+        *(lambda x: mint.clamp(x, 0.0, 1.0), lambda x: mint.max(x), lambda x: mint.amax(x, -1)),
+        *(lambda x: ops.maximum(x, x * 1.0), lambda x: mint.max(x, 1)[0]),
+    ],
+)
+def test_bends_are_no_faults(layer_probe, function):
+    """Where a function has no slope, or several elements are the largest."""
+    x = Tensor(np.float32([[0, 1, -1, 0], [2, 2, 2, 1]]))
+    probe = layer_probe(task="accuracy_check", level="L1")
+    probe.watch(actor=nn.Dense(2, 2))
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: (function(x * 1.0) * 3).sum())(x)
+    probe.step()
+    found = result(probe)
+    assert Accuracy.WRONG not in {one.opinion for one in found.ranked}
+
+
+def test_what_is_written_into_results_of_its_own_is_computed_again(layer_probe):
+    """As operators of Python do."""
+
+    class Writing(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            found = x * 2
+            found += x
+            found[1] = 5
+            found *= 3
+            return found.mul(0.5)
+
+    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    network = Writing()
+    probe = layer_probe(task="accuracy_check", level="mix")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: network(x).sum())(x)
+    probe.step()
+    found = result(probe)
+    assert found.not_computed == ()
+    assert found.status is Accuracy.ORDINARY
+    assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
+
+
+def test_an_operator_that_writes_is_judged_by_what_it_returns(layer_probe, monkeypatch):
+    """The cell around it is not: on some devices nothing is written."""
+
+    class Writing(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return (x * 2).add_(x).mul(0.5)
+
+    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    network, own = Writing(), Tensor.add_
+    for status in (Accuracy.ORDINARY, Accuracy.WRONG):
+        probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite")
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            ms.grad(lambda x: network(x).sum())(x)
+        probe.step()
+        found = result(probe)
+        assert [(one.call, one.why.code) for one in found.not_computed] == [
+            ("Cell.root.Writing.forward", "second.in_place")
+        ]
+        assert found.status is status
+        monkeypatch.setattr(Tensor, "add_", lambda x, y: own(x, y * 1.001))
+    assert found.origins[0].call == "Tensor.add_.forward"
+
+
+def test_a_view_that_is_written_has_no_opinion(layer_probe):
+    """What it is a view of changes with it."""
+
+    class Viewing(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            found = x * 2
+            found[0].add_(1)
+            return found + 1
+
+    network = Viewing()
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Tensor(np.ones((2, 3), np.float32)))
+    probe.step()
+    assert [one.why.code for one in result(probe).not_computed] == ["second.in_place"]
+
+
+def test_infinite_gradients_raise_no_warning(layer_probe, recwarn):
+    """The difference of two is not a number."""
+    x = Tensor(np.ones((3, 4), np.float32))
+    network = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU())
+    probe = layer_probe(task="accuracy_check", level="mix")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: (network(x * 1.0) * float("inf")).sum() + (x * float("inf")).sum())(x)
+    probe.step()
+    result(probe)
+    assert [str(one.message) for one in recwarn if one.category is RuntimeWarning] == []
+
+
+def test_the_first_step_that_is_wrong_is_named(layer_probe, monkeypatch):
+    """By check, also where a later one is further away."""
+    calls, own = [0], mint.exp
+
+    def worse(x):
+        calls[0] += 1
+        return own(x) * (1 + 1e-3 * calls[0] * (calls[0] > 1))
+
+    monkeypatch.setattr(mint, "exp", worse)
+    probe = layer_probe(task="accuracy_check", level="L1")
+    trained(probe, steps=4)
+    found = result(probe)
+    assert (found.origins[0].step, found.origins[0].first_call.step) == (3, 1)
+    checked = check_run(probe.config.dump_path)
+    assert {one.place.step for one in checked.findings if one.rule == "accuracy.wrong"} == {1}
+
+
 def test_a_layer_that_rounds_is_named(layer_probe):
     """At level L0, by its cell: the innermost of those that are wrong."""
     network = Policy()
@@ -330,7 +540,23 @@ def test_what_cannot_run_twice_is_said(layer_probe, capsys):
     assert [one.cell for one in found.ranked] == ["dense"]
     assert np.array_equal(network.kept.asnumpy(), kept)
     assert main(["accuracy", str(probe.config.dump_path)]) == 0
-    assert "writes into a tensor" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "writes into a tensor" in said
+    assert "1 call(s) have no opinion" in said
+
+
+def test_outside_every_cell_is_said(layer_probe, capsys):
+    """Where the cell's name would stand."""
+    kept = Tensor(np.ones(4, np.float32))
+    probe = layer_probe(task="accuracy_check", level="L1")
+    probe.watch(actor=nn.Dense(2, 2))
+    with probe.phase("actor_update"):
+        ops.cosine_similarity(kept, kept, 0)
+        ops.exp(kept)
+    probe.step()
+    result(probe)
+    main(["accuracy", str(probe.config.dump_path), "--lang", "en"])
+    assert "Functional.cosine_similarity.forward (outside every cell)" in capsys.readouterr().out
 
 
 def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):

@@ -274,8 +274,10 @@ def test_attributes_that_were_recorded_are_used(tmp_path):
     run = write_run(tmp_path / "run", [layer_norm(0.5), call, axes])
     table = replay_operators(Asked((str(run),), None, str(tmp_path / "out")))
     found = {one.entry.split(".")[1]: one for one in table.operators}
-    assert (found["norm"].verdict, found["softmax"].verdict) == ("ordinary", "ordinary")
-    assert found["conv"].ulp == 0  # it has no kernel of float64 on a CPU
+    assert {name: one.verdict for name, one in found.items()} == {
+        **{"norm": "ordinary", "softmax": "ordinary"},
+        "conv": "ordinary",  # it has no kernel of float64 on a CPU
+    }
 
 
 def test_each_side_is_made_with_its_own_attributes(tmp_path):

@@ -43,6 +43,8 @@ class OperatorCall:
         compute: what computes it, of `args` and `kwargs`.
         entry: its forward entry; None where that is not recorded.
         around: of a recorded one the name of the cell it is called in, "" outside every cell.
+        repeats: of one that a recomputed cell calls once more for its gradients, the forward entry
+            of the first time.
     """
 
     operator: Operator
@@ -51,6 +53,7 @@ class OperatorCall:
     kwargs: dict[str, Any]
     entry: str | None = None
     around: str = ""
+    repeats: str | None = None
 
 
 class ObservedCall:
@@ -81,6 +84,13 @@ class CallObserver:
 
     def cell_begins(self, call: CellCall) -> ObservedCall | None:
         """Take note of a recorded cell that is about to run; None: its end does not matter."""
+        return None
+
+    def cell_repeats(self, call: CellCall) -> ObservedCall | None:
+        """Take note of a recorded cell that a recomputed one runs once more for its gradients.
+
+        What its end returns is left alone. Its gradients come to the entry of the first time.
+        """
         return None
 
     def operator_begins(self, call: OperatorCall) -> ObservedCall | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -32,12 +32,17 @@ _RETURN_NOTHING = frozenset(["__setitem__"])
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """A call of an operator that is running, in one network's phase."""
+    """A call of an operator that is running, in one network's phase.
+
+    Attributes:
+        repeats: whether a recomputed cell calls it once more, for its gradients.
+    """
 
     capture: EagerCapture
     entry: str = ""
     line: JournalLine | None = None
     gradients: CallGradients | None = None
+    repeats: bool = False
 
 
 class OperatorCalls:
@@ -87,15 +92,15 @@ class OperatorCalls:
             around = [(capture, capture.around()) for capture in self._captures]
         if len(around) > 1 and any(place.inside for _, place in around):
             around = [(capture, place) for capture, place in around if place.inside]
+        called = OperatorCall(operator, original, args, kwargs)
         calls = [
             call
             for capture, place in around
-            if place.chosen
-            and (call := self._begin(capture, place, operator, original, args, kwargs))
+            if place.chosen and (call := self._begin(capture, place, called))
         ]
         observed: list[tuple[Guarded, ObservedCall]] = []
         if self._observed:
-            observed = self._observe(dict(around), calls, operator, original, args, kwargs)
+            observed = self._observe(dict(around), calls, called)
         try:
             output = original(*args, **kwargs)
         except BaseException:
@@ -118,43 +123,35 @@ class OperatorCalls:
         self,
         around: Mapping[EagerCapture, Around],
         calls: Sequence[_Open],
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        called: OperatorCall,
     ) -> list[tuple[Guarded, ObservedCall]]:
         """Tell every phase's observer of a call; return those that want to know its end."""
         entries = {call.capture: call.entry for call in calls if call.line is not None}
+        repeated = {call.capture: call.entry for call in calls if call.repeats}
         found = []
         for capture in self._captures:
             if (observer := capture.opening.observer) is None:
                 continue
             cell = around[capture].cell if capture in around else ""
-            entry = entries.get(capture)
-            call = OperatorCall(operator, original, args, kwargs, entry, cell)
+            call = replace(
+                called, entry=entries.get(capture), around=cell, repeats=repeated.get(capture)
+            )
             with (guard := capture.opening.guard(observer.lost)):
                 if (one := observer.operator_begins(call)) is not None:
                     found.append((guard, one))
         return found
 
-    def _begun(
-        self,
-        capture: EagerCapture,
-        place: Around,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> _Open | None:
+    def _begun(self, capture: EagerCapture, place: Around, called: OperatorCall) -> _Open | None:
         """Count a call and note what it is given; None where nothing of it is recorded."""
         call = _Open(capture)
+        operator, args, kwargs = called.operator, called.args, called.kwargs
         with capture.opening.guard("lost.operator_inputs"):
-            full_name = f"{operator.kind}.{_name_in_entries(operator, original)}"
+            full_name = f"{operator.kind}.{_name_in_entries(operator, called.compute)}"
             stack, runs = capture.stacks.here()
             if runs is not None and runs.f_code is not FIRST_RUN:  # it is computed once more
                 self._repeat(call, place, operator, full_name, runs)
             else:
-                self._count(call, place, operator, original, full_name, runs, stack)
+                self._count(call, place, called, full_name, runs, stack)
             if call.line is not None and capture.opening.selection.inputs:
                 describe, inputs = capture.opening.describe, f"{call.entry}.input"
                 values = call.line.values
@@ -173,13 +170,13 @@ class OperatorCalls:
         if known is not None:
             call.entry = known.entry
             call.gradients = self._gradients(call, place, operator, known.parent)
+            call.repeats = call.gradients is not None
 
     def _count(
         self,
         call: _Open,
         place: Around,
-        operator: Operator,
-        original: Callable[..., Any],
+        called: OperatorCall,
         full_name: str,
         runs: FrameType | None,
         stack: tuple[str, ...],
@@ -193,7 +190,7 @@ class OperatorCalls:
             return
         if opening.backward and opening.selection.may_begin(backward_name(entry)):
             call.capture.repetitions.first(runs, full_name, Call(entry, place.traced_parent))
-            call.gradients = self._gradients(call, place, operator, place.traced_parent)
+            call.gradients = self._gradients(call, place, called.operator, place.traced_parent)
         if opening.selection.begin(entry) and opening.forward:
             call.line = opening.line(
                 entry,
@@ -203,7 +200,7 @@ class OperatorCalls:
                 token=place.token,
                 frames=stack,
                 around=place.cell,
-                attributes=attributes_of(original),
+                attributes=attributes_of(called.compute),
             )
 
     def _gradients(

@@ -85,6 +85,7 @@ class _Frame:
         entry: its forward entry; of a repeated run, that of the first.
         recorded: whether its forward entry is recorded.
         traced: whether its backward entry may be recorded.
+        repeats: whether it runs once more, for its gradients.
         parent, traced_parent: the innermost entry around it that is, or may be.
         line: what is recorded of it so far.
         gradients: its backward entry, where gradients flow.
@@ -99,6 +100,7 @@ class _Frame:
     entry: str = ""
     recorded: bool = False
     traced: bool = False
+    repeats: bool = False
     parent: str | None = None
     traced_parent: str | None = None
     line: JournalLine | None = None
@@ -374,11 +376,12 @@ class EagerCapture:
         if frame.gradients is not None:
             with self._opening.guard("lost.gradients"):
                 given = frame.gradients.enter(args, kwargs)
-        if frame.recorded and (observer := self._opening.observer) is not None:
+        if (observer := self._opening.observer) is not None and (frame.recorded or frame.repeats):
             assert frame.slot is not None
             call = (frame.entry, frame.slot.name, cell, args, kwargs, given or (args, kwargs))
+            begins = observer.cell_repeats if frame.repeats else observer.cell_begins
             with self._opening.guard(observer.lost):
-                frame.observed = observer.cell_begins(CellCall(*call))
+                frame.observed = begins(CellCall(*call))
         return given
 
     def _before_repetition(
@@ -425,9 +428,11 @@ class EagerCapture:
             return None
         frame = next(frame for frame in reversed(self._frames()) if frame.cell == id(cell))
         observed, frame.observed = frame.observed, None
-        if observed is not None and not self._closed:
-            with self._opening.guard(observer.lost):
-                return observed.ended(output)
+        if observed is None or self._closed:
+            return None
+        with self._opening.guard(observer.lost):
+            instead = observed.ended(output)
+            return None if frame.repeats else instead
         return None
 
     def _read_files(self, cell: nn.Cell) -> None:
@@ -537,6 +542,7 @@ class EagerCapture:
         if call is not None:
             frame.entry = call.entry
             frame.gradients = self.call_gradients(call.entry, call.parent)
+            frame.repeats = frame.gradients is not None
         return frame
 
     def call_gradients(

@@ -32,19 +32,21 @@ class Wrong:
         path = self._check.run.path
         opinions = (one for rank in sorted(self._ranks) for one in read_opinions(path, rank))
         for one in conclude(str(path), opinions).origins:
-            worst = one.worst
-            place = Place(one.step, one.rank, one.phase, one.entry, worst.record)
+            call, first = one.first_call, one.first_tensor
+            if call is None or first is None:
+                continue
+            place = Place(call.step, call.rank, one.phase, call.entry, first.record)
             said = message(
                 "check_accuracy.wrong",
                 call=one.call,
                 cell=one.cell,
                 tensor=one.tensor,
                 precision=one.precision,
-                error=worst.error,
-                explained=worst.explained,
-                reason=worst.reason,
+                error=first.error,
+                explained=first.explained,
+                reason=first.reason,
             )
-            shown = {"index": [*worst.at], "actual": worst.actual, "exact": worst.exact}
+            shown = {"index": [*first.at], "actual": first.actual, "exact": first.exact}
             same = one.phase, one.call, one.cell, one.tensor
             times = one.counts.get("wrong", 1)
             yield self._check.finding(said, place, shown=shown, times=times, same=same)

@@ -42,6 +42,8 @@ _COMPUTING = (*_FOLLOWING, _REFERENCE, "critic_compute_values")
 _SHOWN = 5  # parameters of one finding
 _KEPT = 16  # earlier versions of a parameter
 _EXPERT = re.compile(r"(?i)expert[^.]*\.\d+\.")
+#: What layers that normalise keep of earlier batches, and write themselves in every forward pass.
+_AVERAGE = re.compile(r"(^|\.)(moving|running)_(mean|variance|var)$|(^|\.)num_batches_tracked$")
 _STILL = 2  # updates in a row that must not have moved it
 
 
@@ -142,15 +144,21 @@ def _other_weights(
 
 
 def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
-    """Return the parameters of one network that differ in another, and how many both have."""
+    """Return the weights of one network that differ in another, and how many both have."""
     ours, theirs = one.kinds.floats, other.kinds.floats
     here, there = ours.common(theirs)
     first, second = ours.first[here], theirs.first[there]
+    weights = np.array([not _is_average(one, number) for number in first], bool)
+    first, second = first[weights], second[weights]
     differ = one.fingerprints[first] != other.fingerprints[second]
     if not differ.any():
         return {}, len(first)
     alike = np.array([*map(partial(_alike, one, other), first, second)], bool)
     return _versions(one, first[differ & alike].tolist()), int(alike.sum())
+
+
+def _is_average(records: Records, number: int) -> bool:
+    return _AVERAGE.search(records.rows.parameters[number]) is not None
 
 
 def _alike(following: Records, training: Records, one: int, other: int) -> bool:
@@ -225,6 +233,8 @@ def moved(step: Step, check: Check) -> Iterator[Found]:
         floats, fingerprints = records.kinds.floats, records.fingerprints
         several = floats.of.values() if len(floats.rounds) > 1 else ()
         inside = [of[-1] for of in several if len({fingerprints[number] for number in of}) > 1]
+        if name != _REFERENCE:
+            inside = [number for number in inside if not _is_average(records, number)]
         if inside:
             yield _finding(check, "moved_inside", _versions(records, inside), (name,))
         if name != _REFERENCE:

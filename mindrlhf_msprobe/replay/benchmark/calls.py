@@ -528,7 +528,7 @@ class _Repeated:
         def handle(operator: Operator, original: Any, args: Any, kwargs: Any) -> Any:
             if higher is None:
                 return original(*args, **kwargs)
-            return higher.compute(operator, original, args, kwargs)
+            return higher.compute(OperatorCall(operator, original, args, kwargs))
 
         def computed(*tensors: Tensor) -> Any:
             args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
@@ -651,7 +651,7 @@ class _Call(_Repeated, ObservedCall):
                     raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
                 return drawn.popleft().again(args)
             if higher is not None:
-                return higher.compute(operator, original, args, kwargs)
+                return higher.compute(OperatorCall(operator, original, args, kwargs))
             return original(*args, **kwargs)
 
         with ExitStack() as contexts:
@@ -714,7 +714,7 @@ class _OperatorCall(_Repeated):
     ) -> Any:
         with not_intercepted():
             if higher is not None:
-                return higher.compute(self._operator, self._compute, args, kwargs)
+                return higher.compute(OperatorCall(self._operator, self._compute, args, kwargs))
             return self._compute(*args, **kwargs)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import mindspore
 from mindspore import Tensor
 
 from mindrlhf_msprobe.capture.framework.private import uncast
-from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.replay.kinds import writes
 
 _16_BITS = {"Float16": mindspore.float16, "BFloat16": mindspore.bfloat16}
@@ -51,33 +50,23 @@ class Higher:
             return {key: self.raised(item) for key, item in value.items()}
         return _HIGHER if _is_one_of(value, self._lower) else value
 
-    def compute(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def compute(self, call: OperatorCall) -> Any:
         """Return what an operator computes of its operands in the higher precision."""
+        operator = call.operator
         if operator.kind == "Tensor" and operator.name in _CASTS:
-            return self.raised(args[0])
+            return self.raised(call.args[0])
         if writes(operator.name) or operator.full_name in self.without:
-            return self._as_asked(operator, original, args, kwargs)
+            return self._as_asked(call)
         try:
-            return uncast(lambda: original(*self.raised(args), **self.raised(kwargs)))()
+            args, kwargs = self.raised(call.args), self.raised(call.kwargs)
+            return uncast(lambda: call.compute(*args, **kwargs))()
         except (RuntimeError, TypeError, ValueError):
-            return self._as_asked(operator, original, args, kwargs)
+            return self._as_asked(call)
 
-    def _as_asked(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        self.without.add(operator.full_name)
-        lowered = self._lowered(args), self._lowered(kwargs)
-        return self.raised(uncast(lambda: original(*lowered[0], **lowered[1]))())
+    def _as_asked(self, call: OperatorCall) -> Any:
+        self.without.add(call.operator.full_name)
+        args, kwargs = self._lowered(call.args), self._lowered(call.kwargs)
+        return self.raised(uncast(lambda: call.compute(*args, **kwargs))())
 
     def _lowered(self, value: Any) -> Any:
         if isinstance(value, Tensor):

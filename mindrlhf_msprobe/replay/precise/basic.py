@@ -19,8 +19,9 @@ class Basic:
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
-        #: Of the operator that is answered: its kind, and the names of its keyword arguments.
-        self.kind = ""
+        #: Of the operator that is answered: its kind, its name, and the names of its keyword
+        #: arguments.
+        self.kind = self.name = ""
         self.given: frozenset[str] = frozenset()
 
     # --- operands ------------------------------------------------------------------------------
@@ -118,19 +119,53 @@ class Basic:
         return self._choice(np.minimum, np.less, a, b)
 
     def _choice(self, function: Any, wins: Any, a: Any, b: Any) -> Value:
-        def pull(g: Value, out: Value, a: Value, b: Value) -> Sequence[Value | None]:
-            def share(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-                return np.where(wins(x, y), 1.0, np.where(x == y, 0.5, 0.0))
+        name = self.name
 
-            of_a = self.tape.apply(share, (a, b), scale=self._any_share)
-            of_b = self.tape.apply(share, (b, a), scale=self._any_share)
-            return self._to(self.multiply(g, of_a), a, b, self.multiply(g, of_b))
+        def always(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return (wins(x, y) | (x == y)).astype(self.tape.dtype)
+
+        def never(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return wins(x, y).astype(self.tape.dtype)
+
+        def pull(g: Value, out: Value, a: Value, b: Value) -> Sequence[Value | None]:
+            of_a = self.share(name, [always, never], (a, b))
+            return self._to(
+                self.multiply(g, of_a), a, b, self.multiply(g, self.subtract(1.0, of_a))
+            )
 
         return self.tape.apply(function, self._both(a, b), pull, rounds=False)
 
-    def _any_share(self, shares: np.ndarray, *_: np.ndarray) -> np.ndarray:
-        """Return a scale by which draws differ where equal operands share: kernels may choose."""
-        return np.where((shares == 0) | (shares == 1), 0, 1 - shares) / self.tape.precision.unit
+    def share(
+        self, name: str, ways: Sequence[Callable[..., np.ndarray]], operands: Sequence[Value]
+    ) -> Value:
+        """Return the factor of a gradient, where it is a matter of choice for equal operands.
+
+        Args:
+            name: of the operator.
+            ways: of the operands, each a factor that may be chosen, as any mean of them may.
+        """
+        tape = self.tape
+        first = [way(*(operand.exact for operand in operands)) for way in ways]
+        free = np.min(first, axis=0) != np.max(first, axis=0)
+        if not np.any(free):
+            return tape.apply(ways[0], operands, rounds=False)
+        if tape.sharing is None:
+
+            def scale(out: np.ndarray, *arrays: np.ndarray) -> np.ndarray:
+                return np.ptp([way(*arrays) for way in ways], axis=0) / 2 / tape.precision.unit
+
+            return tape.apply(
+                lambda *arrays: np.mean([way(*arrays) for way in ways], axis=0),
+                *(operands, None),
+                scale=scale,
+            )
+        tape.sharing.met[name] = len(ways)
+        tape.sharing.broken |= any(d is not o.exact for o in operands for d in o.draws)
+        weights = tape.sharing.weights.get(name, [1 / len(ways)] * len(ways))
+        chosen = sum(weight * one for weight, one in zip(weights, first))
+        return tape.apply(
+            lambda *arrays: np.where(free, chosen, ways[0](*arrays)), operands, rounds=False
+        )
 
     def compare(self, function: Any, *operands: Any) -> Value:
         """Return what a function without gradient gives of operands: comparisons, indices."""
@@ -182,6 +217,15 @@ class Basic:
             np.exp, a, lambda a, out: out, scale=lambda out, a: out * (4 + 0.25 * np.abs(a))
         )
 
+    def expm1(self, a: Any) -> Value:
+        """Return e to the power of each element, less 1."""
+        return self.elementwise(
+            np.expm1,
+            a,
+            lambda a, out: self.add(out, 1.0),
+            scale=lambda out, a: np.abs(out) * (1 + 0.25 * np.abs(a)),
+        )
+
     def log(self, a: Any) -> Value:
         """Return the natural logarithm of each element."""
         return self.elementwise(
@@ -211,6 +255,31 @@ class Basic:
             _sigmoid, a, lambda a, out: self.multiply(out, self.subtract(1.0, out))
         )
 
+    def softplus(self, a: Any) -> Value:
+        """Return the logarithm of 1 + e to the power of each element."""
+        return self.add(*self.parts_of_softplus(a))
+
+    def parts_of_softplus(self, a: Any) -> tuple[Value, Value]:
+        """Return its sharp part, max(a, 0), and what rounds that off; both even out at 0."""
+        sharp = self.elementwise(
+            lambda a: np.maximum(a, 0),
+            a,
+            lambda a, out: self.compare(lambda a: np.heaviside(a, 0.5), a),
+            rounds=False,
+        )
+
+        def slope(a: Value, out: Value) -> Value:
+            tail = self.sigmoid(self.compare(lambda a: -np.abs(a), a))
+            return self.multiply(self.compare(lambda a: -np.sign(a), a), tail)
+
+        rest = self.elementwise(
+            lambda a: np.log1p(np.exp(-np.abs(a))),
+            a,
+            slope,
+            scale=lambda out, a: out * (4 + 0.25 * np.abs(a)),
+        )
+        return sharp, rest
+
     def erf(self, a: Any) -> Value:
         """Return the error function of each element."""
         slope = 2 / math.sqrt(math.pi)
@@ -219,8 +288,26 @@ class Basic:
         )
 
     def absolute(self, a: Any) -> Value:
-        """Return the magnitude of each element."""
-        return self.elementwise(np.abs, a, lambda a, out: self.compare(np.sign, a), rounds=False)
+        """Return the magnitude of each element; at 0 its slope may be anything between -1 and 1."""
+        below = lambda a: np.where(a > 0, 1.0, -1.0)  # noqa: E731
+        above = lambda a: np.where(a < 0, -1.0, 1.0)  # noqa: E731
+        return self.bent(np.abs, a, below, above)
+
+    def bent(
+        self,
+        function: Callable[[np.ndarray], np.ndarray],
+        a: Any,
+        *slopes: Callable[[np.ndarray], np.ndarray],
+    ) -> Value:
+        """Return a function with bends, made of straight lines.
+
+        Args:
+            slopes: the derivative, which may be any between these at a bend.
+        """
+        name = self.name
+        return self.elementwise(
+            function, a, lambda a, out: self.share(name, slopes, (a,)), rounds=False
+        )
 
     # --- sums and extremes ---------------------------------------------------------------------
 
@@ -251,15 +338,12 @@ class Basic:
         """Return the largest (np.max) or smallest (np.min) over axes; equal ones share."""
         value = self.of(a)
         over = self.axes(value, axes)
+        name = self.name
 
         def pull(g: Value, out: Value, a: Value) -> Sequence[Value | None]:
-            def share(a: np.ndarray, out: np.ndarray) -> np.ndarray:
-                same = (a == out.reshape(_kept(a.shape, over))).astype(self.tape.dtype)
-                return same / np.maximum(np.sum(same, axis=over, keepdims=True), 1)
-
             whole = self.reshape(g, _kept(a.shape, over))
-            shares = self.tape.apply(share, (a, out), scale=self._any_share)
-            return (self.multiply(whole, shares),)
+            ways = [_evenly(over), _to_one(over, first=True), _to_one(over, first=False)]
+            return (self.multiply(whole, self.share(name, ways, (a, out))),)
 
         return self.tape.apply(
             lambda a: function(a, axis=over, keepdims=keepdims), [value], pull, rounds=False
@@ -496,6 +580,32 @@ def dtype_name(dtype: Any) -> str:
 
 def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _evenly(axes: tuple[int, ...]) -> Callable[..., np.ndarray]:
+    """Return by which elements that equal an extreme share alike."""
+
+    def shares(a: np.ndarray, out: np.ndarray) -> np.ndarray:
+        same = (a == out.reshape(_kept(a.shape, axes))).astype(a.dtype)
+        return same / np.maximum(np.sum(same, axis=axes, keepdims=True), 1)
+
+    return shares
+
+
+def _to_one(axes: tuple[int, ...], *, first: bool) -> Callable[..., np.ndarray]:
+    """Return by which the first or last of those elements has all."""
+
+    def shares(a: np.ndarray, out: np.ndarray) -> np.ndarray:
+        same = a == out.reshape(_kept(a.shape, axes))
+        others = [i for i in range(a.ndim) if i not in axes]
+        order = [*others, *axes]
+        rows = np.transpose(same, order).reshape(*(a.shape[i] for i in others), -1)
+        counted = np.cumsum(rows if first else rows[..., ::-1], axis=-1)
+        one = (counted == 1) & (rows if first else rows[..., ::-1])
+        one = (one if first else one[..., ::-1]).reshape([a.shape[i] for i in order])
+        return np.transpose(one, np.argsort(order)).astype(a.dtype)
+
+    return shares
 
 
 def _sigmoid(a: np.ndarray) -> np.ndarray:

@@ -113,6 +113,22 @@ class Value:
             return np.sqrt(squares / len(others))
 
 
+@dataclass
+class Sharing:
+    """How operators share the gradient of equal operands: a kernel may choose, and keeps to it.
+
+    Attributes:
+        weights: operator → one for each of the extreme ways, of sum 1; those that are not there
+            are even.
+        met: operator → number of ways, of those that had equal operands.
+        broken: whether rounding made such operands unequal.
+    """
+
+    weights: dict[str, list[float]] = field(default_factory=dict)
+    met: dict[str, int] = field(default_factory=dict)
+    broken: bool = False
+
+
 class Tape:
     """One computation: how its operations are disturbed, and whether gradients are wanted.
 
@@ -137,6 +153,8 @@ class Tape:
         self.gradients = True
         #: Whether equal elements were put in an order that a kernel may choose otherwise.
         self.ties = False
+        #: How equal operands share a gradient; None: in each draw otherwise.
+        self.sharing: Sharing | None = None
         self._random = np.random.Generator(np.random.SFC64(seed))
 
     def value(self, array: Any) -> Value:

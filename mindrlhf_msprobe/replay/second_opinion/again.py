@@ -22,13 +22,21 @@ from mindspore import Parameter, Tensor, nn
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.kinds import communicates
+from mindrlhf_msprobe.replay.kinds import (
+    communicates,
+    draws,
+    in_place,
+    is_norm,
+    out_of_place,
+    writes,
+)
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer, has_formula
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
@@ -44,27 +52,22 @@ from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct
 #: What a random operator was given first and what it returned, in the order of the calls.
 Drawn = tuple[str, Any]
 
-_RANDOM = ("dropout", "rand", "normal", "uniform", "bernoulli", "multinomial", "poisson")
-_RANDOM_CLASSES: tuple[str, ...] = (
-    "Dropout",
-    "Random",
-    "StandardNormal",
-    "StandardLaplace",
-    "Uniform",
-    "Gamma",
-)
-_RANDOM_CLASSES += ("Multinomial", "Bernoulli", "Poisson", "Multinom", "Truncated", "Normal")
 #: What looks at its arguments, or computes while a graph would be compiled.
 _LOOKS = frozenset(["DType", "DTypeId", "Shape", "TensorShape", "Rank", "Size", "ProxyOp"])
 _LOOKS |= {"dtype", "shape", "IsInstance", "IsSubClass", "is_tensor", "numel", "size"}
-_WRITES = (
-    "Assign",
-    "Scatter",
-    "TensorScatter",
-    "Inplace",
-    "KVCache",
-    "PromptKV",
-    "ReshapeAndCache",
+#: Functions that may be told to write into what they are given.
+_TOLD_TO_WRITE = frozenset(["relu", "relu6", "silu", "elu", "hardtanh", "threshold", "leaky_relu"])
+#: What may return memory of what it is given: to write into either changes both.
+_VIEWS = frozenset(
+    [
+        *("reshape", "view", "view_as", "reshape_as", "flatten", "permute", "transpose", "t", "T"),
+        *("swapaxes", "swapdims", "unsqueeze", "expand_dims", "squeeze", "broadcast_to", "expand"),
+        *("expand_as", "split", "chunk", "unbind", "unstack", "narrow", "__getitem__", "select"),
+        *("stop_gradient", "detach", "identity", "contiguous", "depend", "cast", "to", "astype"),
+        *("type", "type_as", "float", "double", "half", "bfloat16", "int", "long", "bool"),
+        *("diagonal", "Reshape", "Transpose", "ExpandDims", "Squeeze", "BroadcastTo", "Split"),
+        *("Cast", "Identity", "Depend", "StridedSlice", "Slice", "SplitWithSize"),
+    ]
 )
 #: Attributes by which cells declare the dtype they compute in.
 _DECLARED: tuple[str, ...] = ("compute_dtype", "compute_type", "dtype", "softmax_compute_dtype")
@@ -82,26 +85,20 @@ class CannotRunTwiceError(Exception):
         super().__init__(self.message)
 
 
-def is_random(operator: Operator) -> bool:
-    """Return whether an operator draws random numbers."""
-    if operator.kind == "Primitive":
-        return operator.name.startswith(_RANDOM_CLASSES)
-    return any(part in operator.name for part in _RANDOM) and "operand" not in operator.name
-
-
 def only_looks(operator: Operator) -> bool:
     """Return whether an operator asks for a dtype or shape, and computes nothing."""
     return operator.name in _LOOKS
 
 
-def writes_in_place(operator: Operator) -> bool:
-    """Return whether an operator changes what it is given."""
-    name = operator.name
-    if operator.kind == "Primitive":
-        return name.startswith(_WRITES)
-    if name.startswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name != "__invert__")
-    return name.endswith("_") or name.startswith(("assign", "scatter_update"))
+def writes_in_place(call: OperatorCall) -> bool:
+    """Return whether a call changes what it is given."""
+    operator, told = call.operator, call.kwargs.get("inplace")
+    if operator.name in _TOLD_TO_WRITE and (told or True in call.args[1:]):
+        return True
+    if in_place(operator.name) or "out" in call.kwargs:
+        return True
+    known = is_norm(operator.name) or has_formula(operator.kind, operator.name)
+    return writes(operator.name) and not known
 
 
 def declared_precision(cell: nn.Cell) -> list[str]:
@@ -180,6 +177,7 @@ class SecondRun:
         self._drawn = [*drawn]
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
+        self._viewed: set[int] = set()  # sharing their memory with others
         self._constants: set[int] = set()
         self._held: list[Any] = []  # their ids must stay theirs
         self.inputs: list[Value | None] = []
@@ -226,23 +224,25 @@ class SecondRun:
         return outputs
 
     def run_operator(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: OperatorCall, before: np.ndarray | None = None
     ) -> list[Value | None]:
         """Compute one operator; return a value for each leaf it returns.
+
+        Args:
+            before: of one that writes into its first argument, what stood there.
 
         Raises:
             CannotRunTwiceError: as `run` does.
         """
-        for leaf in leaves_of([[*args], kwargs]):
+        if before is not None:
+            self._known[id(call.args[0])] = call.args[0], self.tape.value(before)
+            self._own.add(id(call.args[0]))
+        for leaf in leaves_of([[*call.args], call.kwargs]):
             floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
             self.inputs.append(self._value(leaf, given=True) if floats else None)
             if isinstance(leaf, Tensor):
                 self._constants.add(id(leaf))
-        made = self._handle(operator, original, args, kwargs)
+        made = self._handled(call) if before is None else self._written(call, alone=True)
         known = [self._known.get(id(leaf)) for leaf in leaves_of(made)]
         return [None if one is None else one[1] for one in known]
 
@@ -315,31 +315,31 @@ class SecondRun:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        return self._handled(OperatorCall(operator, original, args, kwargs))
+
+    def _handled(self, call: OperatorCall) -> Any:
+        operator = call.operator
         if communicates(operator.kind, operator.name):
             raise CannotRunTwiceError("second.communicates", operator=operator.full_name)
-        if is_random(operator):
-            return self._drawn_before(operator, original, args, kwargs)
-        if writes_in_place(operator):
-            return self._written(operator, args, kwargs)
-        if "out" in kwargs:
-            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
-        leaves = leaves_of([args, kwargs])
-        if only_looks(operator) or not any(isinstance(leaf, Tensor) for leaf in leaves):
-            made = original(*args, **kwargs)
+        if draws(operator.name):
+            return self._drawn_before(call)
+        if writes_in_place(call):
+            return self._written(call)
+        leaves = leaves_of([call.args, call.kwargs])
+        tensors = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        if only_looks(operator) or not tensors:
+            made = call.compute(*call.args, **call.kwargs)
             self._constants |= {id(leaf) for leaf in leaves_of(made) if isinstance(leaf, Tensor)}
             self._held.append(made)
             return made
-        return self._lowered(self._answer(operator, original, args, kwargs), dtype_of(leaves))
+        made = self._lowered(self._answer(call), dtype_of(leaves))
+        if operator.name in _VIEWS:
+            self._viewed |= tensors | {id(leaf) for leaf in leaves_of(made)}
+        return made
 
-    def _answer(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        settings = getattr(original, "__self__", None) if operator.kind == "Primitive" else None
-        given: tuple[Any, ...] = self._lifted(args)
+    def _answer(self, call: OperatorCall) -> Any:
+        operator, kwargs = call.operator, call.kwargs
+        given: tuple[Any, ...] = self._lifted(call.args)
         named: dict[str, Any] = self._lifted(kwargs)
         name = operator.name
         alone = "axis" in kwargs and not kwargs.get("return_indices")
@@ -347,39 +347,45 @@ class SecondRun:
             name = f"a{name}"  # this form returns values without indices
             named = {key: named[key] for key in ("axis", "keepdims") if key in named}
         try:
-            return answer(self._basic, operator.kind, name, given, named, settings)
+            return answer(self._basic, operator.kind, name, given, named, _settings(call))
         except (NoFormulaError, ValueError, IndexError, KeyError):
             # Its float64 kernel is not tried: one that fails ends the training with it.
             raise CannotRunTwiceError("second.no_formula", operator=operator.full_name) from None
 
-    def _written(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Write into a tensor that this run made itself."""
+    def _written(self, call: OperatorCall, *, alone: bool = False) -> Any:
+        """Write into a tensor that this run made itself, and of which there is no view.
+
+        Args:
+            alone: whether nothing else is computed.
+        """
+        operator, args = call.operator, call.args
         target = args[0] if args else None
-        name = operator.name
-        of_own = isinstance(target, Tensor) and id(target) in self._own
-        if not of_own or operator.kind != "Tensor" or not name.startswith("__"):
+        known = in_place(operator.name) and operator.kind != "Primitive"
+        if not operator.name.startswith("__"):  # on some devices it returns what it should write
+            known = known and alone
+        of_own = id(target) in self._own and id(target) not in self._viewed
+        if not isinstance(target, Tensor) or not known or not of_own:
             raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
-        plain = name if name == "__setitem__" else f"__{name[3:]}"
+        given: tuple[Any, ...] = self._lifted(args)
+        named: dict[str, Any] = self._lifted(call.kwargs)
         try:
-            value = answer(self._basic, "Tensor", plain, self._lifted(args), {}, None)
-        except NoFormulaError:
+            name = out_of_place(operator.name)
+            value = answer(self._basic, operator.kind, name, given, named, None)
+        except (NoFormulaError, ValueError, IndexError, KeyError):
             raise CannotRunTwiceError("second.in_place", operator=operator.full_name) from None
+        if not isinstance(value, Value) or value.shape != target.shape:
+            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
         self._known[id(target)] = target, value  # what Python sees of it is of before
         return target
 
-    def _drawn_before(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _drawn_before(self, call: OperatorCall) -> Any:
         """Return what a random operator gives with the numbers it drew the first time."""
+        operator, args, kwargs = call.operator, call.args, call.kwargs
         if not self._drawn or self._drawn[0][0] != operator.full_name:
             raise CannotRunTwiceError("second.random", operator=operator.full_name)
         _, before = self._drawn.pop(0)
         if "dropout" not in operator.name.lower():
-            if writes_in_place(operator):
+            if in_place(operator.name):
                 raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
             made = _like(before, map(self._constant, leaves_of(before)))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
@@ -388,15 +394,13 @@ class SecondRun:
         if given is None or leaves[0].shape != given.shape:
             raise CannotRunTwiceError("second.random", operator=operator.full_name)
         value = self._value(given)
-        settings = getattr(original, "__self__", None) if operator.kind == "Primitive" else None
-        result = self._basic.multiply(value, self._mask(value, leaves[0], settings, args, kwargs))
+        result = self._basic.multiply(value, self._mask(value, leaves[0], call))
         results = [result, *(self._constant(leaf) for leaf in leaves[1:])]
         return self._lowered(_like(before, iter(results)), str(given.dtype).lower())
 
-    def _mask(
-        self, value: Value, given: np.ndarray, settings: Any, args: Any, kwargs: Any
-    ) -> Value:
+    def _mask(self, value: Value, given: np.ndarray, call: OperatorCall) -> Value:
         """Return the factors of a dropout: 0, or what makes up for those."""
+        settings = _settings(call)
         unknown = (given == 0) & (value.exact == 0)
         sizes = np.abs(value.exact[(given != 0) & (value.exact != 0)])
         ratio = 1.0
@@ -406,7 +410,8 @@ class SecondRun:
             if settings is not None and hasattr(settings, "keep_prob"):
                 ratio = 1 / float(settings.keep_prob)
             else:
-                numbers = [a for a in (kwargs.get("p"), *args[1:2]) if isinstance(a, float)]
+                given_p = (call.kwargs.get("p"), *call.args[1:2])
+                numbers = [a for a in given_p if isinstance(a, float)]
                 ratio = 1 / (1 - (numbers[0] if numbers else 0.5))
         known = np.where(given != 0, ratio, 0.0)
         draws = [np.where(unknown, ratio * share, known) for share in (0.5, 0.0, 1.0)]
@@ -414,6 +419,11 @@ class SecondRun:
 
     def _constant(self, leaf: Any) -> Any:
         return self.tape.value(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+
+def _settings(call: OperatorCall) -> Any:
+    """Return what has the attributes of a primitive; None of all else."""
+    return getattr(call.compute, "__self__", None) if call.operator.kind == "Primitive" else None
 
 
 def _like(structure: Any, leaves: Iterator[Any]) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 
 from mindrlhf_msprobe.capture.framework.private import uncast
 from mindrlhf_msprobe.capture.networks.cells import named_cells
@@ -26,27 +26,26 @@ from mindrlhf_msprobe.capture.opening.observer import (
     ObservedCall,
     OperatorCall,
 )
-from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.precise.sharing import fitted
+from mindrlhf_msprobe.replay.precise.values import Gradients, Precision, Value
 from mindrlhf_msprobe.replay.python_state import PythonState
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
-    Drawn,
     SecondRun,
     construct_of,
     host_values,
     is_first_run,
-    is_random,
     only_looks,
     precision_of,
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
+from mindrlhf_msprobe.replay.second_opinion.held import HeldCall
+from mindrlhf_msprobe.replay.second_opinion.parameters import ParameterOpinions, Share
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.operators import parse_operator
 
@@ -85,47 +84,6 @@ class Turns:
         self._spent += seconds
 
 
-@dataclass(eq=False)
-class _Call:
-    """A call that is computed again.
-
-    Attributes:
-        run: the second computation, kept until its gradients have come.
-        arriving: gradients of outputs by the ids of those.
-        leaving: of inputs: gradient, its part from after the call, whether it is more.
-    """
-
-    entry: str
-    cell_name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    cell: nn.Cell | None = None
-    state: PythonState | None = None
-    operator: Operator | None = None
-    original: Callable[..., Any] | None = None
-    drawn: list[Drawn] = field(default_factory=list)
-    output: Any = None
-    outputs: list[Value | None] = field(default_factory=list)
-    precision: Precision | None = None
-    run: SecondRun | None = None
-    overflowed: bool = False
-    arriving: dict[int, Any] = field(default_factory=dict)
-    leaving: dict[int, tuple[Any, Any, bool]] = field(default_factory=dict)
-
-
-@dataclass
-class _OfParameter:
-    """What calls of one cell contribute to the gradient of a parameter."""
-
-    entry: str
-    cell_name: str
-    record: str
-    precision: Precision
-    sums: list[np.ndarray]
-    uses: int
-    known: bool
-
-
 class SecondOpinion(CallObserver):
     """Has the calls of one opening of a phase computed again, and judges them.
 
@@ -154,11 +112,9 @@ class SecondOpinion(CallObserver):
         self._dtype, self._declared = dtype, declared
         self._lock = threading.RLock()
         self._of_thread = threading.local()
-        self._waiting: dict[str, _Call] = {}
-        self._uses: Counter[int] = Counter()
-        self._parameters: dict[int, Parameter] = {}
-        self._shares: dict[int, dict[str, _OfParameter]] = {}
-        self._arrived: dict[int, np.ndarray] = {}
+        self._waiting: dict[str, HeldCall] = {}
+        self._to_repeat: set[str] = set()  # forward entries
+        self._parameters = ParameterOpinions(self._say_of_parameter)
 
     # --- what the recording tells --------------------------------------------------------------
 
@@ -166,29 +122,39 @@ class SecondOpinion(CallObserver):
         """Hold what a cell that is computed again begins with."""
         if not self._turns.takes(self._place["step"], call.name):
             return None
+        return self._cell_held(call)
+
+    def cell_repeats(self, call: CellCall) -> ObservedCall | None:
+        """Hold what a recomputed cell begins its second run with: gradients come through it."""
+        if call.entry not in self._to_repeat:
+            return None
+        self._to_repeat.discard(call.entry)
+        return self._cell_held(call, repeats=True)
+
+    def _cell_held(self, call: CellCall, *, repeats: bool = False) -> ObservedCall:
         state = PythonState(named_cells(call.cell).values())
-        held = _Call(
-            call.entry, call.name, call.args, dict(call.kwargs), cell=call.cell, state=state
-        )
+        held = HeldCall(call.entry, call.name, call, state=state, repeats=repeats)
         self._calls().append(held)
         return _RunningCell(self, held)
 
     def operator_begins(self, call: OperatorCall) -> ObservedCall:
         """Hold what an operator that is computed again begins with."""
         held = None
-        if call.entry is not None and self._turns.takes(
-            self._place["step"], f"{call.around}/{call.operator.full_name}"
-        ):
-            held = _Call(
-                *(call.entry, call.around, call.args, dict(call.kwargs)),
-                operator=call.operator,
-                original=call.compute,
-            )
+        name = f"{call.around}/{call.operator.full_name}"
+        if call.entry is not None and self._turns.takes(self._place["step"], name):
+            held = HeldCall(call.entry, call.around, call)
+        elif call.repeats is not None and call.repeats in self._to_repeat:
+            self._to_repeat.discard(call.repeats)
+            held = HeldCall(call.repeats, call.around, call, repeats=True)
+        if held is not None:
+            written = call.args[0] if call.args and in_place(call.operator.name) else None
+            if isinstance(written, Tensor) and not isinstance(written, Parameter):
+                held.before = host_values(written)
             self._calls().append(held)
         return _RunningOperator(self, call, held)
 
-    def _calls(self) -> list[_Call]:
-        calls: list[_Call] | None = getattr(self._of_thread, "calls", None)
+    def _calls(self) -> list[HeldCall]:
+        calls: list[HeldCall] | None = getattr(self._of_thread, "calls", None)
         if calls is None:
             calls = self._of_thread.calls = []
         return calls
@@ -200,61 +166,58 @@ class SecondOpinion(CallObserver):
             returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
             for leaf in leaves_of([args, kwargs]):
                 if isinstance(leaf, Parameter) and id(leaf) not in returned:
-                    self._used(leaf)
+                    self._parameters.used(leaf)
         calls = self._calls()
-        if calls and is_random(operator):
+        if calls and draws(operator.name):
             drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
             several = isinstance(output, (tuple, list))
             kept = operator.full_name, tuple(drawn) if several else drawn[0]
             for one in calls:
                 one.drawn.append(kept)
 
-    def _used(self, parameter: Parameter) -> None:
-        if id(parameter) in self._arrived:  # of the backward pass before
-            self._judge_parameter(id(parameter))
-        self._uses[id(parameter)] += 1
-        self._parameters[id(parameter)] = parameter
-
-    def has_ended(self, call: _Call) -> None:
+    def has_ended(self, call: HeldCall) -> None:
         """Take note that a call is running no longer."""
         calls = self._calls()
         while call in calls:
             calls.pop()
 
-    def judge_output(self, call: _Call, output: Any) -> None:
+    def judge_output(self, call: HeldCall, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""
         self.has_ended(call)
         began = time.perf_counter()
         call.output = output
+        if output is None and call.before is not None:
+            call.output = call.call.args[0]
+        why = None
         try:
             judged = self._computed_again(call)
         except CannotRunTwiceError as error:
-            self._say_none(call.entry, call, error.message, began)
-            return
+            why = error.message
         except Exception as error:
             why = message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
-            self._say_none(call.entry, call, why, began)
+        if why is not None:
+            if not call.repeats:  # it was said the first time
+                self._say_none(call.entry, call, why, began)
             return
+        if call.repeats:  # what was judged the first time is judged only where it changed
+            judged = [one for one in judged if one[1].opinion is Opinion.WRONG]
         if judged:
             self._say(call.entry, call, judged, began)
-        if gradients_flow() or is_first_run():
+        if gradients_flow():
             with self._lock:
                 self._waiting[backward_name_of(call.entry)] = call
-        else:
-            call.run = None
+            return
+        call.run = None
+        if is_first_run():
+            self._to_repeat.add(call.entry)
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
     ) -> None:
         """Keep a gradient of a call that was computed again."""
         call = self._waiting.get(entry)
-        if call is None:
-            return
-        if of_input:
-            behind = None if after is None else np.array(to_host(after).values())
-            call.leaving[key] = host_values(gradient), behind, whole
-        else:
-            call.arriving[key] = host_values(gradient)
+        if call is not None:
+            call.keep(key, gradient, of_input=of_input, after=after, whole=whole)
 
     def gradients_ended(self, entry: str) -> None:
         """Judge the gradients of a call."""
@@ -263,57 +226,51 @@ class SecondOpinion(CallObserver):
         if call is None or call.run is None:
             return
         began = time.perf_counter()
-        if call.cell is not None and has_librarys_bprop(call.cell):
-            call.run = None
-            self._say_none(entry, call, message("second.own_bprop"), began)
-            return
+        judged: list[tuple[str, Judgement]] = []
+        why = None
         try:
-            judged, stopped = self._judged_gradients(entry, call)
+            if call.cell is not None and has_librarys_bprop(call.cell):
+                why = message("second.own_bprop")
+            else:
+                judged, why = self._judged_gradients(entry, call)
         finally:
             call.run = None
-        if stopped and not judged:
-            why = message("second.no_gradient", operators=", ".join(sorted(set(stopped))[:4]))
-            self._say_none(entry, call, why, began)
-        elif judged:
+        if judged:
             self._say(entry, call, judged, began)
+        elif why is not None:
+            self._say_none(entry, call, why, began)
 
     def parameter_gradient(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep the gradient of a parameter until all calls it comes from are known."""
-        if id(parameter) in self._arrived:
-            self._judge_parameter(id(parameter))
-        if id(parameter) in self._uses:
-            self._arrived[id(parameter)] = host_values(gradient)
+        self._parameters.arrived(parameter, gradient)
 
     def close(self) -> None:
         """Judge what is left."""
-        for key in list(self._arrived):
-            self._judge_parameter(key)
+        self._parameters.close()
         self._waiting.clear()
+        self._to_repeat.clear()
 
     # --- forward -------------------------------------------------------------------------------
 
-    def _computed_again(self, call: _Call) -> list[tuple[str, Judgement]]:
+    def _computed_again(self, call: HeldCall) -> list[tuple[str, Judgement]]:
+        given = call.call
         precision = precision_of(
-            call.cell, call.args, call.kwargs, call.output, declared=self._declared
+            call.cell, given.args, given.kwargs, call.output, declared=self._declared
         )
         call.precision = precision
         run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=np.dtype(self._dtype))
-        if call.cell is not None:
+        if isinstance(given, CellCall):
             assert call.state is not None
             with call.state.as_they_were():
-                outputs = run.run(construct_of(call.cell), call.args, call.kwargs, call.cell)
+                outputs = run.run(construct_of(given.cell), given.args, given.kwargs, given.cell)
         else:
-            assert call.operator is not None
-            assert call.original is not None
-            outputs = run.run_operator(call.operator, call.original, call.args, call.kwargs)
+            outputs = run.run_operator(given, call.before)
         call.run, call.state = run, None
         leaves = leaves_of(call.output)
         if len(leaves) != len(outputs):
             raise CannotRunTwiceError("second.other_outputs", first=len(leaves), again=len(outputs))
         call.outputs = outputs
-        several = isinstance(call.output, tuple) and not hasattr(call.output, "_fields")
-        results = list(call.output) if several else [call.output]
-        paths = _paths(results, f"{call.entry}.output")
+        paths = call.output_paths()
         judged = []
         for leaf, value in zip(leaves, outputs):
             if not isinstance(leaf, Tensor) or value is None:
@@ -331,119 +288,75 @@ class SecondOpinion(CallObserver):
     # --- backward ------------------------------------------------------------------------------
 
     def _judged_gradients(
-        self, entry: str, call: _Call
-    ) -> tuple[list[tuple[str, Judgement]], list[str]]:
-        run, precision = call.run, call.precision
+        self, entry: str, call: HeldCall
+    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
+        """Return a judgement of each gradient, or why there is none."""
+        run = call.run
         assert run is not None
-        assert precision is not None
-        arriving, complete = [], True
-        for leaf, value in zip(leaves_of(call.output), call.outputs):
-            gradient = call.arriving.get(id(leaf))
+        arriving, complete = call.arrived()
+        if not arriving:
+            unknown = call.arriving and call.leaving
+            return [], message("second.gradients_unknown") if unknown else None
+        inputs, parameters = call.inputs(), [*run.parameters.values()]
+        wanted = [*inputs.values(), *(value for _, value in parameters)]
+        passed_on = {id(leaf) for leaf in leaves_of(call.output)} | {*run.parameters}
+        actual = [None if key in passed_on else call.leaving.get(key) for key in inputs]
+        left = [None if one is None or one[2] else _left(one, call) for one in actual]
+
+        def compute() -> Gradients:
+            return run.gradients(arriving, wanted)
+
+        alone = [None if one is None else one[0] for one in left]
+        found, sharing = fitted(run.tape, compute, [*alone, *[None] * len(parameters)])
+        free = compute() if sharing.met else found
+        for (parameter, _), value in zip(parameters, free.of[len(inputs) :]):
+            known = complete and not found.stopped_at and not run.unseen
+            self._parameters.share(entry, call, parameter, value, known=known)
+        if found.stopped_at:
+            operators = ", ".join(sorted(set(found.stopped_at))[:4])
+            return [], message("second.no_gradient", operators=operators)
+        if not complete:
+            return [], message("second.gradients_unknown")
+        paths = call.input_paths(entry)
+        judged = []
+        for key, gradient, value, other in zip(inputs, left, found.of, free.of):
             if gradient is None:
                 continue
-            if value is None:
-                complete = False
-            elif value.floating:
-                arriving.append((value, gradient))
-        if not arriving:
-            return [], []
-        inputs = leaves_of([[*call.args], call.kwargs])
-        wanted = {id(t): v for t, v in zip(inputs, run.inputs) if v is not None}
-        parameters = dict(run.parameters)
-        found = run.gradients(arriving, [*wanted.values(), *(v for _, v in parameters.values())])
-        known = complete and not found.stopped_at
-        paths = _paths([*call.args], f"{entry}.output") | _paths(call.kwargs, f"{entry}.output")
-        returned = {id(leaf) for leaf in leaves_of(call.output)}
-        judged = []
-        for key, value in zip(wanted, found.of):
-            if key not in call.leaving or key in returned or key in parameters:
-                continue
-            gradient, after, whole = call.leaving[key]
-            if whole or not known:
-                continue
-            judged.append((paths[key], self._judged_gradient(call, gradient, after, value)))
-        for (key, (parameter, _)), value in zip(parameters.items(), found.of[len(wanted) :]):
-            self._share(entry, call, key, parameter, value, known and not run.unseen)
-        return judged, found.stopped_at
-
-    def _judged_gradient(
-        self, call: _Call, gradient: np.ndarray, after: np.ndarray | None, value: Value | None
-    ) -> Judgement:
-        assert call.run is not None
-        assert call.precision is not None
-        precision = call.precision
-        beside: np.ndarray | float = 0.0
-        actual = np.asarray(gradient, np.float64)
-        if after is not None:
-            beside = precision.unit * np.maximum(np.abs(actual), np.abs(after))
-            actual = actual - np.asarray(after, np.float64)
-        if value is None:
-            value = Value([np.zeros(actual.shape)] * 2)
-        found = judge(actual, value.exact, value.draws[1:], precision, beside)
-        return _doubted(found, call, call.arriving.values())
-
-    def _share(
-        self,
-        entry: str,
-        call: _Call,
-        key: int,
-        parameter: Parameter,
-        value: Value | None,
-        known: bool,
-    ) -> None:
-        """Add what a call contributes to the gradient of a parameter."""
-        if not parameter.requires_grad:
-            return
-        assert call.run is not None
-        assert call.precision is not None
-        name = call.cell_name if call.cell is not None else entry
-        shares = self._shares.setdefault(key, {})
-        draws = [np.zeros(parameter.shape)] * 2 if value is None else value.draws
-        uses = call.run.uses.get(key, 0)
-        share = shares.get(name)
-        if share is None:
-            record = f"{entry}.parameters.{parameter.name}"
-            shares[name] = _OfParameter(
-                entry, call.cell_name, record, call.precision, [*draws], uses, known
-            )
-            return
-        share.uses += uses
-        share.known &= known and len(draws) == len(share.sums)
-        if share.known:
-            share.sums = [a + b for a, b in zip(share.sums, draws)]
-
-    def _judge_parameter(self, key: int) -> None:
-        """Judge a parameter's gradient by calls that make up all of its uses."""
-        gradient = self._arrived.pop(key)
-        uses, shares = self._uses.pop(key, 0), self._shares.pop(key, {})
-        self._parameters.pop(key, None)
-        for share in shares.values():
-            if not share.known or share.uses != uses:
-                continue
-            began = time.perf_counter()
-            found = judge(gradient, share.sums[0], share.sums[1:], share.precision)
-            call = _Call(share.entry, share.cell_name, (), {}, precision=share.precision)
-            self._say(share.entry, call, [(share.record, found)], began)
+            judgement = _judged(call, gradient, value)
+            if judgement.opinion is Opinion.WRONG and sharing.broken:
+                freely = _judged(call, gradient, other)
+                if freely.opinion is not Opinion.WRONG:
+                    judgement = _undecided(judgement, "ties")
+            judged.append((paths[key], judgement))
+        return judged, None
 
     # --- what is written -----------------------------------------------------------------------
 
     def _say(
-        self, entry: str, call: _Call, judged: Sequence[tuple[str, Judgement]], began: float
+        self, entry: str, call: HeldCall, judged: Sequence[tuple[str, Judgement]], began: float
     ) -> None:
-        line = self._line(entry, call, began)
+        line = self._line(entry, call.cell_name, call.precision, began)
         self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
 
-    def _say_none(self, entry: str, call: _Call, why: Message, began: float) -> None:
-        self._write(self._line(entry, call, began) | {"why": why.as_json()})
+    def _say_of_parameter(self, share: Share, found: Judgement) -> None:
+        began = time.perf_counter()
+        line = self._line(share.entry, share.cell_name, share.precision, began)
+        self._write(line | {"tensors": [_as_json(share.record, found)]})
 
-    def _line(self, entry: str, call: _Call, began: float) -> dict[str, Any]:
+    def _say_none(self, entry: str, call: HeldCall, why: Message, began: float) -> None:
+        line = self._line(entry, call.cell_name, call.precision, began)
+        self._write(line | {"why": why.as_json()})
+
+    def _line(
+        self, entry: str, cell_name: str, precision: Precision | None, began: float
+    ) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         self._turns.took(seconds)
         return {
             **self._place,
             "entry": entry,
-            "cell": call.cell_name,
-            "precision": "" if call.precision is None else call.precision.name,
+            "cell": cell_name,
+            "precision": "" if precision is None else precision.name,
             "seconds": round(seconds, 6),
         }
 
@@ -451,7 +364,7 @@ class SecondOpinion(CallObserver):
 class _RunningCell(ObservedCall):
     """A call of a cell that is computed again."""
 
-    def __init__(self, opinion: SecondOpinion, call: _Call) -> None:
+    def __init__(self, opinion: SecondOpinion, call: HeldCall) -> None:
         self._opinion, self._call = opinion, call
 
     def ended(self, output: Any) -> None:
@@ -470,7 +383,7 @@ class _RunningOperator(ObservedCall):
         held: what it began with, where it is computed again.
     """
 
-    def __init__(self, opinion: SecondOpinion, call: OperatorCall, held: _Call | None) -> None:
+    def __init__(self, opinion: SecondOpinion, call: OperatorCall, held: HeldCall | None) -> None:
         self._opinion, self._call, self._held = opinion, call, held
 
     def ended(self, output: Any) -> None:
@@ -500,7 +413,7 @@ def _seed(entry: str) -> int:
     return zlib.crc32(entry.encode())
 
 
-def _doubted(found: Judgement, call: _Call, gradients: Iterable[np.ndarray] = ()) -> Judgement:
+def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] = ()) -> Judgement:
     """Return a judgement, undecided where it is wrong for what may be another reason."""
     assert call.run is not None
     if found.opinion is not Opinion.WRONG or found.reason == "shape":
@@ -523,17 +436,28 @@ def _undecided(found: Judgement, reason: str) -> Judgement:
     return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
 
 
-def _paths(value: Any, path: str) -> dict[int, str]:
-    """Return the record's path of each tensor in a value, by the tensor's id: the first of it."""
-    found: dict[int, str] = {}
+def _left(
+    gradient: tuple[np.ndarray, np.ndarray | None, bool], call: HeldCall
+) -> tuple[np.ndarray, np.ndarray | float]:
+    """Return what left a call through an input, and what its measurement may have added to it."""
+    assert call.precision is not None
+    actual, after = np.asarray(gradient[0], np.float64), gradient[1]
+    if after is None:
+        return actual, 0.0
+    with np.errstate(all="ignore"):  # Inf less Inf
+        beside = call.precision.unit * np.maximum(np.abs(actual), np.abs(after))
+        return actual - np.asarray(after, np.float64), beside
 
-    def note(tensor: Any, name: str) -> Any:
-        found.setdefault(id(tensor), name)
-        return {}
 
-    describer = TreeDescriber(is_tensor, note, to_json=lambda leaf: {})
-    describer.describe(value, path)
-    return found
+def _judged(
+    call: HeldCall, gradient: tuple[np.ndarray, np.ndarray | float], value: Value | None
+) -> Judgement:
+    assert call.precision is not None
+    actual, beside = gradient
+    if value is None:
+        value = Value([np.zeros(actual.shape)] * 2)
+    found = judge(actual, value.exact, value.draws[1:], call.precision, beside)
+    return _doubted(found, call, call.arriving.values())
 
 
 def _as_json(record: str, found: Judgement) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
         seconds=found.seconds,
         **{one.value: counts[one] for one in Accuracy},
     )
+    if found.not_computed:
+        yield say("accuracy.unchecked", count=sum(one.calls for one in found.not_computed))
     yield say("accuracy.ranked")
     for one in found.ranked[:_MOST_ROWS]:
         opinion = say(f"accuracy.is_{one.opinion.value}")
@@ -47,7 +49,7 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
     if len(found.ranked) > _MOST_ROWS:
         yield "  " + say("accuracy.more", count=len(found.ranked) - _MOST_ROWS)
     for none in found.not_computed[:_MOST_REASONS]:
-        cell = none.cell or none.call
+        cell = none.cell or say("accuracy.outside")
         why = in_words(none.why)
         yield say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
     if len(found.not_computed) > _MOST_REASONS:

@@ -125,6 +125,22 @@ def test_weights_of_another_dtype_are_not_compared(tmp_path):
     assert not alarms(training.play())
 
 
+@pytest.mark.parametrize("name", ["moving_mean", "moving_variance", "running_var"])
+def test_averages_of_batches_are_no_weights(tmp_path, name):
+    """A layer that normalises writes them itself, whenever it computes."""
+    training, count = Training(tmp_path / "run"), [0]
+    call = training.run.call
+
+    def normalising(cell, *args, parameters=None, **how):
+        for _ in range(2):
+            count[0] += training.run._phase != REFERENCE
+            known = 0 if training.run._phase == REFERENCE else count[0]
+            call(cell, *args, parameters={name: weight(f"{cell}-{known}")}, **how)
+
+    training.run.call = normalising
+    assert not alarms(training.play())
+
+
 def test_a_reference_that_moves(tmp_path):
     def version(phase, step, cell):
         return "other" if phase == REFERENCE and step >= 2 and cell == "norm" else None

@@ -52,6 +52,30 @@ def calls():
     yield "MintFunctional", "linear", (x, w, r.normal(size=5)), {}
     yield "Primitive", "MatMul", (x, w), {"settings": Settings(transpose_a=False, transpose_b=True)}
     yield "Functional", "conv2d", (image, kernel), {"stride": 2}
+    yield "MintFunctional", "conv2d", (image, kernel), {"padding": 1, "dilation": 2}
+    yield "Functional", "einsum", ("ij,kj->ki", x, w), {}
+    yield "Mint", "einsum", ("bcij,dc->bdji", image, w[:, :3]), {}
+    yield "Primitive", "Dense", (x, w, r.normal(size=5)), {}
+    yield "Primitive", "SumExt", (x, 1, True), {}
+    yield "Primitive", "SplitWithSize", (x, (1, 5), -1), {}
+    yield "Primitive", "Swiglu", (x, -1), {}
+    yield "Primitive", "StackExt", ((x, y),), {"settings": Settings(dim=1)}
+    yield "Functional", "group_norm", (image[:, :, :2], 3, row[:3], row[3:]), {}
+    yield "Functional", "cumprod", (positive, 1), {}
+    yield "Mint", "scatter_add", (x, 1, np.array([[0, 0, 3]] * 4), y[:, :3]), {}
+    yield "Mint", "index_add", (x, 0, np.array([1, 1, 3]), y[:3]), {}
+    yield "Mint", "meshgrid", (row, row[:3]), {}
+    yield "Tensor", "moveaxis", (image, 1, -1), {}
+    for name in ("mish", "selu", "celu", "hardswish", "softshrink", "fast_gelu", "softsign"):
+        yield "Functional", name, (x,), {}
+    for layout, shape in (("BSH", (2, 3, 8)), ("BNSD", (2, 2, 3, 4)), ("SBH", (3, 2, 8))):
+        queries, keys, values = (r.normal(size=shape) for _ in range(3))
+        settings = Settings(
+            head_num=2, scale_value=0.5, input_layout=layout, keep_prob=1.0, sparse_mode=0
+        )
+        vars(settings).update(pre_tokens=1 << 31, next_tokens=1 << 31)
+        given = queries, keys, values, None, None, None, np.triu(np.ones((3, 3)), 1)
+        yield "Primitive", "FlashAttentionScore", given, {"settings": settings}
     yield "MintFunctional", "softmax", (x,), {"dim": -1}
     yield "Functional", "log_softmax", (x, 0), {}
     yield "Primitive", "Softmax", (x,), {"settings": Settings(axis=(-1,))}
@@ -150,6 +174,23 @@ def _replaced(value, arrays):
 def test_values(kind, name, args, expected):
     """What a program gets."""
     assert compute_operator(kind, name, args, {}, EXACT).outputs[0].exact.tolist() == expected
+
+
+def test_attention_is_softmax_of_products():
+    """Of each head, in every layout, where keys are shared by heads, too."""
+    r = np.random.default_rng(0)
+    q, k, v = r.normal(size=(2, 4, 3, 5)), r.normal(size=(2, 2, 6, 5)), r.normal(size=(2, 2, 6, 5))
+    scores = np.exp(np.einsum("bnsd,bntd->bnst", q, k.repeat(2, 1)) * 0.3)
+    expected = (scores / scores.sum(-1, keepdims=True)) @ v.repeat(2, 1)
+    for layout, move in (
+        ("BNSD", lambda x: x),
+        ("BSND", lambda x: x.transpose(0, 2, 1, 3)),
+        ("BSH", lambda x: x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], -1)),
+        ("SBH", lambda x: x.transpose(2, 0, 1, 3).reshape(x.shape[2], 2, -1)),
+    ):
+        given, named = (move(q), move(k), move(v), 4), {"scalar_value": 0.3, "input_layout": layout}
+        found = compute_operator("Functional", "flash_attention_score", given, named, EXACT)
+        assert found.outputs[0].exact == pytest.approx(move(expected))
 
 
 def test_what_has_no_formula_says_so():

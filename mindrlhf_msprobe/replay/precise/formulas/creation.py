@@ -94,6 +94,26 @@ def _one_hot(b: Basic, input: Any, num_classes: Any = -1, *values: Any, **named:
     return b.compare(lambda a: (a[..., None] == classes).astype(np.int64), input)
 
 
+@primitive("OneHotExt")
+def _one_hot_ext(b: Basic, p: Any, input: Any, depth: Any, on: Any, off: Any) -> Value:
+    classes = int(number(depth))
+    if p.axis != -1 or classes < 1:
+        raise OtherFormError
+    chosen = b.compare(lambda a: a[..., None] == np.arange(classes), input)
+    return b.where(chosen, on, off)
+
+
+@formula("sequence_mask")
+def _sequence_mask(b: Basic, lengths: Any, maxlen: Any = None) -> Value:
+    most = int(np.max(b.of(lengths).exact)) if maxlen is None else int(number(maxlen))
+    return b.compare(lambda a: np.arange(most) < a[..., None], lengths)
+
+
+@formula("eye")
+def _eye(b: Basic, n: Any, m: Any = None, dtype: Any = None) -> Value:
+    return b.of(np.eye(int(number(n)), None if m is None else int(number(m))))
+
+
 @primitive("OneHot")
 def _one_hot_primitive(b: Basic, p: Any, input: Any, depth: Any, on: Any, off: Any) -> Value:
     if p.axis != -1:

@@ -10,6 +10,7 @@ import numpy as np
 from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
     OtherFormError,
+    as_function,
     formula,
     number,
     primitive,
@@ -119,6 +120,7 @@ _ONE = {
     "log": Basic.log,
     "sqrt": Basic.sqrt,
     "square": Basic.square,
+    "expm1": Basic.expm1,
     "tanh": Basic.tanh,
     "sigmoid": Basic.sigmoid,
     "erf": Basic.erf,
@@ -154,16 +156,6 @@ def _exp2(b: Basic, input: Any) -> Value:
     return b.exp(b.multiply(input, math.log(2)))
 
 
-@formula("expm1")
-def _expm1(b: Basic, input: Any) -> Value:
-    return b.elementwise(
-        np.expm1,
-        input,
-        lambda a, out: b.add(out, 1.0),
-        scale=lambda out, a: np.abs(out) * (1 + 0.25 * np.abs(a)),
-    )
-
-
 @formula("log1p")
 def _log1p(b: Basic, input: Any) -> Value:
     return b.elementwise(np.log1p, input, lambda a, out: b.divide(1.0, b.add(a, 1.0)))
@@ -194,47 +186,104 @@ def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 0.25 * np.abs(a)
 
 
-@formula("relu")
-def _relu(b: Basic, input: Any, inplace: bool = False) -> Value:
-    positive = b.compare(lambda a: (a > 0).astype(np.float64), input)
-    return b.multiply(input, b.detached(positive))
+@formula("tan")
+def _tan(b: Basic, input: Any) -> Value:
+    return b.divide(_sin(b, input), _cos(b, input))
 
 
-@formula("silu", "swish")
-def _silu(b: Basic, input: Any, inplace: bool = False) -> Value:
-    return b.multiply(input, b.sigmoid(input))
+@formula("sinh")
+def _sinh(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.sinh, input, lambda a, out: _cosh(b, a), scale=_of_powers)
 
 
-@formula("gelu")
-def _gelu(b: Basic, input: Any, approximate: str = "none") -> Value:
-    if approximate == "tanh":
-        cubic = b.multiply(0.044715, b.multiply(input, b.multiply(input, input)))
-        inner = b.multiply(math.sqrt(2 / math.pi), b.add(input, cubic))
-        return b.multiply(b.multiply(0.5, input), b.add(1.0, b.tanh(inner)))
-    inner = b.add(1.0, b.erf(b.multiply(input, math.sqrt(0.5))))
-    return b.multiply(b.multiply(0.5, input), inner)
+@formula("cosh")
+def _cosh(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.cosh, input, lambda a, out: _sinh(b, a), scale=_of_powers)
 
 
-@formula("softplus")
-def _softplus(b: Basic, input: Any, beta: Any = 1, threshold: Any = 20) -> Value:
-    beta = number(beta)
-    scaled = b.multiply(input, beta)
-    soft = b.add(b.maximum(scaled, 0.0), _log1p(b, b.exp(b.negative(b.absolute(scaled)))))
-    linear = b.compare(lambda a: a > number(threshold), scaled)
-    return b.where(linear, input, b.divide(soft, float(beta)))
+def _of_powers(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+    return np.abs(out) * (4 + 0.25 * np.abs(a))
 
 
-@formula("logsigmoid")
-def _logsigmoid(b: Basic, input: Any) -> Value:
-    soft = _log1p(b, b.exp(b.negative(b.absolute(input))))
-    return b.subtract(b.minimum(input, 0.0), soft)
+@formula("asin", "arcsin")
+def _asin(b: Basic, input: Any) -> Value:
+    return b.elementwise(np.arcsin, input, lambda a, out: _over_root(b, a), scale=_of_angle)
 
 
-@formula("leaky_relu")
-def _leaky_relu(b: Basic, input: Any, negative_slope: Any = 0.01, inplace: Any = False) -> Value:
-    return b.where(
-        b.compare(lambda a: a > 0, input), input, b.multiply(input, float(number(negative_slope)))
+@formula("acos", "arccos")
+def _acos(b: Basic, input: Any) -> Value:
+    return b.elementwise(
+        np.arccos, input, lambda a, out: b.negative(_over_root(b, a)), scale=_of_angle
     )
+
+
+def _over_root(b: Basic, a: Any) -> Value:
+    return b.divide(1.0, b.sqrt(b.subtract(1.0, b.square(a))))
+
+
+def _of_angle(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+    return np.abs(out) + 1
+
+
+@formula("atan", "arctan")
+def _atan(b: Basic, input: Any) -> Value:
+    return b.elementwise(
+        np.arctan, input, lambda a, out: b.divide(1.0, b.add(1.0, b.square(a))), scale=_twice
+    )
+
+
+def _twice(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+    return 2 * np.abs(out)
+
+
+@formula("erfc")
+def _erfc(b: Basic, input: Any) -> Value:
+    return b.subtract(1.0, b.erf(input))
+
+
+@formula("fmod")
+def _fmod(b: Basic, input: Any, other: Any) -> Value:
+    whole = b.compare(lambda a, d: np.trunc(a / d), input, other)
+    return b.subtract(input, b.multiply(whole, other))
+
+
+@formula("frac")
+def _frac(b: Basic, input: Any) -> Value:
+    return b.subtract(input, b.compare(np.trunc, input))
+
+
+@formula("xlogy")
+def _xlogy(b: Basic, input: Any, other: Any) -> Value:
+    nothing = b.compare(lambda a: a == 0, input)
+    safe = b.where(nothing, 1.0, other)
+    return b.multiply(input, b.log(safe))
+
+
+@formula("logaddexp")
+def _logaddexp(b: Basic, input: Any, other: Any) -> Value:
+    return b.add(other, b.softplus(b.subtract(input, other)))
+
+
+@formula("addn", "accumulate_n")
+def _addn(b: Basic, input: Any) -> Value:
+    total = b.of(input[0])
+    for one in input[1:]:
+        total = b.add(total, one)
+    return total
+
+
+@formula("isclose")
+def _isclose(
+    b: Basic, input: Any, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False
+) -> Value:
+    return b.compare(
+        lambda x, y: np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), input, other
+    )
+
+
+@formula("positive", "__pos__")
+def _positive(b: Basic, input: Any) -> Value:
+    return b.of(input)
 
 
 _FLAT = {
@@ -272,6 +321,7 @@ _PAIRS = {
     "logical_xor": np.logical_xor,
     "bitwise_and": np.bitwise_and,
     "__and__": np.bitwise_and,
+    "bitwise_xor": np.bitwise_xor,
     "bitwise_or": np.bitwise_or,
     "__or__": np.bitwise_or,
     "__xor__": np.bitwise_xor,
@@ -372,17 +422,8 @@ def _nan_to_num(
     return b.where(known, input, b.detached(other))
 
 
-def _same_as(name: str) -> Any:
-    def computed(b: Basic, settings: Any, *args: Any) -> Any:
-        from mindrlhf_msprobe.replay.precise.formulas.table import _FUNCTIONS
-
-        return _FUNCTIONS[name](b, *args)
-
-    return computed
-
-
 #: Primitives that are called as functions are, and have no attributes.
-for _class_name, _name in {
+_CLASSES = {
     "Add": "add",
     "Sub": "sub",
     "Mul": "mul",
@@ -429,10 +470,50 @@ for _class_name, _name in {
     "Depend": "identity",
     "ClampTensor": "clamp",
     "ClampScalar": "clamp",
-}.items():
-    primitive(_class_name)(_same_as(_name))
-
-
-@primitive("GeLU")
-def _gelu_tanh(b: Basic, settings: Any, input: Any) -> Value:
-    return _gelu(b, input, "tanh")
+    "AddExt": "add",
+    "SubExt": "sub",
+    "AddN": "addn",
+    "Mod": "fmod",
+    "FloorMod": "remainder",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tan": "tan",
+    "Asin": "asin",
+    "ACos": "acos",
+    "Atan": "atan",
+    "Atan2": "atan2",
+    "Erfc": "erfc",
+    "Xlogy": "xlogy",
+    "IsFinite": "isfinite",
+    "IsNan": "isnan",
+    "IsInf": "isinf",
+    "Trunc": "trunc",
+    "Round": "round",
+    "ReLU6": "relu6",
+    "PReLU": "prelu",
+    "HSwish": "hardswish",
+    "HSigmoid": "hardsigmoid",
+    "SeLU": "selu",
+    "Mish": "mish",
+    "Softsign": "softsign",
+    "Softplus": "softplus",
+    "FastGeLU": "fast_gelu",
+    "GeluExt": "gelu",
+    "Swiglu": "swiglu",
+    "GLU": "glu",
+    "Dense": "dense",
+    "SumExt": "sum",
+    "MeanExt": "mean",
+    "LogSumExp": "logsumexp",
+    "CumsumExt": "cumsum",
+    "TopkExt": "topk",
+    "SplitWithSize": "split",
+    "IndexSelect": "index_select",
+    "GatherNd": "gather_nd",
+    "ZerosLikeExt": "zeros_like",
+    "OnesLikeExt": "ones_like",
+    "GroupNorm": "group_norm",
+    "AddLayerNorm": "add_layer_norm",
+}
+for _class_name, _name in _CLASSES.items():
+    primitive(_class_name)(as_function(_name))

@@ -20,6 +20,7 @@ _REDUCTIONS = {0: "sum", 1: "mean", 2: "none"}
 
 
 def _reduced(b: Basic, loss: Value, reduction: Any) -> Value:
+    reduction = _REDUCTIONS.get(reduction, reduction)
     if reduction == "none":
         return loss
     return b.mean(loss) if reduction == "mean" else b.sum(loss)
@@ -48,10 +49,9 @@ def _nll(
         kept = b.multiply(kept, b.take(weight, b.compare(np.squeeze, inside), 0))
     loss = b.multiply(picked, kept)
     total = b.sum(kept)
-    if reduction == "none":
-        return loss, total
-    summed = b.sum(loss)
-    return (b.divide(summed, total) if reduction == "mean" else summed), total
+    if _REDUCTIONS.get(reduction, reduction) == "mean":
+        return b.divide(b.sum(loss), total), total
+    return _reduced(b, loss, reduction), total
 
 
 @formula("nll_loss")
@@ -71,31 +71,26 @@ def _nll_loss(
 
 @primitive("NLLLoss")
 def _nll_primitive(b: Basic, p: Any, input: Any, target: Any, weight: Any) -> Any:
-    reduction = _REDUCTIONS.get(p.reduction, p.reduction)
-    return _nll(b, b.floating(input), target, weight, p.ignore_index, reduction)
+    return _nll(b, b.floating(input), target, weight, p.ignore_index, p.reduction)
 
 
 @formula("cross_entropy")
 def _cross_entropy(
-    b: Basic,
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    ignore_index: Any = -100,
-    reduction: Any = "mean",
-    label_smoothing: Any = 0.0,
+    b: Basic, input: Any, target: Any, weight: Any = None, *rest: Any, **named: Any
 ) -> Value:
     value, target = b.floating(input), b.of(target)
-    if number(label_smoothing):
+    axis = 0 if value.ndim == 1 else 1
+    logarithms = log_softmax(b, value, axis)
+    if not target.floating:
+        return _nll_loss(b, logarithms, target, weight, *rest, **named)
+    reduction = named.get("reduction", rest[1] if len(rest) > 1 else "mean")
+    smoothing = named.get("label_smoothing", rest[2] if len(rest) > 2 else 0.0)
+    if weight is not None or number(smoothing):
         raise OtherFormError
-    logarithms = log_softmax(b, value, 0 if value.ndim == 1 else 1)
-    if target.floating:
-        if weight is not None:
-            raise OtherFormError
-        axis = 0 if value.ndim == 1 else 1
-        loss = b.negative(b.sum(b.multiply(logarithms, target), axis))
-        return _reduced(b, loss, reduction)
-    return _nll(b, logarithms, target, weight, ignore_index, reduction)[0]
+    loss = b.negative(b.sum(b.multiply(logarithms, target), axis))
+    if reduction == "mean":  # over all but the classes
+        return b.mean(loss)
+    return _reduced(b, loss, reduction)
 
 
 @primitive("SoftmaxCrossEntropyWithLogits")
@@ -116,9 +111,15 @@ def _l1_loss(b: Basic, input: Any, target: Any, reduction: Any = "mean") -> Valu
 
 
 @formula("smooth_l1_loss")
-def _smooth_l1_loss(
-    b: Basic, input: Any, target: Any, beta: Any = 1.0, reduction: Any = "none"
-) -> Value:
+def _smooth_l1_loss(b: Basic, input: Any, target: Any, *rest: Any, **named: Any) -> Value:
+    names, usual = ("beta", "reduction"), {"beta": 1.0, "reduction": "none"}
+    if b.kind == "MintFunctional":
+        names, usual = names[::-1], {"beta": 1.0, "reduction": "mean"}
+    given = usual | dict(zip(names, rest)) | named
+    return _smooth_l1(b, input, target, given["beta"], given["reduction"])
+
+
+def _smooth_l1(b: Basic, input: Any, target: Any, beta: Any, reduction: Any) -> Value:
     away, beta = b.subtract(b.floating(input), target), float(number(beta))
     size = b.absolute(away)
     small = b.compare(lambda s: s < beta, size)
@@ -126,6 +127,50 @@ def _smooth_l1_loss(
         small, b.divide(b.multiply(0.5, b.square(away)), beta), b.subtract(size, 0.5 * beta)
     )
     return _reduced(b, loss, reduction)
+
+
+@primitive("SmoothL1Loss")
+def _smooth_l1_loss_primitive(b: Basic, p: Any, input: Any, target: Any) -> Value:
+    return _smooth_l1(b, input, target, p.beta, p.reduction)
+
+
+@formula("huber_loss")
+def _huber_loss(
+    b: Basic, input: Any, target: Any, reduction: Any = "mean", delta: Any = 1.0
+) -> Value:
+    delta = float(number(delta))
+    return b.multiply(delta, _smooth_l1(b, input, target, delta, reduction))
+
+
+@formula("binary_cross_entropy")
+def _binary_cross_entropy(
+    b: Basic, input: Any, target: Any, weight: Any = None, reduction: Any = "mean"
+) -> Value:
+    value, target = b.floating(input), b.detached(target)
+
+    def logarithm(a: Any) -> Value:  # MindSpore's is bounded from below
+        return b.log(b.where(b.compare(lambda a: a > 0, a), a, 1.0))
+
+    if np.any((value.exact <= 1e-12) | (value.exact >= 1 - 1e-12)):
+        raise OtherFormError
+    hit = b.multiply(target, logarithm(value))
+    miss = b.multiply(b.subtract(1.0, target), logarithm(b.subtract(1.0, value)))
+    loss = b.negative(b.add(hit, miss))
+    return _reduced(b, loss if weight is None else b.multiply(loss, weight), reduction)
+
+
+@primitive("BinaryCrossEntropy")
+def _binary_cross_entropy_primitive(
+    b: Basic, p: Any, input: Any, target: Any, weight: Any = None
+) -> Value:
+    return _binary_cross_entropy(b, input, target, weight, p.reduction)
+
+
+@primitive("SparseSoftmaxCrossEntropyWithLogits")
+def _sparse_softmax_cross_entropy(b: Basic, p: Any, input: Any, target: Any) -> Value:
+    if p.is_grad:
+        raise OtherFormError
+    return _nll(b, log_softmax(b, input, -1), target, None, -100, "mean")[0]
 
 
 @formula("kl_div")
@@ -148,15 +193,15 @@ def _kl_div(
 
 @formula("binary_cross_entropy_with_logits")
 def _bce_with_logits(
-    b: Basic,
-    input: Any,
-    target: Any,
-    weight: Any = None,
-    pos_weight: Any = None,
-    reduction: Any = "mean",
+    b: Basic, input: Any, target: Any, weight: Any = None, *rest: Any, **named: Any
 ) -> Value:
-    if pos_weight is not None:
+    names = (
+        ("reduction", "pos_weight") if b.kind == "MintFunctional" else ("pos_weight", "reduction")
+    )
+    given = dict(zip(names, rest)) | named
+    if given.get("pos_weight") is not None:
         raise OtherFormError
-    soft = b.log(b.add(1.0, b.exp(b.negative(b.absolute(input)))))
-    loss = b.add(b.subtract(b.maximum(input, 0.0), b.multiply(input, target)), soft)
+    reduction = given.get("reduction", "mean")
+    sharp, round_off = b.parts_of_softplus(input)
+    loss = b.add(b.subtract(sharp, b.multiply(input, target)), round_off)
     return _reduced(b, loss if weight is None else b.multiply(loss, weight), reduction)

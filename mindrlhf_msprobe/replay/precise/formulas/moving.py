@@ -298,6 +298,133 @@ def _scatter(b: Basic, input: Any, dim: Any, index: Any, src: Any) -> Value:
     return b.tape.apply(put, operands, pull, rounds=False)
 
 
+@formula("moveaxis", "movedim")
+def _moveaxis(b: Basic, input: Any, source: Any, destination: Any) -> Value:
+    value = b.of(input)
+    order = np.moveaxis(np.arange(value.ndim), 0, 0).tolist()
+    from_axes = [a % value.ndim for a in numbers(source)]
+    order = [a for a in order if a not in from_axes]
+    for at, axis in sorted(zip((a % value.ndim for a in numbers(destination)), from_axes)):
+        order.insert(at, axis)
+    return b.transpose(value, order)
+
+
+@formula("masked_select")
+def _masked_select(b: Basic, input: Any, mask: Any) -> Value:
+    value, chosen = b.of(input), b.of(mask)
+    shape = np.broadcast_shapes(value.shape, chosen.shape)
+    places = np.flatnonzero(np.broadcast_to(chosen.exact, shape))
+    return b.index(b.reshape(b.broadcast(value, shape), (-1,)), (b.of(places),))
+
+
+@formula("nonzero", "argwhere")
+def _nonzero(b: Basic, input: Any, as_tuple: Any = False) -> Any:
+    if as_tuple:
+        raise OtherFormError
+    return b.compare(np.argwhere, input)
+
+
+@formula("gather_nd")
+def _gather_nd(b: Basic, input: Any, indices: Any) -> Value:
+    places = b.of(indices).exact
+    return b.index(input, tuple(b.of(places[..., i]) for i in range(places.shape[-1])))
+
+
+@formula("gather_d")
+def _gather_d(b: Basic, input: Any, dim: Any, index: Any) -> Value:
+    return _gather_elements(b, input, dim, index)
+
+
+@formula("index_add", "scatter_add")
+def _added_at(
+    b: Basic, input: Any, dim: Any, index: Any, source: Any = None, **named: Any
+) -> Value:
+    """Return mint's index_add (whole slices) or scatter_add (elements): sums at places."""
+    source = named.get("src", named.get("source", source))
+    value, places = b.floating(input), b.of(index)
+    if (
+        not isinstance(source, Value)
+        or isinstance(dim, Value)
+        or number(named.get("alpha", 1)) != 1
+    ):
+        raise OtherFormError
+    axis = int(number(dim)) % value.ndim
+    if b.name == "index_add":
+        shape = [-1 if i == axis else 1 for i in range(value.ndim)]
+        places = b.of(np.broadcast_to(places.exact.reshape(shape), source.shape))
+    if places.shape != source.shape:
+        raise OtherFormError
+    grids = np.indices(places.shape, sparse=True)
+    key = tuple(places.exact if i == axis else grids[i] for i in range(value.ndim))
+
+    def add(a: np.ndarray, s: np.ndarray) -> np.ndarray:
+        into = a.copy()
+        np.add.at(into, key, s)
+        return into
+
+    def scale(out: np.ndarray, a: np.ndarray, s: np.ndarray) -> np.ndarray:
+        times = np.max(add(np.zeros(a.shape), np.ones(s.shape)), initial=1)
+        return b.tape.summed_scale(out, add(np.square(a), np.square(s)), int(times) + 1)
+
+    def pull(g: Value, out: Value, a: Value, s: Value) -> Any:
+        return g, b.index(g, tuple(b.of(part) for part in key))
+
+    return b.tape.apply(add, (value, b.floating(source)), pull, scale=scale)
+
+
+@formula("diag", "diagflat")
+def _diag(b: Basic, input: Any, diagonal: Any = 0) -> Value:
+    value, at = b.of(input), int(number(diagonal))
+    if value.ndim != 1 or at:
+        raise OtherFormError
+    return b.multiply(b.reshape(value, (-1, 1)), b.of(np.eye(value.shape[0])))
+
+
+@formula("meshgrid")
+def _meshgrid(b: Basic, *inputs: Any, indexing: Any = None) -> Any:
+    listed = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
+    values = [b.of(one) for one in listed]
+    indexing = indexing or ("ij" if b.kind == "Mint" else "xy")
+    order = [*range(len(values))]
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = 1, 0
+    shape = [values[i].exact.size for i in order]
+    return tuple(
+        b.broadcast(b.reshape(one, [-1 if at == i else 1 for at in order]), shape)
+        for i, one in enumerate(values)
+    )
+
+
+@formula("pad")
+def _pad(
+    b: Basic, input: Any, padding: Any, mode: Any = "constant", value: Any = None, **named: Any
+) -> Value:
+    if mode != "constant" or named:
+        raise OtherFormError
+    given_value, widths = b.of(input), numbers(padding)
+    pairs = [(0, 0)] * given_value.ndim
+    for i in range(len(widths) // 2):
+        pairs[-1 - i] = widths[2 * i], widths[2 * i + 1]
+    if min(widths, default=0) < 0:
+        raise OtherFormError
+    return b.pad(given_value, pairs, 0.0 if value is None else float(number(value)))
+
+
+@primitive("Triu")
+def _triu_primitive(b: Basic, p: Any, input: Any) -> Value:
+    return _triu(b, input, p.diagonal)
+
+
+@primitive("Tril")
+def _tril_primitive(b: Basic, p: Any, input: Any) -> Value:
+    return _tril(b, input, p.diagonal)
+
+
+@primitive("StackExt")
+def _stack_ext_primitive(b: Basic, p: Any, input: Any) -> Value:
+    return _stack(b, input, p.dim)
+
+
 @primitive("Reshape")
 def _reshape_primitive(b: Basic, p: Any, input: Any, shape: Any) -> Value:
     return b.reshape(input, numbers(shape))

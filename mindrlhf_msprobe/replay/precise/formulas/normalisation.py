@@ -32,18 +32,27 @@ def log_softmax(b: Basic, input: Any, axis: int) -> Value:
     return b.subtract(away, b.log(b.sum(b.exp(away), axis, True)))
 
 
-@formula("softmax")
-def _softmax(b: Basic, input: Any, dim: Any = -1, dtype: Any = None, **_: Any) -> Value:
-    if dim is None:
+def _axis(b: Basic, dim: tuple[Any, ...], named: dict[str, Any]) -> int:
+    """Return the axis of a softmax; mint's that is not given depends on the number of axes."""
+    axis = named.get("dim", dim[0] if dim else (-1 if b.kind != "MintFunctional" else None))
+    if axis is None:
         raise OtherFormError
-    return softmax(b, input, int(number(dim)))
+    return int(number(axis))
+
+
+@formula("softmin")
+def _softmin(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
+    return softmax(b, b.negative(input), _axis(b, dim, named))
+
+
+@formula("softmax")
+def _softmax(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
+    return softmax(b, input, _axis(b, dim, named))
 
 
 @formula("log_softmax")
-def _log_softmax(b: Basic, input: Any, dim: Any = -1, dtype: Any = None, **_: Any) -> Value:
-    if dim is None:
-        raise OtherFormError
-    return log_softmax(b, input, int(number(dim)))
+def _log_softmax(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
+    return log_softmax(b, input, _axis(b, dim, named))
 
 
 @primitive("Softmax", "SoftmaxExt")
@@ -90,6 +99,23 @@ def _layer_norm_primitive(b: Basic, p: Any, input: Any, weight: Any, bias: Any) 
     axes = tuple(range(p.begin_norm_axis % value.ndim, value.ndim))
     result, mean, variance = _normalised(b, value, axes, p.epsilon)
     return _scaled(b, result, weight, bias), b.detached(mean), b.detached(variance)
+
+
+@formula("group_norm")
+def _group_norm(
+    b: Basic, input: Any, num_groups: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+) -> Any:
+    value = b.floating(input)
+    groups, along = int(number(num_groups)), (-1,) + (1,) * (value.ndim - 2)
+    parts = b.reshape(value, (value.shape[0], groups, -1))
+    result, _, _ = _normalised(b, parts, (2,), eps)
+    result = b.reshape(result, value.shape)
+    weight = None if weight is None else b.reshape(weight, along)
+    bias = None if bias is None else b.reshape(bias, along)
+    result = _scaled(b, result, weight, bias)
+    if b.kind != "Primitive":
+        return result
+    return result, None, None
 
 
 def _by_norm(b: Basic, input: Any, weight: Any, eps: Any) -> tuple[Value, Value]:

@@ -140,8 +140,11 @@ def _any(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
 
 
 @formula("count_nonzero")
-def _count_nonzero(b: Basic, input: Any, dim: Any = None) -> Value:
-    return b.compare(lambda a: np.count_nonzero(a, axis=dim), input)
+def _count_nonzero(b: Basic, input: Any, dim: Any = None, *rest: Any, **named: Any) -> Value:
+    if rest or named:
+        raise OtherFormError
+    over = b.axes(b.of(input), dim)
+    return b.compare(lambda a: np.count_nonzero(a, axis=over), input)
 
 
 @formula("cumsum")
@@ -192,6 +195,54 @@ def _norm(
     return b.sqrt(b.sum(b.square(b.floating(input)), dim, bool(keepdim)))
 
 
+@formula("vector_norm")
+def _vector_norm(b: Basic, input: Any, *args: Any, **named: Any) -> Value:
+    return _norm(b, input, *args, **named)
+
+
+@formula("var_mean")
+def _var_mean(b: Basic, input: Any, dim: Any = None, **named: Any) -> Any:
+    keepdim = bool(named.get("keepdim", False))
+    return _var(b, input, dim, **named), b.mean(input, dim, keepdim)
+
+
+@formula("std_mean")
+def _std_mean(b: Basic, input: Any, dim: Any = None, **named: Any) -> Any:
+    variance, mean = _var_mean(b, input, dim, **named)
+    return b.sqrt(variance), mean
+
+
+@formula("cumprod")
+def _cumprod(b: Basic, input: Any, dim: Any, dtype: Any = None) -> Value:
+    axis, value = int(number(dim)), b.floating(input)
+
+    def pull(g: Value, out: Value, a: Value) -> Any:
+        if np.any(a.exact == 0):
+            raise NoGradientError("cumprod")
+        later = b.flip(b.cumsum(b.flip(b.multiply(g, out), (axis,)), axis), (axis,))
+        return (b.divide(later, a),)
+
+    def scale(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+        steps = np.cumsum(np.ones(a.shape), axis=axis)
+        return np.abs(out) * np.sqrt(steps)
+
+    return b.tape.apply(lambda a: np.cumprod(a, axis=axis), [value], pull, scale=scale)
+
+
+@formula("trace")
+def _trace(b: Basic, input: Any) -> Value:
+    value = b.of(input)
+    places = np.arange(min(value.shape))
+    return b.sum(b.index(value, (b.of(places), b.of(places))))
+
+
+@formula("argsort")
+def _argsort(
+    b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: Any = False
+) -> Value:
+    return _sort(b, input, dim, descending)[1]
+
+
 @formula("topk")
 def _topk(
     b: Basic, input: Any, k: Any, dim: Any = -1, largest: Any = True, sorted: Any = True
@@ -216,6 +267,46 @@ def _sort(b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: 
     _note_equal(b, value, axis)
     indices = b.compare(lambda a: np.argsort(sign * a, axis=axis, kind="stable"), value)
     return Found(b.along(value, indices, axis), indices)
+
+
+@primitive("TopK")
+def _topk_primitive(b: Basic, p: Any, input: Any, k: Any) -> Any:
+    return _topk(b, input, k)
+
+
+@primitive("Sort")
+def _sort_primitive(b: Basic, p: Any, input: Any) -> Any:
+    return _sort(b, input, p.axis, p.descending)
+
+
+@primitive("ArgMaxWithValue")
+def _arg_max_with_value(b: Basic, p: Any, input: Any) -> Any:
+    return tuple(_extreme(b, np.max, np.argmax, input, p.axis, p.keep_dims))[::-1]
+
+
+@primitive("ArgMinWithValue")
+def _arg_min_with_value(b: Basic, p: Any, input: Any) -> Any:
+    return tuple(_extreme(b, np.min, np.argmin, input, p.axis, p.keep_dims))[::-1]
+
+
+@primitive("Argmax", "ArgMax")
+def _arg_max(b: Basic, p: Any, input: Any) -> Value:
+    return _place(b, np.argmax, input, p.axis, False)
+
+
+@primitive("ReduceAny")
+def _reduce_any(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
+    return _any(b, input, dim, p.keep_dims)
+
+
+@primitive("ReduceAll")
+def _reduce_all(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
+    return _all(b, input, dim, p.keep_dims)
+
+
+@primitive("ReduceProd")
+def _reduce_prod(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
+    return _prod(b, input, dim, p.keep_dims)
 
 
 @primitive("ReduceSum")

@@ -54,6 +54,16 @@ def primitive(*names: str) -> Callable[[Formula], Formula]:
     return _register(_PRIMITIVES, names)
 
 
+def as_function(name: str) -> Formula:
+    """Return the formula of a primitive that is called as a function is, and has no attributes."""
+
+    def computed(basic: Basic, settings: Any, *args: Any, **kwargs: Any) -> Any:
+        renamed = {_ALIASES.get(key, key): value for key, value in kwargs.items()}
+        return _FUNCTIONS[name](basic, *args, **renamed)
+
+    return computed
+
+
 def _register(table: dict[str, Formula], names: Sequence[str]) -> Callable[[Formula], Formula]:
     def register(function: Formula) -> Formula:
         table.update(dict.fromkeys(names, function))
@@ -96,7 +106,7 @@ def answer(
     """
     if not has_formula(kind, name):
         raise NoFormulaError(name)
-    basic.kind, basic.given = kind, frozenset(kwargs)
+    basic.kind, basic.name, basic.given = kind, name, frozenset(kwargs)
     try:
         if kind == "Primitive":
             return _PRIMITIVES[name](basic, settings, *args, **kwargs)
@@ -109,6 +119,8 @@ def answer(
 def _load() -> None:
     if not _FUNCTIONS:
         from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401
+            activations,
+            attention,
             creation,
             elementwise,
             losses,

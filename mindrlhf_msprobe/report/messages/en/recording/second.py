@@ -14,4 +14,5 @@ TEXTS: dict[str, Text] = {
     "other_outputs": "the second computation returned {again} values, the first {first}",
     "own_bprop": "its library has a bprop for it, which need not be the gradient of its construct",
     "no_gradient": "the gradient of {operators} is not known",
+    "gradients_unknown": "its gradients cannot be told apart from those of other calls",
 }

@@ -24,6 +24,8 @@ TEXTS: dict[str, Text] = {
     "is_undecided": "undecided",
     "more": "and {count} more",
     "not_computed": "No opinion on {call} ({cell}), {count} call(s): {why}",
+    "outside": "outside every cell",
+    "unchecked": "{count} call(s) have no opinion: nothing was checked there (see below)",
     "written": "Written: {files}",
     "none": "{path} has no second opinion ({file}); record it with task: accuracy_check",
     "reason_unseen": "a tensor came from an operator that was not seen",

@@ -14,4 +14,5 @@ TEXTS: dict[str, Text] = {
     "other_outputs": "复算返回 {again} 个值，原计算返回 {first} 个",
     "own_bprop": "其 bprop 由库自行编写，不一定是 construct 的梯度",
     "no_gradient": "不知道 {operators} 的梯度公式",
+    "gradients_unknown": "其梯度无法与其他调用的梯度区分",
 }

@@ -24,6 +24,8 @@ TEXTS: dict[str, Text] = {
     "is_undecided": "无法判断",
     "more": "另有 {count} 项",
     "not_computed": "{call}（{cell}）{count} 次调用无结论：{why}",
+    "outside": "不在任何 Cell 内",
+    "unchecked": "{count} 次调用无结论：未作检查（见下）",
     "written": "已写入：{files}",
     "none": "{path} 中没有复算结果（{file}）；请以 task: accuracy_check 采集",
     "reason_unseen": "有张量来自未被识别的算子",

@@ -1,0 +1,108 @@
+"""Gradients of parameters: judged where calls of one cell make up all uses of the parameter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
+from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.second_opinion.again import host_values
+from mindrlhf_msprobe.replay.second_opinion.held import HeldCall
+
+#: Takes the share that was judged, and the judgement.
+Judged = Callable[["Share", Judgement], None]
+
+
+@dataclass
+class Share:
+    """What calls of one cell contribute to the gradient of a parameter."""
+
+    entry: str
+    cell_name: str
+    record: str
+    precision: Precision
+    sums: list[np.ndarray]
+    uses: int
+    known: bool
+
+    def add(self, draws: list[np.ndarray], uses: int, *, known: bool) -> None:
+        """Add what another call contributes."""
+        self.uses += uses
+        self.known &= known and len(draws) == len(self.sums)
+        if self.known:
+            self.sums = [a + b for a, b in zip(self.sums, draws)]
+
+
+class ParameterOpinions:
+    """Collects what calls contribute to gradients of parameters, and judges these.
+
+    Args:
+        judged: takes each judgement.
+    """
+
+    def __init__(self, judged: Judged) -> None:
+        self._judged = judged
+        self._uses: Counter[int] = Counter()
+        self._held: dict[int, Parameter] = {}  # their ids must stay theirs
+        self._shares: dict[int, dict[str, Share]] = {}
+        self._arrived: dict[int, np.ndarray] = {}
+
+    def used(self, parameter: Parameter) -> None:
+        """Count one use in a computation through which gradients flow."""
+        if id(parameter) in self._arrived:  # of the backward pass before
+            self._judge(id(parameter))
+        self._uses[id(parameter)] += 1
+        self._held[id(parameter)] = parameter
+
+    def arrived(self, parameter: Parameter, gradient: Tensor) -> None:
+        """Keep a gradient until all calls it comes from are known."""
+        if id(parameter) in self._arrived:
+            self._judge(id(parameter))
+        if id(parameter) in self._uses:
+            self._arrived[id(parameter)] = host_values(gradient)
+
+    def share(
+        self, entry: str, call: HeldCall, parameter: Parameter, value: Value | None, *, known: bool
+    ) -> None:
+        """Add what a call contributes to the gradient of a parameter.
+
+        Args:
+            entry: the call's backward entry.
+            value: the contribution; None: nothing flows to the parameter.
+            known: whether that is all of it.
+        """
+        if not parameter.requires_grad:
+            return
+        assert call.run is not None
+        assert call.precision is not None
+        key = id(parameter)
+        draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
+        uses = call.run.uses.get(key, 0)
+        shares = self._shares.setdefault(key, {})
+        share = shares.get(call.by_cell)
+        if share is not None:
+            share.add(draws, uses, known=known)
+            return
+        record = f"{entry}.parameters.{parameter.name}"
+        shares[call.by_cell] = Share(
+            entry, call.cell_name, record, call.precision, draws, uses, known
+        )
+
+    def close(self) -> None:
+        """Judge what is left."""
+        for key in list(self._arrived):
+            self._judge(key)
+
+    def _judge(self, key: int) -> None:
+        gradient = self._arrived.pop(key)
+        uses, shares = self._uses.pop(key, 0), self._shares.pop(key, {})
+        self._held.pop(key, None)
+        for share in shares.values():
+            if share.known and share.uses == uses:
+                found = judge(gradient, share.sums[0], share.sums[1:], share.precision)
+                self._judged(share, found)
