@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.replay.offline.computing import Recomputed
+from mindrlhf_msprobe.replay.offline.concluding import worded
+from mindrlhf_msprobe.replay.offline.judging import by_kernels
 from mindrlhf_msprobe.storage.arrays.npy import (
     bfloat16_bits_to_float32,
     dtype_name,
@@ -46,6 +49,12 @@ class Operation:
     arriving: tuple[Any, ...] | None = None
     leaving: tuple[Any, ...] = ()
     attributes: dict[str, Any] | None = None
+
+
+def replayed(side: Recomputed) -> dict[str, Any]:
+    """Return what kernels say of a side: verdict, values, and notes in words."""
+    found = by_kernels(side)
+    return {**vars(found), "notes": [worded(code, **params) for code, params in found.notes]}
 
 
 def write_run(

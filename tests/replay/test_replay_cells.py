@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from mindformers.models.llama import LlamaForCausalLM
 from mindspore import Tensor, nn, ops
+from replay.operator_runs import replayed
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.demo.networks import build_networks, initialize, llama_config
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
 from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
 from mindrlhf_msprobe.replay.offline.script.recorded import Place, find_call
@@ -88,11 +90,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def again(run: Path, entry: str, output: Path, network: Any = None) -> dict[str, Any]:
     """Return what the script finds, in this process."""
     template.WORDS.update(folder.words_of("en"))
-    template.prepare()
+    prepare()
     call = find_call(open_run(run), entry, Place())
     folder.write_side(output, call, compute_dtype=None)
     network = networks()["actor"] if network is None else network
-    return template.replay(template.Side(output, None, network))
+    return replayed(Recomputed(output, None, network))
 
 
 def test_every_cell_of_a_llama_is_ordinary_forward_and_backward(runs, tmp_path):
@@ -129,7 +131,7 @@ def test_lower_precision_inside_a_network_is_ordinary_where_it_is_declared(runs,
     template.WORDS.update(folder.words_of("en"))
     call = find_call(open_run(runs["rounded"]), f"Cell.{LINEAR}.Linear.forward.0", Place())
     folder.write_side(tmp_path, call, compute_dtype="Float16")
-    found = template.replay(template.Side(tmp_path, None, networks()["actor"]))
+    found = replayed(Recomputed(tmp_path, None, networks()["actor"]))
     assert found["verdict"] == "ordinary"
 
 
@@ -297,7 +299,7 @@ def test_the_network_of_a_mindformers_yaml(runs, tmp_path, monkeypatch):
     given.write_text(YAML, encoding="utf-8")
     output, result = tmp_path / "out", tmp_path / "result.json"
     asked = Asked((str(runs["healthy"]),), LAYER, str(output), network=str(given))
-    replay_entry(asked, run=False)
+    replay_entry(asked)
     given.unlink()
     monkeypatch.setattr(sys, "argv", ["replay.py", "--json", str(result)])
     runpy.run_path(str(output / "replay.py"), run_name="__main__")

@@ -17,6 +17,7 @@ from replay.operator_runs import BFloat16, Leaf, Operation, write_run
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of, prepare
 from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
 
@@ -27,7 +28,7 @@ EVIL = '"""); import os; os.system("touch stolen"); ("""\n# subject: end\nimport
 @pytest.fixture(scope="module", autouse=True)
 def spoken() -> None:
     template.WORDS.update(folder.words_of("en"))
-    template.prepare()
+    prepare()
 
 
 def written(tmp_path: Path, *calls: Operation, entry: str | None = None) -> Path:
@@ -89,16 +90,15 @@ def test_arguments_that_cannot_be_made_are_refused(tmp_path, value):
         written(tmp_path, Operation("Mint.add", (X, Leaf(value)), {}, (X,)))
 
 
-@pytest.mark.parametrize("two_runs", [True, False])
 @pytest.mark.parametrize("network", [True, False])
-def test_a_script_holds_what_its_entry_needs(network, two_runs):
-    """Nothing of networks for an operator, nothing of a second run for one; nothing is missing."""
+def test_a_script_holds_what_its_entry_needs(network):
+    """Nothing of networks for an operator; nothing is missing; it stays short."""
     subject = folder.subject_of_operator("mindspore.mint", "exp")
-    script = folder.script_of(subject, network=network, two_runs=two_runs)
+    script = folder.script_of(subject, network=network)
     compile(script, folder.SCRIPT, "exec")
     assert ("cells_and_names" in script) == network
-    assert ("same_inputs" in script) == two_runs
     assert not re.search("begin$|end$|\n{4}", script, re.MULTILINE)
+    assert script.count("\n") <= (280 if network else 200)
 
 
 def test_a_file_that_leaves_the_run_is_not_read(tmp_path):
@@ -125,7 +125,7 @@ def test_bfloat16_is_kept_exactly_with_its_dtype(tmp_path):
     np.testing.assert_array_equal(array, values.array)
     made = template.tensor_of(array, "BFloat16")
     assert made.dtype == ms.bfloat16
-    np.testing.assert_array_equal(template.array_of(made), values.array)
+    np.testing.assert_array_equal(array_of(made), values.array)
 
 
 def test_arguments_of_every_kind_are_made_again(tmp_path):
@@ -138,7 +138,7 @@ def test_arguments_of_every_kind_are_made_again(tmp_path):
         Leaf({"type": "ellipsis", "value": None}),
     )
     out = written(tmp_path, Operation("Mint.add", args, {"alpha": 2}, (X,)))
-    side = template.Side(out / "a", mint.add, None)
+    side = Recomputed(out / "a", mint.add)
     (pair, *rest) = [side.value(node, {}, None) for node in side.entry["args"]]
     assert [type(one) for one in pair] == [ms.Tensor, ms.Tensor]
     assert rest[:6] == [None, 3, 0.5, True, "mean", (1, 2)]
@@ -157,7 +157,7 @@ def test_lists_are_tried_where_tuples_are_refused(tmp_path):
             raise TypeError(sizes)
         return ms.Tensor(X)
 
-    side = template.Side(out / "a", takes_lists, None)
+    side = Recomputed(out / "a", takes_lists)
     assert side.compute()["output.0"].shape == (2, 3)
 
 

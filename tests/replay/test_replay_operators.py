@@ -12,10 +12,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, ops
-from replay.operator_runs import BFloat16, Operation, write_run
+from replay.operator_runs import BFloat16, Operation, replayed, write_run
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.replay.offline.computing import Recomputed
+from mindrlhf_msprobe.replay.offline.concluding import conclude
 from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
@@ -354,7 +356,7 @@ def test_a_kernel_that_computes_in_fewer_bits_than_it_is_given_proves_nothing(tm
     call = Operation("Mint.exp", (normal(6, 8),), {}, (normal(6, 8) * np.float32(1.001),))
     run = write_run(tmp_path / "run", [call])
     side_of(run, "Mint.exp.0.forward", tmp_path / "a")
-    found = template.replay(template.Side(tmp_path / "a", in_float32, None))
+    found = replayed(Recomputed(tmp_path / "a", in_float32))
     assert found["verdict"] == "undecided"
     assert "Float32 when given Float64" in found["notes"][0]
 
@@ -369,8 +371,8 @@ def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):
     calls = [recorded("MintFunctional.silu", mint.nn.functional.silu, normal(40, 30))]
     calls[0].output = (calls[0].output[0] * np.float32(1.001),)
     side_of(write_run(tmp_path / "run", calls), "MintFunctional.silu.0.forward", tmp_path / "a")
-    wrong = template.Side(tmp_path / "a", lambda x: mint.nn.functional.silu(x) * 1.001, None)
-    assert template.replay(wrong)["values"]["output.0"]["verdict"] == "ordinary"
+    wrong = Recomputed(tmp_path / "a", lambda x: mint.nn.functional.silu(x) * 1.001)
+    assert replayed(wrong)["values"]["output.0"]["verdict"] == "ordinary"
     operator = parse_operator("MintFunctional.silu.0.forward")
     found = values_by_formula(wrong, operator, None)
     assert found["output.0"]["verdict"] == "wrong"
@@ -389,3 +391,47 @@ def test_json_has_no_infinite_numbers(tmp_path, capsys):
 
     found = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert found["operators"][0]["share"] == "Infinity"
+
+
+def test_very_large_logits_are_judged_by_the_formula(tmp_path):
+    """Float64 disturbed by one rounding explains less there than a formula that rounds inside."""
+    logits = 300 * normal(64, 64)
+    calls = [recorded("MintFunctional.softmax", mint.nn.functional.softmax, logits, dim=-1)]
+    run = write_run(tmp_path / "run", calls)
+    asked = Asked((str(run),), "MintFunctional.softmax.0.forward", str(tmp_path / "out"))
+    found = replay_entry(asked)
+    assert found.verdicts == ["ordinary"], found.text
+    assert "wrong" not in found.text
+    assert "by its formula in numpy" in found.text
+
+
+def test_the_formula_says_which_of_two_runs_is_wrong_where_a_kernel_cannot(tmp_path):
+    """A kernel that computes in float32 whatever it is given leaves it open; who judged is said."""
+
+    def in_float32(x: Any) -> Any:
+        return Tensor(x.astype(ms.float32).asnumpy()).exp().astype(x.dtype)
+
+    x = normal(6, 8)
+    right = recorded("Mint.exp", mint.exp, x)
+    wrong = Operation("Mint.exp", (x,), {}, (np.exp(x) * np.float32(1.001),))
+    runs = [write_run(tmp_path / name, [call]) for name, call in (("a", right), ("b", wrong))]
+    entry, output = "Mint.exp.0.forward", tmp_path / "out"
+    replay_entry(Asked((str(runs[0]), str(runs[1])), entry, str(output)), run=False)
+    conclude(output, in_float32)
+    judged = json.loads((output / "b" / "entry.json").read_text(encoding="utf-8"))["judged"]
+    assert judged["answer"][-1] == "B is the wrong one."
+    assert "by its formula in numpy" in judged["answer"][0]
+
+
+def test_without_numpy_the_script_says_one_sentence(tmp_path):
+    """And without MindSpore; nothing of Python's is shown."""
+    run = write_run(tmp_path / "run", [recorded("Mint.exp", mint.exp, normal(2, 2))])
+    replay_entry(Asked((str(run),), "Mint.exp.0.forward", str(tmp_path / "out")), run=False)
+    for missing in ("numpy", "mindspore"):
+        without = f"import runpy, sys; sys.modules['{missing}'] = None; "
+        without += "runpy.run_path(sys.argv.pop(1), {}, '__main__')"
+        command = [sys.executable, "-c", without, str(tmp_path / "out" / "replay.py")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("replay.py computes with MindSpore and numpy, which cannot")

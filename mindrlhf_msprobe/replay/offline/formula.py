@@ -13,11 +13,11 @@ from mindrlhf_msprobe.replay.precise.values import Value, lowest_precision
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.script.template import Side
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
 
 
-def values_by_formula(side: Side, operator: OperatorName, primitive: Any) -> dict[str, Any]:
-    """Return name → distances and verdict, as the script has them, of what a formula gives.
+def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) -> dict[str, Any]:
+    """Return name → distances and verdict, as `judging` has them, of what a formula gives.
 
     Args:
         side: what was recorded.
@@ -33,7 +33,7 @@ def values_by_formula(side: Side, operator: OperatorName, primitive: Any) -> dic
 
 
 def _values(
-    side: Side, operator: OperatorName, primitive: Any
+    side: Recomputed, operator: OperatorName, primitive: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     from mindrlhf_msprobe.replay.offline.script.template import distance
 
@@ -61,22 +61,21 @@ def _values(
         recorded = side.array(node)
         if value is None or value.shape != recorded.shape:
             continue
-        recorded = recorded.astype(np.result_type(recorded, np.float64))
-        opinion = judge(
-            recorded, value.exact, value.draws[1:], precision, node.get("rounding", 0.0)
-        )
-        exact = value.exact.astype(recorded.dtype)
+        wide = recorded.astype(np.result_type(recorded, np.float64))
+        beside = node.get("rounding", 0.0)
+        opinion = judge(wide, value.exact, value.draws[1:], precision, beside)
+        exact = value.exact.astype(wide.dtype)
         yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
 
 
 def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:
     return {
-        **{"dtype": node["dtype"], "shape": node["shape"], "formula": apart},
+        **{"dtype": node["dtype"], "shape": node["shape"], "by": "formula", "formula": apart},
         **{"share": float(opinion.ratio) / MOST, "verdict": opinion.opinion.value},
     }
 
 
-def _made(side: Side, node: dict[str, Any], given: list[dict[str, Any]]) -> Any:
+def _made(side: Recomputed, node: dict[str, Any], given: list[dict[str, Any]]) -> Any:
     """Return an argument with arrays in the place of tensors, and note their nodes."""
     if "file" in node:
         given.append(node)

@@ -19,7 +19,6 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.script import folder
 from mindrlhf_msprobe.replay.offline.script.operators import home_of, operator_of, prepare
 from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.replay.offline.script.recorded import Call, Place, find_ca
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
+_JUDGING = "mindrlhf_msprobe.replay.offline.concluding"
 _MOST_SAID = 600  # characters of why a script failed
 
 
@@ -78,13 +78,11 @@ class Replayed:
     @property
     def verdicts(self) -> list[str]:
         """ordinary, wrong or undecided, of each side."""
-        return [side.get("formula", side)["verdict"] for side in self.sides.values()]
+        return [side["verdict"] or "undecided" for side in self.sides.values()]
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        from mindrlhf_msprobe.replay.offline.script.template import plain
-
-        sides = plain(self.sides) if self.sides else {}
+        sides = json.loads(json.dumps(self.sides), parse_constant=str)  # JSON has no infinity
         return {"folder": str(self.folder), "sides": sides, "answer": list(self.answer)}
 
 
@@ -92,7 +90,8 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     """Write the folder of an entry and run its script, in a process of its own.
 
     Args:
-        run: whether the script is run.
+        run: whether the script is run; if not, a network is not asked for, and what it computes
+            is not judged.
 
     Raises:
         RunError: an entry or its elements are not there, the folder cannot be written, MindSpore
@@ -116,13 +115,30 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     command += ["--device", asked.device] if asked.device else []
     shown = shlex.join(["python", *command[1:]])
     written = say("replay.written", folder=str(output), command=shown)
+    if network and run:
+        judging = [sys.executable, "-m", _JUDGING, str(output), asked.device or ""]
+        _in_a_process(judging, command[1])
+    elif not network:
+        _judge_operator(output, subject, asked.device)
     if not run:
         return Replayed(output, written)
-    found = _run(command)
-    _add_formulas(found["sides"], calls, subject, output)
-    answer = [*found["answer"], *_said_of_formulas(found["sides"])]
-    text = "\n".join([found["text"], *answer[len(found["answer"]) :], written])
-    return Replayed(output, text, found["sides"], tuple(answer))
+    found = _in_a_process([*command, "--json"], command[1])
+    if "sides" not in found:
+        raise RunError.saying("replay.failed", script=command[1], why="")
+    text = "\n".join([found["text"], written])
+    return Replayed(output, text, found["sides"], tuple(found["answer"]))
+
+
+def _judge_operator(output: Path, subject: _Subject, device: str | None) -> None:
+    """Judge the folder of an operator, in this process."""
+    import mindspore
+
+    from mindrlhf_msprobe.replay.offline.concluding import conclude
+
+    if device:
+        mindspore.set_device(device)
+    prepare()
+    conclude(output, subject.called)
 
 
 @dataclass(frozen=True)
@@ -165,37 +181,6 @@ def _subject(calls: list[Call], asked: Asked) -> tuple[_Subject, list[Call]]:
     return _Subject(python, called=operator.owner), calls
 
 
-def _add_formulas(
-    sides: dict[str, Any], calls: Sequence[Call], subject: _Subject, output: Path
-) -> None:
-    """Add what the formula of an operator says of each side; its verdict counts if it has one."""
-    for call, (letter, found) in zip(calls, sides.items()):
-        if subject.called is None or call.operator is None:
-            continue
-        from mindrlhf_msprobe.replay.offline.script.template import Side
-
-        side = Side(output / letter.lower(), subject.called, None)
-        of_primitive = call.operator.kind == "Primitive"
-        primitive = side.called if of_primitive else None
-        values = values_by_formula(side, call.operator, primitive)
-        verdicts = {value["verdict"] for value in values.values()} - {"undecided"}
-        if verdicts:
-            found["formula"] = {"values": values, "verdict": max(verdicts, key="wrong".__eq__)}
-
-
-def _said_of_formulas(sides: dict[str, Any]) -> list[str]:
-    """Return a line for each side that has a formula."""
-    lines = []
-    for letter, found in sides.items():
-        if formula := found.get("formula"):
-            values = formula["values"]
-            worst = max(values, key=lambda name: values[name]["share"])
-            share = values[worst]["share"]
-            code = f"replay.formula_{formula['verdict']}"
-            lines.append(say(code, side=letter, value=worst, share=share))
-    return lines
-
-
 def floating_dtype(name: str | None) -> str | None:
     """Return a floating dtype as records call it.
 
@@ -209,13 +194,17 @@ def floating_dtype(name: str | None) -> str | None:
     return None if name is None else known[name.lower()]
 
 
-def _run(command: Sequence[str]) -> dict[str, Any]:
-    """Run a script and return what it found."""
+def _in_a_process(command: Sequence[str], script: str) -> dict[str, Any]:
+    """Run a command, and return the JSON that it wrote into the file that is named last to it.
+
+    Raises:
+        RunError: it failed, or refused the network.
+    """
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result.json"
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
         done = subprocess.run(
-            [*command, "--json", str(result)],
+            [*command, str(result)],
             capture_output=True,
             text=True,
             errors="backslashreplace",
@@ -226,8 +215,8 @@ def _run(command: Sequence[str]) -> dict[str, Any]:
         found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     if "refused" in found:
         raise RunError(Message("replay.refused", {"why": found["refused"]}))
-    if done.returncode or "sides" not in found:
+    if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
         why = shortened(lines[-1], _MOST_SAID)
-        raise RunError.saying("replay.failed", script=command[1], why=why)
+        raise RunError.saying("replay.failed", script=script, why=why)
     return dict(found)

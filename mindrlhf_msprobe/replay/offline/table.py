@@ -8,20 +8,21 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindrlhf_msprobe.errors import MsprobeError, RunError
-from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.replaying import Asked, floating_dtype
 from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, drawn, write_side
 from mindrlhf_msprobe.replay.offline.script.operators import check_mindspore, operator_of, prepare
 from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, has_elements, operator_calls
 from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
-from mindrlhf_msprobe.storage.operators import OperatorName
 from mindrlhf_msprobe.storage.reading.reader import open_run
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.replay.offline.judging import Judged
 
 _LONGEST_NOTE = 300
 
@@ -62,7 +63,8 @@ def replay_operators(
 
 def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:
     """Compute one call again."""
-    from mindrlhf_msprobe.replay.offline.script.template import Refused
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
+    from mindrlhf_msprobe.replay.offline.judging import judge
 
     entry = call.entry
     unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
@@ -83,8 +85,8 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
             write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
             if draws:
                 _compute_what_is_judged(Path(folder), called)
-            found = _found(_side(Path(folder), called), named)
-    except (MsprobeError, Refused) as error:
+            found = judge(Recomputed(Path(folder), called), named, kernels=False)
+    except MsprobeError as error:
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
@@ -92,52 +94,34 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
     return _row(unknown, found, draws)
 
 
-def _found(side: Any, operator: OperatorName) -> dict[str, Any]:
-    """Return what is thought of a call: by a formula, else by its kernel of more bits."""
-    from mindrlhf_msprobe.replay.offline.script.template import replay
-
-    primitive = side.called if operator.kind == "Primitive" else None
-    values = values_by_formula(side, operator, primitive)
-    values = {name: one for name, one in values.items() if one["verdict"] != "undecided"}
-    if values and values.keys() >= side.recorded().keys():
-        verdict = next(v for v in VERDICTS if v in {one["verdict"] for one in values.values()})
-        return {"verdict": verdict, "reference": "formula", "values": values, "notes": []}
-    found = replay(side)
-    found["values"] |= values
-    verdicts = {value["verdict"] for value in found["values"].values()} or {"undecided"}
-    return {**found, "verdict": next(verdict for verdict in VERDICTS if verdict in verdicts)}
-
-
-def _side(folder: Path, operator: Any) -> Any:
-    from mindrlhf_msprobe.replay.offline.script.template import Side
-
-    return Side(folder, operator, None)
-
-
 def _compute_what_is_judged(folder: Path, operator: Any) -> None:
     """Put what the operator computes here in the place of what was not recorded."""
-    from mindrlhf_msprobe.replay.offline.script.template import array_of, dtype_of
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of
 
-    side = _side(folder, operator)
+    side = Recomputed(folder, operator)
     computed = side.compute()
-    for name, node in side.recorded().items():
+    for name, node in side.recorded.items():
         if name in computed:
             array = array_of(computed[name])
-            node |= {"dtype": dtype_of(computed[name]), "shape": list(array.shape)}
+            node |= {"dtype": str(computed[name].dtype), "shape": list(array.shape)}
             np.save(folder / node["file"], array)
     (folder / ENTRY).write_text(json.dumps(side.entry), encoding="utf-8")
 
 
-def _row(row: ReplayedOperator, found: dict[str, Any], draws: bool) -> ReplayedOperator:
+def _row(row: ReplayedOperator, found: Judged, draws: bool) -> ReplayedOperator:
     """Return what was found of a call, by the value that is furthest off."""
-    notes = tuple(dict.fromkeys(found["notes"]))
-    row = replace(row, verdict=found["verdict"], drawn=draws, notes=notes)
-    of_it = {n: v for n, v in found["values"].items() if v["verdict"] == found["verdict"]}
+    from mindrlhf_msprobe.replay.offline.concluding import worded
+
+    notes = tuple(dict.fromkeys(worded(code, **params) for code, params in found.notes))
+    row = replace(row, verdict=found.verdict, drawn=draws, notes=notes)
+    of_it = {n: v for n, v in found.values.items() if v["verdict"] == found.verdict}
     if not of_it:
         return row
     worst = max(of_it, key=lambda name: of_it[name].get("share", 0.0))
     value = of_it[worst]
-    apart = value.get("formula") or value.get(found["reference"]) or value["again"]
+    apart = value.get(value.get("by", "again")) or value.get("again")
+    if apart is None:  # it could not be computed here
+        return replace(row, value=worst, dtype=value["dtype"])
     share = value.get("share")
     return replace(
         row,

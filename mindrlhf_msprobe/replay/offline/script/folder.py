@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.text.printable import printable, shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Half
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
@@ -32,13 +32,12 @@ DTYPES = (
     *("Float16", "BFloat16", "Float32", "Float64", "Complex64", "Complex128"),
 )
 FLOATING = ("Float16", "BFloat16", "Float32", "Float64")
-_NUMBERS = ("int", "float", "bool")
-_SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n\n\n", re.DOTALL | re.MULTILINE)
+#: What the script computes: their labels stand in its table.
+_RUNS = ("again", "Float32", "Float64", "formula")
+_SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n", re.DOTALL | re.MULTILINE)
 #: A part of the script that not every entry needs; with the empty lines behind it.
-_PART = r"^ *# {name}: begin\n(?:.*\n)*? *# {name}: end\n(?:\n)*"
-_MARK = re.compile(
-    r"^ *# (?:network|two runs): begin\n|^\n* *# (?:network|two runs): end\n", re.MULTILINE
-)
+_PART = re.compile(r"^ *# network: begin\n(?:.*\n)*? *# network: end\n(?:\n)*", re.MULTILINE)
+_MARK = re.compile(r"^ *# network: begin\n|^\n* *# network: end\n", re.MULTILINE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LONGEST_FILE = 80  # characters of a file's name
 #: Texts that an operator may be given: a mode, an equation; never a path.
@@ -84,27 +83,23 @@ def write_folder(
             (output / SIDES[1] / ENTRY).unlink()
             (output / SIDES[1]).rmdir()
         for call, side in zip(calls, SIDES):
-            write_side(output / side, call, **also)
+            title = printable(words["title"].format(side=side.upper(), **_place(call)))
+            write_side(output / side, call, title=title, **also)
         _write(output / WORDS, json.dumps(words, ensure_ascii=False, indent=1))
-        script = script_of(subject, network=network, two_runs=len(calls) > 1)
-        _write(output / SCRIPT, script)
+        _write(output / SCRIPT, script_of(subject, network=network))
     except OSError as error:
         why = error.strerror or str(error)
         raise RunError.saying("replay.unwritten", path=str(output), why=why) from None
 
 
-def script_of(subject: str, *, network: bool = True, two_runs: bool = True) -> str:
+def script_of(subject: str, *, network: bool = True) -> str:
     """Return the script with its `subject()`, and with those parts alone that its entry needs.
 
     Args:
         network: whether the subject is a network; else it is an operator.
-        two_runs: whether there is a second run.
     """
     script = Path(__file__).with_name("template.py").read_text(encoding="utf-8")
-    for name, needed in (("network", network), ("two runs", two_runs)):
-        if not needed:
-            script = re.sub(_PART.format(name=name), "", script, flags=re.MULTILINE)
-    script = _MARK.sub("", script)
+    script = _MARK.sub("", script if network else _PART.sub("", script))
     return _SUBJECT.sub(lambda _: f"{subject}\n\n", script)
 
 
@@ -117,6 +112,12 @@ def write_side(folder: Path, call: Call, *, draw: Draw | None = None, **also: An
     folder.mkdir(parents=True, exist_ok=True)
     content = {**_Written(folder, call, draw).content(), **also}
     _write(folder / ENTRY, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False))
+
+
+def _place(call: Call) -> dict[str, Any]:
+    entry = call.entry
+    place = {"entry": entry.name, "phase": entry.phase, "step": entry.step, "rank": entry.rank}
+    return {**place, "run": str(call.run.path)}
 
 
 def _write(path: Path, text: str) -> None:
@@ -141,12 +142,13 @@ class _Written:
         parameters = []
         for known in call.parameters:
             node = self._tensor(known.record, f"parameter.{known.network_name}")
-            node |= {"cell": known.cell, "name": known.name, "at": known.network_name}
+            node |= {"cell": known.cell, "name": known.name}
+            node |= {"at": printable(known.network_name)}
             if known.gradient is not None and node["dtype"] in FLOATING:
                 gradient = f"gradient.{known.network_name}"
                 node["gradient"] = self._tensor(known.gradient, gradient)
             parameters.append(node)
-        given = [self._node(forward, "input", item, str(i), leaving) for i, item in _listed(args)]
+        args = [self._node(forward, "input", item, str(i), leaving) for i, item in _listed(args)]
         named = {
             str(name): self._node(forward, "input", item, child_path("", name), leaving)
             for name, item in (kwargs.items() if isinstance(kwargs, dict) else ())
@@ -155,13 +157,16 @@ class _Written:
         returned = [
             self._node(forward, "output", item, str(i), leaving) for i, item in _listed(outputs)
         ]
+        given, outputs = _tensors([*args, *named.values()]), _tensors(returned)
         return {
-            **{"entry": entry.name, "phase": entry.phase, "step": entry.step, "rank": entry.rank},
-            **{"run": str(call.run.path), "cell": entry.cell},
+            **_place(call),
+            "cell": entry.cell,
             "class": entry.class_name or entry.cell.rpartition(".")[2],
             **{"around": entry.around, "primitive": self._attribute()},
             "attributes": self._attributes(),
-            **{"args": given, "kwargs": named, "output": returned, "parameters": parameters},
+            **{"args": args, "kwargs": named, "output": returned, "parameters": parameters},
+            **{"given": given, "inputs": [node for node in given if _is_differentiated(node)]},
+            **{"outputs": outputs, "recorded": _recorded(outputs, given, parameters)},
         }
 
     def _attribute(self) -> str | None:
@@ -200,7 +205,8 @@ class _Written:
         if record is None:  # more values than an entry may hold
             raise UsageError.saying("replay.argument", argument=path, kind=leaf.type)
         name = f"{io}.{path}"
-        node = {**self._tensor(record, name), "at": name, "numpy": leaf.type == "numpy.ndarray"}
+        node = {**self._tensor(record, name), "at": printable(name)}
+        node["numpy"] = leaf.type == "numpy.ndarray"
         beside = leaving.get(("output" if io == "input" else "input", path))
         if beside is not None and node["dtype"] in FLOATING and self._is_gradient(beside, leaf):
             what = "gradient" if io == "input" else "arriving"
@@ -275,6 +281,30 @@ class _Written:
             file = f"{stem}.{number}.npy"
         self._files.add(file.lower())
         return file
+
+
+def _tensors(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tensors among values, and in them."""
+    found = []
+    for node in nodes:
+        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
+        found += [node] if "file" in node else _tensors(inside)
+    return found
+
+
+def _is_differentiated(node: dict[str, Any]) -> bool:
+    return node["dtype"] in FLOATING and not node["numpy"]
+
+
+def _recorded(
+    outputs: list[dict[str, Any]], given: list[dict[str, Any]], parameters: list[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return name → what was recorded of each value that comes out."""
+    found = {node["at"]: node for node in outputs}
+    for node in (*given, *parameters):
+        if "gradient" in node:
+            found[f"gradient:{node['at']}"] = node["gradient"]
+    return found
 
 
 def _attribute_node(value: Any, name: str) -> dict[str, Any]:
@@ -388,6 +418,11 @@ _OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
 
 
 def words_of(lang: str) -> dict[str, str]:
-    """Return the texts of the script in a language."""
+    """Return the texts of the script in a language; those before numbers as wide as each other."""
     texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.replay_script").TEXTS
-    return dict(texts)
+    return {**texts, **{run: _label(texts[run]) for run in _RUNS}}
+
+
+def _label(text: str) -> str:
+    wide = sum(ord(letter) > 0x2E7F for letter in text)  # two columns each
+    return f"    {text:{26 - wide}}"

@@ -52,11 +52,12 @@ def home_of(operator: Operator) -> str:
 
 def prepare() -> None:
     """Let operators of entries be computed in this process."""
+    from mindrlhf_msprobe.replay.offline import computing
     from mindrlhf_msprobe.replay.offline.script import template
     from mindrlhf_msprobe.replay.offline.script.folder import words_of
 
     template.WORDS.update(words_of(language()))
-    template.prepare()
+    computing.prepare()
 
 
 def check_mindspore() -> None:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
@@ -22,7 +20,7 @@ from mindrlhf_msprobe.storage.attributes import Attributes
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
-    from mindrlhf_msprobe.replay.offline.script.template import Side
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
 
 #: Where primitives are that compute: none of those that communicate, print, write or run code.
 _MODULES = (
@@ -99,9 +97,9 @@ def _fitting(
     by_shape: bool,
 ) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
     """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
-    from mindrlhf_msprobe.replay.offline.script.template import Side
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
 
-    ranks = [len(node["shape"]) for node in Side(folder, operator.owner, None).inputs]
+    ranks = [len(node["shape"]) for node in Recomputed(folder, operator.owner).inputs]
     rank = max(ranks, default=0)
     choices = [
         [known[one.name]] if one.name in known else _choices(one.default, one.name, rank)
@@ -110,7 +108,7 @@ def _fitting(
     tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
     for number, values in enumerate(tried):
         try:
-            side = Side(folder, operator.owner(*values), None)
+            side = Recomputed(folder, operator.owner(*values))
             apart = _distance(side, by_shape)
         except Exception:  # of MindSpore: such attributes do not fit the inputs
             continue
@@ -130,18 +128,18 @@ def _choices(default: Any, name: str, rank: int) -> list[Any]:
     return [default]
 
 
-def _distance(side: Side, by_shape: bool) -> float | None:
+def _distance(side: Recomputed, by_shape: bool) -> float | None:
     """Return how far what comes out is from what was recorded; None where shapes differ."""
-    from mindrlhf_msprobe.replay.offline.script.template import array_of, distance
+    from mindrlhf_msprobe.replay.offline.computing import array_of
+    from mindrlhf_msprobe.replay.offline.script.template import distance
 
     computed, apart = side.compute(), 0.0
-    for name, node in side.recorded().items():
+    for name, node in side.recorded.items():
         if name not in computed or tuple(node["shape"]) != tuple(computed[name].shape):
             return None
         if by_shape:
             continue
         array = array_of(computed[name])
-        recorded = side.array(node).astype(np.result_type(array, np.float64))
-        value = distance(recorded, array.astype(recorded.dtype), node["dtype"])
+        value = distance(side.array(node), array, node["dtype"])
         apart = max(apart, min(value["relative"], 1e300))
     return apart

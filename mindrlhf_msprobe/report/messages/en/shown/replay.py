@@ -71,11 +71,6 @@ TEXTS: dict[str, Text] = {
     "failed": "{script} failed: {why}. Run it by itself to see all of what it says.",
     "refused": "{why}",
     "written": "Folder: {folder}   Again: {command}",
-    "formula_ordinary": "By its formula in numpy {side} is right, too ({share:.2g} of rounding).",
-    "formula_wrong": (
-        "By its formula in numpy {side} is wrong: {value} is {share:.2g} times what rounding may "
-        "do."
-    ),
     "no_operators": (
         "{path} holds no entry of an operator; record some, with msprobe_config: {{level: mix}}, "
         "or give the ENTRY of a cell."

@@ -7,31 +7,45 @@ TEXTS: dict[str, str] = {
     "help_device": "where it is computed: CPU, GPU or Ascend (default: as MindSpore chooses)",
     "help_json": "write the distances and the answer into this file, too",
     "no_mindspore": (
-        "replay.py computes with MindSpore, which cannot be imported here: {error}. Run it where "
-        "MindSpore is installed; the folder can be copied as it is."
+        "replay.py computes with MindSpore and numpy, which cannot be imported here: {error}. Run "
+        "it where both are installed; the folder can be copied as it is."
     ),
     "title": "{side}: {entry}, {phase}, step {step}, rank {rank} of {run}",
-    "device": "computed by MindSpore {version} on {device}",
-    "value": "{value}, {dtype} {shape}",
+    "device": "computed by {device}",
     "again": "again, as recorded",
-    "in": "in {dtype}",
+    "Float32": "in Float32",
+    "Float64": "in Float64",
+    "formula": "by its formula in numpy",
     "is_ordinary": "rounding explains it ({share} of what it may do)",
     "is_wrong": "wrong: {share} times what rounding may do",
+    "is_ordinary_formula": (
+        "rounding explains it ({share} of what it may do, by its formula in numpy)"
+    ),
+    "is_wrong_formula": "wrong: {share} times what rounding may do, by its formula in numpy",
+    "not_judged": "not judged (--no-run)",
     "is_undecided": "undecided",
     "is_equal": "the same",
     "is_other": "other integers",
     "agrees": "{side} agrees with {dtype} to {ulp} ulp: rounding explains it.",
+    "agrees_formula": (
+        "{side} agrees with {dtype} to {ulp} ulp, by its formula in numpy: rounding explains it."
+    ),
+    "same": "{side} is the same when it is computed again.",
     "off": "{side} is off by {by} ({value}): rounding does not explain it.",
+    "off_formula": (
+        "{side} is off by {by} ({value}), by its formula in numpy: rounding does not explain it."
+    ),
     "not_finite": "{side} is wrong: {value} is NaN or infinite where {dtype} is not.",
     "undecided": "{side}: whether it is right could not be decided.",
     "inputs_agree": "What went in is the same in A and B, bit for bit.",
     "inputs_differ": "What went in differs between A and B: each is judged by its own.",
     "one_is_wrong": "{side} is the wrong one.",
     "both_wrong": "Both are wrong.",
-    "no_kernel": "no {dtype}: {error}",
-    "not_returned": "{value} was recorded, and is not returned here",
+    "no_kernel": "{run} it cannot be computed here: {error}",
+    "not_computed": "it cannot be computed here as recorded: {error}",
+    "not_returned": "{value} was recorded, and is not returned here, or in another shape",
     "random": "{value} is another one each time: it draws random numbers",
-    "differs_between_runs": "the last bits differ from run to run here",
+    "differs_between_runs": "{value}: the last bits differ from run to run here",
     "wrong_here": (
         "{value}, computed again as recorded, is {share} times what rounding may do from the exact "
         "one: here, too, it is computed that way"

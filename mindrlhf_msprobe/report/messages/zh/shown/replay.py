@@ -54,8 +54,6 @@ TEXTS: dict[str, Text] = {
     "failed": "{script} 运行失败：{why}。单独运行该脚本可看到全部输出。",
     "refused": "原因：{why}",
     "written": "目录：{folder}   再次运行：{command}",
-    "formula_ordinary": "按 numpy 公式计算，{side} 正确（为舍入上限的 {share:.2g} 倍）。",
-    "formula_wrong": "按 numpy 公式计算，{side} 错误：{value} 为舍入上限的 {share:.2g} 倍。",
     "no_operators": (
         "{path} 中没有算子的条目；请以 msprobe_config: {{level: mix}} 采集，或给出 Cell 的 ENTRY。"
     ),
