@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.comparison.tokens.blocks import BlockSize
+from mindrlhf_msprobe.comparison.tokens.following import Followed, Piece, follow
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.comparison.tokens.padding import Padding
 from mindrlhf_msprobe.comparison.tokens.samples import of_saved, prompt_sizes
@@ -19,6 +20,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 UNKNOWN = -1
+_MOST_NOTES = 20
 
 
 class NoTokens(SpokenError):
@@ -66,6 +68,7 @@ class PhaseTokens:
         samples: the saved prompt and response, by number, that each sequence is; -1 of others.
         ends: how many tokens each sequence has, up to the end of that response.
         lost: how many rows are tokens of which it is not known which ones stand before them.
+        drafts: how many rows are rejected drafts, by the responses that were saved: no tokens.
     """
 
     calls: tuple[TokenCall, ...]
@@ -77,6 +80,7 @@ class PhaseTokens:
     samples: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     lost: int = 0
+    drafts: int = 0
 
     @cached_property
     def last(self) -> np.ndarray:
@@ -209,22 +213,62 @@ class _Builder:
         self._slots: dict[int, _Slot] = {}
         self._lost: set[int] = set()  # places of which nobody knows which sequence stands there
         self._calls: list[TokenCall] = []
-        self._notes: dict[Message, None] = {}
+        self._notes: dict[Message, list[Piece]] = {}
+        self._pieces: list[list[Piece]] = []  # of each call
+        self._seen_all = True  # whether no call is missing
+        self._is_whole = True  # whether so, and the samples have the places of the call before
         self._before: int | None = None  # samples of the call before
         self._keys: list[int] = []  # theirs
         self._block = BlockSize()
 
     def tokens(self) -> PhaseTokens:
+        followed = follow(self._pieces, self._samples)
+        for one in followed:
+            self._put(one)
+        self._leave_out_empty(followed)
+        drafts = sum(one.drafts for one in followed)
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
         numbers, ends = of_saved(made, self._samples)
         begun = prompt_sizes(self._begun, made)
+        again = sum(before != size for before, size in zip(self._begun, begun))
         for sequence, number in enumerate(numbers):
             if number >= 0 and begun[sequence]:
                 begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
+        if again:
+            self._note(message("tokens.refilled", count=again))
+        if drafts:
+            self._note(message("tokens.drafts", count=drafts))
+        known = {id(piece) for one in followed for piece in one.pieces}
+        notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
         return PhaseTokens(
-            *(tuple(self._calls), made, tuple(self._notes), self._pad, tuple(begun)),
-            *(self._block.found(), numbers, ends, self._lost_rows),
+            *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
+            *(self._block.found(), numbers, ends, self._lost_rows, drafts),
         )
+
+    def _put(self, followed: Followed) -> None:
+        """Put pieces where the saved sample says that they stand."""
+        number = len(self._sequences)
+        whole = self._samples[followed.sample].tokens[: followed.size]
+        self._sequences.append(whole.tolist())
+        self._begun.append(len(followed.pieces[0].tokens))
+        for piece, (at, count, _) in zip(followed.pieces, followed.placed):
+            call = self._calls[piece.call]
+            call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
+            call.sequence[piece.rows[:count]] = number
+            call.position[piece.rows[:count]] = at + np.arange(count)
+            self._lost_rows -= piece.lost
+
+    def _leave_out_empty(self, followed: Sequence[Followed]) -> None:
+        """Forget the sequences whose rows all are those of others now."""
+        if not followed:
+            return
+        kept = np.unique(np.concatenate([call.sequence for call in self._calls]))
+        kept = kept[kept >= 0]
+        for call in self._calls:
+            known = call.sequence >= 0
+            call.sequence[known] = np.searchsorted(kept, call.sequence[known])
+        self._sequences = [self._sequences[number] for number in kept.tolist()]
+        self._begun = [self._begun[number] for number in kept.tolist()]
 
     def add(
         self,
@@ -239,6 +283,8 @@ class _Builder:
         """
         batch, width = inputs.ids.shape
         ids = inputs.ids.reshape(-1)
+        self._seen_all &= entry.call == len(self._calls)
+        self._pieces.append([])
         sequence = np.full(ids.size, UNKNOWN, np.int64)
         position = np.full(ids.size, UNKNOWN, np.int64)
         samples = _samples(inputs, self._padding)
@@ -253,20 +299,26 @@ class _Builder:
         one_each = all(len(rows) == 1 for rows in samples) and (width == 1 or _is_packed(inputs))
         starts = [_start(inputs, n, rows, one_each) for n, rows in enumerate(samples)]
         before, self._before = self._before, len(samples)
+        self._is_whole = self._seen_all and (before == len(samples) or inputs.blocks is not None)
         if beginnings is not None:
             before = len(samples)
             self._continue(beginnings, starts, entry)
         if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
-            self._note(message("tokens.unknown_samples", entry=entry.name, count=len(samples)))
-            self._lose(ids)
+            note = message("tokens.unknown_samples", entry=entry.name, count=len(samples))
+            for number, rows in enumerate(samples):
+                piece = self._piece(inputs, number, rows, starts[number])
+                piece.lost = self._lose(ids[rows])
+                self._note(note, piece)
             samples = []
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
         for rows, start, key in zip(samples, starts, self._keys):
             if len(rows):
-                at = self._enter(key, ids[rows].tolist(), start, one_each, entry)
+                piece = self._piece(inputs, key, rows, start)
+                at = self._enter(piece, one_each, entry)
                 if at is None:
-                    self._lose(ids[rows])
+                    piece.lost = self._lose(ids[rows])
                 else:
+                    piece.begins = at[1] == 0
                     sequence[rows] = at[0]
                     position[rows] = at[1] + np.arange(len(rows))
         self._take_slots(inputs, samples, position)
@@ -312,15 +364,20 @@ class _Builder:
             for slot, start in zip(slots, starts)
         )
 
-    def _enter(
-        self, key: int, tokens: list[int], start: int | None, one_each: bool, entry: Entry
-    ) -> tuple[int, int] | None:
+    def _piece(self, inputs: CallInputs, key: int, rows: np.ndarray, start: int | None) -> Piece:
+        """Take note of a sample's tokens in the last call."""
+        tokens = inputs.ids.reshape(-1)[rows].astype(np.int64)
+        piece = Piece(len(self._calls), key, inputs.blocks is not None, rows, tokens, start)
+        self._pieces[-1].append(piece)
+        return piece
+
+    def _enter(self, piece: Piece, one_each: bool, entry: Entry) -> tuple[int, int] | None:
         """Return the sequence that a sample's tokens belong to, and the place of the first.
 
         Args:
-            start: the position of the first as it was given, or None.
             one_each: whether the call has one token of each sample.
         """
+        key, tokens, start = piece.key, piece.tokens.tolist(), piece.start
         if not one_each:
             self._lost.discard(key)
         if key in self._lost:
@@ -328,18 +385,18 @@ class _Builder:
         slot = self._slots.get(key)
         if slot is None:
             missed = start and (one_each or entry.call > 0)
-            return self._gap(entry, start, 0) if missed else self._anew(key, tokens, start)
+            return self._gap(entry, piece, 0) if missed else self._anew(key, tokens, start)
         if start is None and not one_each:
             return self._anew(key, tokens, start)
         have = len(slot.tokens)
         at = have if start is None else start - slot.shift
-        if one_each and start is not None and start - slot.before == have:
+        if start is not None and start - slot.before == have:
             slot.shift, at = slot.before, have
-        if at > have and one_each:  # a wrong position: `given` shows it
+        if at > have and (one_each or self._is_whole):  # a wrong position: `given` shows it
             slot.before, slot.shift = slot.shift, slot.shift + at - have
             at = have
         if at > have and entry.call > 0:
-            return self._gap(entry, start, have)
+            return self._gap(entry, piece, have)
         if not 0 < at <= have:
             return self._anew(key, tokens, start)
         return self._go_on(key, slot, at, tokens), at
@@ -373,9 +430,10 @@ class _Builder:
             return self._begin(key, slot.tokens[:at], tokens, slot.shift)
         return slot.sequence
 
-    def _gap(self, entry: Entry, start: int | None, have: int) -> tuple[int, int] | None:
+    def _gap(self, entry: Entry, piece: Piece, have: int) -> tuple[int, int] | None:
         """Take note of tokens whose place in a sequence is not known; there is none."""
-        self._note(message("tokens.gap", entry=entry.name, given=start or 0, have=have))
+        given = piece.start or 0
+        self._note(message("tokens.gap", entry=entry.name, given=given, have=have), piece)
         return None
 
     def _begin(self, key: int, before: list[int], tokens: list[int], shift: int) -> int:
@@ -384,13 +442,15 @@ class _Builder:
         self._slots[key] = _Slot(len(self._sequences) - 1, self._sequences[-1], shift)
         return len(self._sequences) - 1
 
-    def _lose(self, ids: np.ndarray) -> None:
+    def _lose(self, ids: np.ndarray) -> int:
         """Count rows of which it is not known which tokens stand before them."""
-        self._lost_rows += ids.size if self._pad is None else int((ids != self._pad).sum())
+        count = ids.size if self._pad is None else int((ids != self._pad).sum())
+        self._lost_rows += count
+        return count
 
-    def _note(self, note: Message) -> None:
-        if len(self._notes) < 20:
-            self._notes.setdefault(note)
+    def _note(self, note: Message, piece: Piece | None = None) -> None:
+        """Take note of something, or of something about a piece: unless that is found otherwise."""
+        self._notes.setdefault(note, []).extend([] if piece is None else [piece])
 
 
 def _are_known(before: int | None, starts: Sequence[int | None], call: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mindrlhf_msprobe.report.messages.en.words import counted
+
 TEXTS = {
     "no_entries": "no forward entry was recorded",
     "no_ids": (
@@ -38,6 +40,14 @@ TEXTS = {
         "{missing} of {rows} rows of prompts and responses that were saved as token ids, among "
         "them of {key}, stand in no sequence that the network was given: what was taken for token "
         "ids may be something else (phase.tokens says which they are)"
+    ),
+    "drafts": lambda count: (
+        f"{counted(count, 'row')} of rejected drafts: by the responses that were saved, no tokens "
+        f"of a sample"
+    ),
+    "refilled": lambda count: (
+        f"{counted(count, 'sequence')} began again with the tokens so far: a cache was filled "
+        f"again (preemption)"
     ),
     "gap": (
         "{entry} was given a token at position {given} of a sequence of which {have} tokens were "

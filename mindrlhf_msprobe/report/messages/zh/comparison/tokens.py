@@ -33,6 +33,8 @@ TEXTS = {
         "以 token id 保存的 {rows} 行 prompts 和 responses 中有 {missing} 行（包括 {key} 的行）"
         "不在网络输入的任何序列中：被当作 token id 的可能是别的内容（可用 phase.tokens 指明）"
     ),
+    "drafts": "被拒绝的草稿共 {count} 行：由保存的响应可知，它们不是任何样本的 token",
+    "refilled": "有 {count} 个序列以已有的全部 token 重新开始：缓存被重新填充（抢占）",
     "gap": (
         "{entry} 输入了序列中位置 {given} 的 token，而该序列只见过 {have} 个 token："
         "这些行不参与比对。"

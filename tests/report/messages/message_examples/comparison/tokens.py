@@ -12,5 +12,7 @@ EXAMPLES = {
     "padding": [{"entry": ENTRY}],
     "padding_let_in": [{"entry": ENTRY, "count": 2, "of": 4}],
     "unlike_saved": [{"key": "responses", "missing": 3, "rows": 4}],
+    "drafts": [{"count": 1}, {"count": 38}],
+    "refilled": [{"count": 1}, {"count": 2}],
     "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
 }
