@@ -60,6 +60,8 @@ class JournalLine:
             outside every cell, "root" for the network itself.
         attributes: of a primitive, what it was made with, as `storage.attributes` has it; None
             where that is not known.
+        recomputed: of a backward entry whose forward run MindSpore repeated (recompute), whether
+            that was given what is recorded: same, other or unknown; "" where it was not repeated.
     """
 
     entry: str
@@ -74,6 +76,7 @@ class JournalLine:
     stack: int | None = None
     around: str | None = None
     attributes: Attributes | None = None
+    recomputed: str = ""
 
     @classmethod
     def from_json(cls, content: Any) -> JournalLine:
@@ -85,10 +88,12 @@ class JournalLine:
         _check(content)
         values = {name: value for name, value in content.items() if name not in _HEAD}
         names = around = attributes = None
+        recomputed = ""
         if is_operator(content["entry"]):
             attributes = attributes_from_json(values.pop("attributes", None))
         if not holds_gradients(content["entry"]):
             names, around = values.pop("input_names", None), values.pop("cell", None)
+            recomputed = values.pop("recomputed", "")
         return cls(
             content["entry"],
             content["seq"],
@@ -102,6 +107,7 @@ class JournalLine:
             content.get("stack"),
             around if isinstance(around, str) and len(around) <= bounds.NAME else None,
             attributes,
+            recomputed if isinstance(recomputed, str) and len(recomputed) <= bounds.NAME else "",
         )
 
     @classmethod
@@ -128,6 +134,8 @@ class JournalLine:
             head["cell"] = self.around
         if self.attributes is not None:
             head["attributes"] = self.attributes
+        if self.recomputed:
+            head["recomputed"] = self.recomputed
         if self.input_names:
             head["input_names"] = self.input_names
         if stack is not None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
+from typing import Any
 
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, ONLY_VALUES, RUN_AGAIN
+from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, to_host
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 _CALL: CodeType = nn.Cell.__call__.__code__
 
@@ -23,12 +27,19 @@ _CALL: CodeType = nn.Cell.__call__.__code__
 MARKS = frozenset(code for code in (FIRST_RUN, RUN_AGAIN, ONLY_VALUES) if code is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """One call of a cell or operator: its entry's name and that of the entry around it."""
+    """One call of a cell or operator inside the first run.
+
+    Attributes:
+        entry: its entry's name.
+        parent: that of the entry around it.
+        values: what its entry holds; None where it has none.
+    """
 
     entry: str
     parent: str | None
+    values: dict[str, Any] | None = None
 
 
 @dataclass
@@ -70,6 +81,38 @@ class Repetitions:
         region.repeated = True
         calls = region.calls.get(of)
         return calls.popleft() if calls else None
+
+
+def given_again(call: Call, args: Any, kwargs: Any) -> str:
+    """Return whether a call that is repeated is given what it was given in the first run.
+
+    Random numbers are drawn again in between, so that it need not be. Elements tell: where those of
+    the first call are not recorded, they are not brought to the host either.
+
+    Returns:
+        same, other or unknown.
+    """
+    values = call.values or {}
+    before = [*_tensors([values.get("input_args"), values.get("input_kwargs")])]
+    if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
+        return "unknown"
+    now: list[str] = []
+
+    def note(tensor: Any, path: str) -> Leaf:
+        now.append(fingerprint_of(to_host(tensor)))
+        return Leaf("mindspore.Tensor")
+
+    TreeDescriber(is_tensor, note).describe([args, kwargs], "")
+    return "same" if now == [leaf["fingerprint"] for leaf in before] else "other"
+
+
+def _tensors(described: Any) -> Iterator[dict[str, Any]]:
+    """Yield the leaves of tensors in what was described, in their order."""
+    if isinstance(described, dict) and "shape" in described and "type" in described:
+        yield described
+    elif isinstance(described, (dict, list)):
+        for item in described.values() if isinstance(described, dict) else described:
+            yield from _tensors(item)
 
 
 def runs_again() -> bool:

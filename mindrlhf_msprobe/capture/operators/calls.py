@@ -15,7 +15,7 @@ from typing import Any
 from mindspore import ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
-from mindrlhf_msprobe.capture.networks.recompute import Call
+from mindrlhf_msprobe.capture.networks.recompute import Call, given_again
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import Guarded
 from mindrlhf_msprobe.capture.operators.attributes import attributes_of
@@ -83,13 +83,9 @@ class OperatorCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if len(self._captures) == 1:
-            place = self._captures[0].around()
-            if not (place.chosen or self._observed):
-                return original(*args, **kwargs)
-            around = [(self._captures[0], place)]
-        else:
-            around = [(capture, capture.around()) for capture in self._captures]
+        around = [(capture, capture.around()) for capture in self._captures]
+        if not (self._observed or any(place.chosen for _, place in around)):
+            return original(*args, **kwargs)
         if len(around) > 1 and any(place.inside for _, place in around):
             around = [(capture, place) for capture, place in around if place.inside]
         called = OperatorCall(operator, original, args, kwargs)
@@ -98,17 +94,11 @@ class OperatorCalls:
             for capture, place in around
             if place.chosen and (call := self._begin(capture, place, called))
         ]
-        observed: list[tuple[Guarded, ObservedCall]] = []
-        if self._observed:
-            observed = self._observe(dict(around), calls, called)
+        observed = self._observe(dict(around), calls, called) if self._observed else []
         try:
             output = original(*args, **kwargs)
         except BaseException:
-            for guard, one in reversed(observed):
-                with guard:
-                    one.raised()
-            for call in calls:
-                self._raised(call)
+            self._all_raised(observed, calls)
             raise
         for guard, one in reversed(observed):
             with guard:
@@ -118,6 +108,16 @@ class OperatorCalls:
         for call in reversed(calls):
             self._end(call, output if changed is None else changed)
         return output
+
+    def _all_raised(
+        self, observed: Sequence[tuple[Guarded, ObservedCall]], calls: Sequence[_Open]
+    ) -> None:
+        """Tell observers, and note, that an operator raised."""
+        for guard, one in reversed(observed):
+            with guard:
+                one.raised()
+        for call in calls:
+            self._raised(call)
 
     def _observe(
         self,
@@ -149,7 +149,7 @@ class OperatorCalls:
             full_name = f"{operator.kind}.{_name_in_entries(operator, called.compute)}"
             stack, runs = capture.stacks.here()
             if runs is not None and runs.f_code is not FIRST_RUN:  # it is computed once more
-                self._repeat(call, place, operator, full_name, runs)
+                self._repeat(call, place, called, full_name, runs)
             else:
                 self._count(call, place, called, full_name, runs, stack)
             if call.line is not None and capture.opening.selection.inputs:
@@ -163,13 +163,14 @@ class OperatorCalls:
         return call if call.line is not None or call.gradients is not None else None
 
     def _repeat(
-        self, call: _Open, place: Around, operator: Operator, full_name: str, runs: FrameType
+        self, call: _Open, place: Around, called: OperatorCall, full_name: str, runs: FrameType
     ) -> None:
         """Find out whose gradients an operator shows that a recomputed cell calls once more."""
         known = call.capture.repetitions.again(runs, full_name)
         if known is not None:
             call.entry = known.entry
-            call.gradients = self._gradients(call, place, operator, known.parent)
+            again = given_again(known, called.args, called.kwargs)
+            call.gradients = self._gradients(call, place, called.operator, known.parent, again)
             call.repeats = call.gradients is not None
 
     def _count(
@@ -188,8 +189,9 @@ class OperatorCalls:
         call.entry = entry = operator_entry(kind, name, number)
         if not place.in_range:
             return
+        first = Call(entry, place.traced_parent)
         if opening.backward and opening.selection.may_begin(backward_name(entry)):
-            call.capture.repetitions.first(runs, full_name, Call(entry, place.traced_parent))
+            call.capture.repetitions.first(runs, full_name, first)
             call.gradients = self._gradients(call, place, called.operator, place.traced_parent)
         if opening.selection.begin(entry) and opening.forward:
             call.line = opening.line(
@@ -202,12 +204,14 @@ class OperatorCalls:
                 around=place.cell,
                 attributes=attributes_of(called.compute),
             )
+            first.values = call.line.values
 
     def _gradients(
-        self, call: _Open, place: Around, operator: Operator, parent: str | None
+        self, call: _Open, place: Around, operator: Operator, parent: str | None, again: str = ""
     ) -> CallGradients | None:
+        in_place = _is_in_place(operator)
         return call.capture.call_gradients(
-            call.entry, parent, around=place.cell, in_place=_is_in_place(operator)
+            call.entry, parent, around=place.cell, in_place=in_place, recomputed=again
         )
 
     def _ended(self, call: _Open, output: Any) -> None:

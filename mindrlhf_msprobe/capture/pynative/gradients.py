@@ -146,6 +146,7 @@ class CallGradients:
         capture: stands for the opening on tensors that outlive it.
         around: of an operator, the name of the cell in which it was called; None of a cell.
         in_place: whether it changes its first argument, which it may return or not.
+        recomputed: of a call that is repeated, whether it was given the same again.
     """
 
     def __init__(
@@ -158,8 +159,10 @@ class CallGradients:
         *,
         around: str | None = None,
         in_place: bool = False,
+        recomputed: str = "",
     ) -> None:
         self._entry = entry
+        self._recomputed = recomputed
         self._around = around
         self._in_place = in_place
         self._capture = capture
@@ -286,6 +289,7 @@ class CallGradients:
                         parent=self._parent,
                         values=self._values,
                         around=self._around,
+                        recomputed=self._recomputed,
                     )
                 self._line.end = self._opening.now()
                 if not self._coming:

@@ -36,7 +36,7 @@ from mindrlhf_msprobe.capture.networks.constructs import (
     is_jitted,
     left_out_arguments,
 )
-from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions
+from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions, given_again
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Opening
@@ -479,30 +479,38 @@ class EagerCapture:
         frames = self._frames()
         while frames and not encloses(frames[-1].runs, runs):
             self._emit_unfinished(frames.pop())  # it raised, and somebody caught that
-        if slot.recorded or slot.operators:
-            stack, repeating = self.stacks.here()
-            if repeating is not None and repeating.f_code is not FIRST_RUN:  # it runs once more
-                again = self._again(slot, runs, repeating)
-                again.inside(frames)
-                return again
+        looked = slot.recorded or slot.operators
+        stack, repeating = self.stacks.here() if looked else ((), None)
+        if repeating is not None and repeating.f_code is not FIRST_RUN:  # it runs once more
+            frame = self._again(slot, runs, repeating, args, kwargs)
+            frame.inside(frames)
+            return frame
+        frame = self._counted(slot, runs, outermost=not frames)
+        frame.inside(frames)
+        first = Call(frame.entry, frame.traced_parent)
+        if frame.traced:
+            self.repetitions.first(repeating, id(cell), first)
+            frame.gradients = self.call_gradients(frame.entry, frame.traced_parent)
+        if frame.recorded and self._opening.forward:
+            about = {"token": frame.token, "frames": stack}
+            now, parent = self._opening.now(), frame.parent
+            frame.line = self._opening.line(frame.entry, now, None, parent, **about)
+            self._describe_call(frame.line, cell, slot, args, kwargs)
+            first.values = frame.line.values
+        return frame
+
+    def _counted(self, slot: _Slot, runs: FrameType | None, *, outermost: bool) -> _Frame:
+        """Count a call of a cell; return its frame, with what will be recorded of it."""
         with self._lock:
             self.cells_seen += slot.recorded or slot.operators
-            token, in_range = self._tokens.begin(id(cell), outermost=not frames)
+            token, in_range = self._tokens.begin(id(slot.cell), outermost=outermost)
             call = self._opening.counters.calls.count(slot.call_name)
         self._in_range = in_range
         entry = f"{slot.call_name}.{call}"
-        frame = _Frame(id(cell), runs, entry, slot=slot, token=token, in_range=in_range)
+        frame = _Frame(id(slot.cell), runs, entry, slot=slot, token=token, in_range=in_range)
         if slot.recorded and in_range:
             frame.recorded = self._opening.selection.begin(entry)
             frame.traced = self._opening.selection.may_begin(backward_name(entry))
-        frame.inside(frames)
-        if frame.traced:
-            self.repetitions.first(repeating, id(cell), Call(entry, frame.traced_parent))
-            frame.gradients = self.call_gradients(entry, frame.traced_parent)
-        if frame.recorded and self._opening.forward:
-            now, parent = self._opening.now(), frame.parent
-            frame.line = self._opening.line(entry, now, None, parent, token=token, frames=stack)
-            self._describe_call(frame.line, cell, slot, args, kwargs)
         return frame
 
     def _describe_call(
@@ -535,13 +543,17 @@ class EagerCapture:
             {name: LEFT_OUT if name in left_out else kwargs[name] for name in kwargs},
         )
 
-    def _again(self, slot: _Slot, runs: FrameType | None, repeating: FrameType) -> _Frame:
+    def _again(
+        self, slot: _Slot, runs: FrameType | None, repeating: FrameType, args: Any, kwargs: Any
+    ) -> _Frame:
         """Return the frame of a cell that runs once more: only its gradients are recorded."""
         frame = _Frame(id(slot.cell), runs, slot=slot)
         call = self.repetitions.again(repeating, id(slot.cell)) if slot.recorded else None
         if call is not None:
             frame.entry = call.entry
-            frame.gradients = self.call_gradients(call.entry, call.parent)
+            shown = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
+            same = given_again(call, *shown)
+            frame.gradients = self.call_gradients(call.entry, call.parent, recomputed=same)
             frame.repeats = frame.gradients is not None
         return frame
 
@@ -552,11 +564,12 @@ class EagerCapture:
         *,
         around: str | None = None,
         in_place: bool = False,
+        recomputed: str = "",
     ) -> CallGradients | None:
         """Return what records the backward entry of a forward entry; None where there is none.
 
         Args:
-            around, in_place: what `CallGradients` takes.
+            around, in_place, recomputed: what `CallGradients` takes.
         """
         if not self._opening.backward or not gradients_flow():
             return None
@@ -573,6 +586,7 @@ class EagerCapture:
             self._mark,
             around=around,
             in_place=in_place,
+            recomputed=recomputed,
         )
         with self._lock:
             self._gradients.append(gradients)

@@ -80,6 +80,8 @@ def judge(
             found.values[name] = {**found.values.get(name, {}), **one}
             found.values[name].pop("here", None)  # that is by a kernel
     found.conclude()
+    if recomputed := side.entry["recomputed"]:
+        found.notes.append((f"recomputed_{recomputed}", {}))
     return found
 
 

@@ -162,7 +162,7 @@ class _Written:
             **_place(call),
             "cell": entry.cell,
             "class": entry.class_name or entry.cell.rpartition(".")[2],
-            **{"around": entry.around, "primitive": self._attribute()},
+            **{"around": entry.around, "primitive": self._attribute(), "recomputed": call.unlike},
             "attributes": self._attributes(),
             **{"args": args, "kwargs": named, "output": returned, "parameters": parameters},
             **{"given": given, "inputs": [node for node in given if _is_differentiated(node)]},

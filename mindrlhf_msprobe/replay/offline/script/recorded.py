@@ -43,11 +43,14 @@ class Half:
     Attributes:
         values: part (`input_args`, `output`, …) → nested lists and dicts of leaves.
         records: (io, path) → the value there.
+        recomputed: of a backward half whose forward run was repeated (recompute), whether that was
+            given what the forward half holds: same, other or unknown; "" where it was not.
     """
 
     entry: Entry
     values: dict[str, Any]
     records: dict[tuple[str, str], Record]
+    recomputed: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,11 @@ class Call:
 
     Attributes:
         operator: its name, or None for a cell.
-        backward: None where no gradient was recorded.
+        backward: None where no gradient was recorded, or one of another run of it.
         parameters: of the cell and those inside it.
         attributes: of a primitive, what it is made with; None where that is not known.
+        unlike: why the gradients are not those of this run: MindSpore repeated it (recompute), with
+            `other` inputs, or `unknown` ones; "" otherwise.
     """
 
     run: Run
@@ -87,6 +92,7 @@ class Call:
     operator: OperatorName | None
     parameters: tuple[Parameter, ...] = field(default=())
     attributes: Attributes | None = field(default=None, hash=False)
+    unlike: str = ""
 
     @property
     def entry(self) -> Entry:
@@ -212,17 +218,20 @@ class _Lines:
         entry = self._entries.get(name)
         if entry is None:  # it cannot be read
             return None
-        return Half(entry, line.values, {(r.io, r.path): r for r in entry.records})
+        records = {(r.io, r.path): r for r in entry.records}
+        return Half(entry, line.values, records, line.recomputed)
 
     def call(self, name: str) -> Call:
         forward = self._half(name)
         if forward is None:
             raise RunError.saying("replay.unread_entry", path=self._run.path, entry=shortened(name))
-        backward = self._half(backward_name(name))
+        unlike, backward = "", self._half(backward_name(name))
+        if backward is not None and backward.recomputed not in ("", "same"):
+            unlike, backward = backward.recomputed, None
         operator = parse_operator(name)
         parameters = () if operator else tuple(self._parameters(forward.entry, backward))
         attributes = forward.entry.attributes
-        return Call(self._run, forward, backward, operator, parameters, attributes)
+        return Call(self._run, forward, backward, operator, parameters, attributes, unlike)
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""

@@ -58,6 +58,14 @@ TEXTS: dict[str, str] = {
         "{value} is what this machine's operator gives, but that computes in {lowest} when given "
         "{dtype}, too: whether it is right is left open"
     ),
+    "recomputed_other": (
+        "forward alone: its gradients are those of a run that MindSpore repeated (recompute) with "
+        "other inputs, as random numbers were drawn again in between"
+    ),
+    "recomputed_unknown": (
+        "forward alone: its gradients are those of a run that MindSpore repeated (recompute), and "
+        "whether that was given the same is not in the record"
+    ),
     "no_cell": (
         "the network that was built, a {network}, has no cell {cell}; expected the network that "
         "was recorded"

@@ -49,6 +49,14 @@ TEXTS: dict[str, str] = {
         "{value} 与本机算子的结果一致，但该算子得到 {dtype} 输入时也以 {lowest} 计算：是否正确无法"
         "判定"
     ),
+    "recomputed_other": (
+        "只计算前向：其梯度属于 MindSpore 重计算（recompute）的那一次，其间重新产生了随机数，输入"
+        "不同"
+    ),
+    "recomputed_unknown": (
+        "只计算前向：其梯度属于 MindSpore 重计算（recompute）的那一次，采集结果中没有记录其输入是否"
+        "相同"
+    ),
     "no_cell": "构造出的网络（{network}）中没有 Cell {cell}；应为采集时的网络",
     "no_network": "构造网络的函数返回了 {kind}；应为 mindspore.nn.Cell",
     "other_class": "Cell {cell} 在构造出的网络中是 {built}，采集时是 {recorded}；应为同一个网络",
