@@ -27,6 +27,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     GRAPH_EXECUTORS,
 )
 from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.operators.held import HeldOperators
 from mindrlhf_msprobe.capture.operators.inventory import (
     Operator,
     installed_operators,
@@ -119,6 +120,15 @@ def not_intercepted() -> Iterator[None]:
 def installed() -> bool:
     """Return whether anything of MindSpore is replaced now."""
     return _PATCHES.are_on
+
+
+def held_operators(network: nn.Cell) -> list[tuple[str, str]]:
+    """Return where operators are held by which no call of theirs is intercepted, and their names.
+
+    Args:
+        network: its cells are looked at, beside all modules that use MindSpore.
+    """
+    return _HELD.of(network)
 
 
 @functools.cache
@@ -404,12 +414,12 @@ class _Patches:
             if not (_counts(name) or name in _NAMESPACES):
                 continue
             for attribute, value in [*vars(module).items()]:
-                operator = self._operator_of(value, attribute)
+                operator = self.operator_of(value, attribute)
                 if operator is not None and (id(module), attribute) not in self._taken:
                     make = functools.partial(_wrapped, operator)
                     self._places.append(_Place(module, attribute, make))
 
-    def _operator_of(self, value: Any, name: str) -> Operator | None:
+    def operator_of(self, value: Any, name: str) -> Operator | None:
         """Return the operator that a value is; of several that are the same the one of a name."""
         if type(value) is not FunctionType and type(value) is not BuiltinFunctionType:
             return None
@@ -417,7 +427,7 @@ class _Patches:
         return next((o for o in found if o.attribute == name), found[0] if found else None)
 
     def _wrapper_of(self, value: Any, name: str) -> Any:
-        operator = self._operator_of(value, name)
+        operator = self.operator_of(value, name)
         if operator is None:
             return None
         key = id(value), operator.full_name
@@ -431,3 +441,4 @@ _NAMESPACES = frozenset(
     ["mindspore.ops.functional", "mindspore.ops.function", "mindspore.ops.auto_generate"]
 )
 _PATCHES = _Patches()
+_HELD = HeldOperators(lambda value: _PATCHES.operator_of(value, ""), _counts)

@@ -94,6 +94,14 @@ class PhaseCapture:
             else:
                 self._opening.entries.flush()
 
+    def held_operators(self) -> list[tuple[str, str]]:
+        """Return the operators that are held where none is recorded: where, and what."""
+        if self._opening.operators is None or self._eager is None:
+            return []
+        from mindrlhf_msprobe.capture.operators.interception import held_operators
+
+        return held_operators(self._opening.root)
+
     def gaps(self) -> dict[str, tuple[Message, ...]]:
         """Return what could not be recorded: cell name → every reason why."""
         found: dict[str, list[Message]] = defaultdict(list)

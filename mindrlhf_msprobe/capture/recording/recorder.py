@@ -57,6 +57,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     KEY_DATA,
     LIVE,
     MINDSPORE,
+    OPERATORS,
     OPTIMIZERS,
     PHASES,
 )
@@ -517,11 +518,25 @@ class Recorder:
                 if new:
                     cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
                     warn("log.gaps", role=phase.role, cells=cells)
+                self._note_held(capture.held_operators())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         for phase, capture in opening.phases.items():
             if not (capture.cells_seen or raised) and self._first("silent", phase.name):
                 warn("log.silent", phase=phase.name, step=self.step, role=phase.role)
+
+    def _note_held(self, held: Sequence[tuple[str, str]]) -> None:
+        """Write down, and say once, which operators programs hold where none is recorded."""
+        with self._lock:
+            news = [
+                f"{where} ({operator})"
+                for where, operator in held[:_MOST_HELD]
+                if self._writer.manifest.note_left_out(
+                    OPERATORS, where, message("coverage.operator_held", operator=operator)
+                )
+            ]
+        if news:
+            warn("log.operators_held", places=news)
 
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.
@@ -846,6 +861,7 @@ class Recorder:
 
 
 _HOST = "CPU"  # among MindSpore's targets
+_MOST_HELD = 32  # places that hold operators and are named
 _MOST_KINDS = 1000  # of losses that are counted apart
 _FURTHER = message("lost.further")
 _END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)

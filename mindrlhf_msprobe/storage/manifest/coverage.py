@@ -20,6 +20,8 @@ MINDSPORE = "mindspore"
 KEY_DATA = "key_data"
 #: What was not looked at while training.
 LIVE = "live"
+#: Where a program holds an operator, beyond reach → why its calls are not recorded.
+OPERATORS = "operators"
 #: Role → why the state of its optimizer is not recorded.
 OPTIMIZERS = "optimizers"
 #: Backward entries as a whole; older versions wrote it.
@@ -33,7 +35,15 @@ CASTS_INPUTS = "coverage.gradients_casts_inputs"
 _MOST = 32  # reasons of one thing
 
 #: How many names lead to a reason; of what older versions wrote beside these, none.
-_DEPTHS = {GRAPH_MODE: 2, PHASES: 1, KEY_DATA: 1, OPTIMIZERS: 1, MINDSPORE: 1, LIVE: 1}
+_DEPTHS = {
+    GRAPH_MODE: 2,
+    PHASES: 1,
+    KEY_DATA: 1,
+    OPTIMIZERS: 1,
+    MINDSPORE: 1,
+    LIVE: 1,
+    OPERATORS: 1,
+}
 
 
 def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:

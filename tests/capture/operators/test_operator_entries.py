@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import mindspore as ms
@@ -640,3 +642,48 @@ def test_phases_that_are_open_together_have_the_operators_of_their_networks(laye
         *("Mint.matmul.0.forward", "Tensor.__add__.0.forward", "Mint.log.0.forward")
     ]
     assert found["actor_update"][-1] == "Mint.log.0.forward"
+
+
+def test_operators_that_programs_hold_beyond_reach_are_named(layer_probe, recorded, caplog):
+    """In containers, closures, defaults, classes, partials: none of their calls is an entry."""
+    trainer = ModuleType("trainer_of_test")
+    code = (
+        "import functools\n"
+        "from mindspore import mint\n"
+        "TABLE = {'exp': mint.exp}\n"
+        "def with_default(x, act=mint.sin): return act(x)\n"
+        "def made(act):\n"
+        "    return lambda x: act(x)\n"
+        "closed = made(mint.cos)\n"
+        "class Held:\n"
+        "    act = staticmethod(mint.tanh)\n"
+        "partly = functools.partial(mint.sum, dim=0)\n"
+        "def reached(x): return mint.abs(x)\n"
+    )
+    exec(code, vars(trainer))
+    network = Net()
+    network.acts = [mint.neg]
+    sys.modules["trainer_of_test"] = trainer
+    try:
+        probe = layer_probe(level="mix")
+        probe.watch(actor=network)
+        with probe.phase(PHASE):
+            network(trainer.with_default(trainer.TABLE["exp"](trainer.reached(X))))
+        probe.step()
+    finally:
+        del sys.modules["trainer_of_test"]
+    run = recorded(probe)
+    said = run.manifests[0]["coverage"]["operators"]
+    assert {
+        "trainer_of_test.TABLE['exp']",
+        "trainer_of_test.with_default(act=…)",
+        "trainer_of_test.closed: act",
+        "trainer_of_test.Held.act",
+        "trainer_of_test.partly",
+        "root.acts[0]",
+    } <= said.keys()
+    assert not any("reached" in place for place in said)
+    assert "Mint.sum" in json.dumps(said["trainer_of_test.partly"])
+    assert "trainer_of_test.TABLE['exp']" in caplog.text
+    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    assert "Mint.abs.0.forward" in names

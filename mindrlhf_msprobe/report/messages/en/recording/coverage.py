@@ -46,6 +46,10 @@ TEXTS: dict[str, Text] = {
         "its elements where something overflows: task: overflow_check holds no tensors of compiled "
         "cells; `check` names the entry to record with task: tensor"
     ),
+    "operator_held": (
+        "calls of {operator} by it: recording replaces the names that modules and cells hold "
+        "themselves; hold it as one of those"
+    ),
     "operators_in_graph": "the operators in it: a graph runs them, not Python",
     "elements_reduced": "its elements: the graph was compiled for statistics alone",
     "gradients_passes_parameter": (

@@ -86,6 +86,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "; ",
         ),
         "lost": "records lost while recording{where_noted}: {kinds}",
+        "operators_held": Joined(
+            "operators are held where their calls are not recorded; hold them as an attribute of a "
+            "module or a cell (coverage.operators in run.json): {places}",
+            ", ",
+        ),
         "step_forgotten": (
             "step() was never called, although phase {phase} was opened {times} times: all of it "
             "stands in step {step}. Call probe.step() at the end of every training step."

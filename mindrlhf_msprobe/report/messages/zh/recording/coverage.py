@@ -44,6 +44,9 @@ TEXTS: dict[str, Text] = {
         "缺溢出处的真实数据：overflow_check 不保留编译进图的 Cell 的张量；用 check 查出条目后，"
         "以 task: tensor 采集"
     ),
+    "operator_held": (
+        "由它调用的 {operator}：采集只替换模块和 Cell 自身的属性；请作为这两者的属性保存"
+    ),
     "operators_in_graph": "缺其中的算子：由图执行，不经过 Python",
     "elements_reduced": "缺真实数据：编译出的图只输出统计量",
     "gradients_passes_parameter": "缺梯度：以网络的 Parameter 作为输入或输出",

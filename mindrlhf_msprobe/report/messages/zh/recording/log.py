@@ -87,6 +87,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "；",
         ),
         "lost": "采集过程中有记录丢失{where_noted}：{kinds}",
+        "operators_held": Joined(
+            "以下位置保存的算子，其调用不会被采集；请作为模块或 Cell 的属性保存"
+            "（run.json 的 coverage.operators）：{places}",
+            "，",
+        ),
         "step_forgotten": (
             "从未调用 step()，而阶段 {phase} 打开了 {times} 次：全部计入 step {step}。请在每个训练 "
             "step 结束时调用 probe.step()。"

@@ -13,6 +13,7 @@ EXAMPLES = {
     "graph_mode": [{"why": why} for why in _WHY],
     "left_out": [{"what": "rewards", "why": why} for why in _WHY],
     "backward": [{"why": why} for why in _WHY],
+    "operator_held": [{"operator": "Mint.relu"}],
     "thinned_steps": [
         {"what": "layers", "ranks": [0], "steps": [[1, 1]]},
         {"what": "tensors", "ranks": [0, 1, 5], "steps": [[n, n + 1] for n in range(0, 60, 5)]},
