@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     stage_of,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
+from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
@@ -143,7 +145,16 @@ def _one(
     walk = Walk(sides[0], sides[1], mapping, decode)
     sampled = Sampled(runs, step, rank)
     weights = unlike_weights(walk, runs, phases)
-    status, cause, first, said = _conclusion(walk, weights, sampled)
+    walk, moved, is_doubtful = _in_their_order(walk, weights, sampled, decode)
+    stages = [*walk.stages.values()]
+    conclusion: _Conclusion
+    if moved is not None and is_doubtful:
+        status = Agreement.PARTED if sampled.is_apart(walk) else Agreement.UNDECIDED
+        conclusion = status, None, None, (moved,)
+        stages = [replace(stage, born=0) for stage in stages]
+    else:
+        conclusion = _conclusion(walk, weights, sampled)
+    status, cause, first, said = conclusion
     return Mismatch(
         step,
         rank,
@@ -152,7 +163,7 @@ def _one(
         cause,
         first,
         said,
-        stages=tuple(walk.stages.values()),
+        stages=tuple(stages),
         weights=tuple(weights),
         weights_compared=len(walk.weights.pairs),
         weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
@@ -164,18 +175,50 @@ def _one(
         saved_aligned=walk.coverage.saved_aligned,
         saved=walk.coverage.saved,
         not_compared=tuple((str(name), why) for name, why in walk.not_compared),
-        notes=_notes(walk, sampled, said),
+        notes=_notes(walk, sampled, said, () if moved is None else (moved,)),
         token_map=token_map(walk),
         log_probs=sampled.log_probs,
     )
 
 
-def _notes(walk: Walk, sampled: Sampled, said: Messages) -> Messages:
+def _in_their_order(
+    walk: Walk, weights: Sequence[Weight], sampled: Sampled, decode: Decode | None
+) -> tuple[Walk, Message | None, bool]:
+    """Return a walk whose rows stand behind the tokens that they were computed behind.
+
+    Returns:
+        What is said of rows that continue other samples than those in whose places they stand, if
+        there are any; and whether nothing decides it: a cache whose rows were put in another order
+        may be meant so, or be what is wrong.
+    """
+    parted = first_parted(walk, weights)
+    contradicted = other_tokens(walk) is not None
+    found = reordered(walk, None if parted is None else parted[0], contradicted=contradicted)
+    if found is None:
+        return walk, None, False
+    again = Walk(replace(walk.rollout, tokens=found.tokens), walk.training, walk.mapping, decode)
+    counts = again.coverage
+    if not counts.saved or counts.saved_aligned < counts.saved:
+        again.coverage = replace(counts, tokens=counts.tokens + found.left)
+    where = {"sample": found.sample, "other": found.other, "call": found.call}
+    values = {"count": found.count, "left": found.left, **where}
+    if found.contradicted:
+        return again, message("mismatch.reordered", **values), False
+    then = first_parted(again, weights)
+    if then is None:
+        is_decided = bool(sampled.tables) and not sampled.is_apart(again)
+    else:
+        is_decided = blame(again, *then, weights)[0] is Cause.WEIGHTS
+    code = "reordered" if is_decided else "reordered_or_wrong"
+    return again, message(f"mismatch.{code}", **values), not is_decided
+
+
+def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -> Messages:
     """Return what was noticed about the tokens of both sides, but for what was said already."""
     other = other_tokens(walk)
     if other is None:
         other = other_response(walk)
-    found = [] if other is None else [other]
+    found = [*first, *([] if other is None else [other])]
     found += unused_rules(walk.mapping, walk.rollout, walk.training, walk.weights)
     for side in (walk.rollout, walk.training):
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]

@@ -185,6 +185,10 @@ class Walk:
         """Return the rows of the rollout that are born apart in a value, int64."""
         return self._way.born_at(name)
 
+    def sources(self, name: Name) -> tuple[Source, Source]:
+        """Return where the rows of a value that was measured come from: both networks."""
+        return self._sources[name]
+
     def other_numbers(self, name: Name, given: Name) -> Numbers | None:
         """Return whole numbers that a cell was given and that explain which of its rows part.
 

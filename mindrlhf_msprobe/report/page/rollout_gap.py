@@ -146,6 +146,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
             "alone_count": [len(names) for names in one.weights_alone],
         },
         "metrics": [[name, number_to_json(value)] for name, value in one.metrics.items()],
+        "sampled": [token.to_json() for token in one.sampled],
         **{"rows": one.rows, "tokens": one.tokens},
         "not_compared": [[name, said(why)] for name, why in one.not_compared[:_MOST_LISTED]],
         "not_compared_count": len(one.not_compared),

@@ -32,6 +32,12 @@ _WEIGHTS = (
     ("values of step", 12),
 )
 _METRICS = (*_PLACE, ("metric", 44), ("value", 16))
+_SAMPLED = (
+    *_PLACE,
+    *(("row of responses", 14), ("place in response", 14), ("id of token", 12)),
+    ("log-prob of rollout", 20),
+    ("log-prob of training", 20),
+)
 _REST = (*_PLACE, ("what", 16), ("value", 60), ("why", 90))
 
 
@@ -70,6 +76,11 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         for one in found.found
         for name, value in one.metrics.items()
     ]
+    sampled: list[Row] = [
+        (PLAIN, (one.step, one.rank, t.row, t.place, t.id, t.rollout, t.training))
+        for one in found.found
+        for t in one.sampled
+    ]
     rest: list[Row] = []
     for one in found.found:
         place = one.step, one.rank
@@ -82,6 +93,7 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         Sheet.from_rows("values", _VALUES, values),
         Sheet.from_rows("weights", _WEIGHTS, weights),
         Sheet.from_rows("metrics", _METRICS, metrics),
+        Sheet.from_rows("worst sampled tokens", _SAMPLED, sampled),
         Sheet.from_rows("remarks", _REST, rest),
     ]
 

@@ -144,6 +144,12 @@ def test_the_tables_have_every_value(parted, tmp_path):
     everything = {str(cell) for sheet in sheets for row in sheet for cell in row}
     assert {"model.layers.1.attention.wo", "model.layers.1.attention.wo.weight"} <= everything
     assert "rollout_corr/kl" in everything
+    (sampled,) = (rows for rows in sheets if "place in response" in rows[0])
+    held = [t for one in found.found for t in one.sampled]
+    assert [row[2:] for row in sampled[1:]] == [
+        (t.row, t.place, t.id, pytest.approx(t.rollout), pytest.approx(t.training)) for t in held
+    ]
+    assert held
     assert json.loads((tmp_path / "out" / "mismatch.json").read_text()) == found.to_json()
 
 

@@ -111,6 +111,7 @@ def test_the_numbers_of_the_page_are_those_of_the_json(recorded):
         births = [shown["stages"][number]["name"] for number in shown["births"]]
         assert births == [f"{b['cell']} {b['io']}.{b['path']}" for b in said["births"]]
         assert dict(shown["metrics"]) == said["metrics"]
+        assert shown["sampled"] == said["sampled"]
         codes = np.frombuffer(recorded.block(f"heat-{name}"), "<i2")
         columns = shown["map"]["columns"]
         codes = codes.reshape(-1, len(columns))

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _GRADUAL = 4.0  # times what independent roundings of all cells explain
-_OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
+OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
 
 
 #: The share of the tokens without which nothing is said to agree.
@@ -61,7 +61,7 @@ def _rounded_weights_of(
         for weight in weights
         if weight.rounded is not None
         and _may_make(walk, weight, name)
-        and stage.apart <= _OF_ROUNDING * roundoff(weight.rounded) + GROWTH * stage.entered
+        and stage.apart <= OF_ROUNDING * roundoff(weight.rounded) + GROWTH * stage.entered
     ]
 
 
@@ -279,7 +279,7 @@ def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
     low = max(map(roundoff, sides))
     if roundoff(sides[0]) == roundoff(sides[1]) or not math.isfinite(stage.apart):
         return None
-    if stage.apart > _OF_ROUNDING * low + GROWTH * stage.entered:
+    if stage.apart > OF_ROUNDING * low + GROWTH * stage.entered:
         return None
     return {"rollout": sides[0].lower(), "training": sides[1].lower()}
 

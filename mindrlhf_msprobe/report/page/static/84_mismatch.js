@@ -280,9 +280,20 @@
 
   function metrics(data) {
     if (!data.metrics.length) return R.missing(R.w("no_metrics"));
-    return table([R.w("metric"), R.w("value")], data.metrics.map(([name, value]) => el("tr", null,
+    return [table([R.w("metric"), R.w("value")], data.metrics.map(([name, value]) => el("tr", null,
       el("th", { scope: "row" }, R.data(name, 90)),
-      el("td", { class: "number", text: R.num(value, 6), title: R.num(value, 17) }))));
+      el("td", { class: "number", text: R.num(value, 6), title: R.num(value, 17) })))),
+    ...sampled(data)];
+  }
+
+  /** The sampled tokens whose log-probabilities are furthest apart. */
+  function sampled(data) {
+    const number = (value, digits) => el("td", { class: "number", text: R.num(value, digits) });
+    return data.sampled.length ? [el("h3", { text: R.w("worst_sampled") }),
+      table([R.w("sample"), R.w("place_in_response"), R.w("token"), R.w("side_rollout"),
+        R.w("side_training")],
+        data.sampled.map((one) => el("tr", null, number(one.row), number(one.place), number(one.id),
+          number(one.rollout, 5), number(one.training, 5))))] : [];
   }
 
   const finite = (value) => (Number.isFinite(R.number(value)) ? R.number(value) : null);

@@ -311,6 +311,8 @@ TEXTS: dict[str, str] = {
     "since_step": "since step",
     "values_of_step": "still has the values of step",
     "metrics": "Log-probabilities of the sampled tokens",
+    "place_in_response": "token of the response",
+    "worst_sampled": "Sampled tokens whose log-probabilities are furthest apart",
     "metrics_over_steps": "The same over the steps",
     "no_metrics": "Both log-probabilities were not saved as key data.",
     "metric": "metric",

@@ -302,6 +302,8 @@ TEXTS: dict[str, str] = {
     "since_step": "起始 step",
     "values_of_step": "其值来自 step",
     "metrics": "采样 token 的 log-prob",
+    "place_in_response": "响应中的第几个 token",
+    "worst_sampled": "log-prob 相差最大的采样 token",
     "metrics_over_steps": "各 step 的指标",
     "no_metrics": "没有同时保存两侧的 log-prob。",
     "metric": "指标",

@@ -108,6 +108,11 @@ EXAMPLES = {
     "weights_differ": [{"different": 1, "compared": 3}],
     "weights_agree": [{"compared": 3}],
     "weights_unknown": [{"count": 2, "names": "a, b"}],
+    "reordered": [
+        {"count": 1, "call": 3, "sample": 0, "other": 2, "left": 0},
+        {"count": 30, "call": 3, "sample": 0, "other": -1, "left": 1},
+    ],
+    "reordered_or_wrong": [{"count": 30, "call": 3, "sample": 0, "other": 2, "left": 4}],
     "weights_some_agree": [{"compared": 3, "of": 5}],
     "weights_alone": [
         {"rollout": ["head.w", "head.b"], "training": ["head.part0.w"]},

@@ -1,0 +1,290 @@
+"""Rows of a rollout that are those of other samples: a cache whose rows were put in another order.
+
+Beam search replaces hypotheses by others between two calls. Nothing that the network is given says
+so: its rows have the same places. What it computes of a token depends on all tokens before it, so
+the row of the training network that it equals says behind which tokens it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import OF_ROUNDING
+from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.tokens.beginnings import prefix_names
+from mindrlhf_msprobe.comparison.tokens.samples import of_saved
+from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+
+_MOST = 0.95  # of the rows that part: so many must be those of others
+_LOOKED_AT = 96  # values: the first attention is among them
+_TOLD_BY = 16  # tokens and positions that several samples have
+_WIDEST = 1 << 13  # columns of a value that is read whole
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """Rows of a rollout that continue other samples than those in whose places they stand.
+
+    Attributes:
+        tokens: of the rollout, with the rows behind the tokens that they were computed behind.
+        count: how many rows are those of others.
+        call: the first call that has one.
+        sample, other: the sample in whose place it stands, and the one it continues; -1 of one
+            that was not saved.
+        left: how many rows are those of no sequence of the training.
+        contradicted: whether the rows in their places are no samples of the training.
+    """
+
+    tokens: PhaseTokens
+    count: int
+    call: int
+    sample: int
+    other: int
+    left: int
+    contradicted: bool
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the training has a token behind certain tokens."""
+
+    sequence: int
+    call: int
+    row: int
+
+
+#: Of each position and token: the places, by what stands before.
+_Index = Mapping[tuple[int, int], Mapping[int, _Place]]
+
+
+def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reordered | None:
+    """Return where the rows of a rollout stand, by what was computed; None if in their places.
+
+    Args:
+        parted: the value at which both part.
+        contradicted: whether sequences of the rollout go on otherwise in the training.
+    """
+    tokens = walk.rollout.tokens
+    single = np.array([call.width == 1 and call.batch > 1 for call in tokens.calls], bool)
+    rows = np.flatnonzero(single[tokens.rows.call] & (tokens.rows.position > 0))
+    born = np.zeros(0, np.int64) if parted is None else walk.born_at(parted)
+    by_place = not len(born) or bool(single[tokens.rows.call[born]].all())
+    if not len(rows) or not (contradicted or (len(born) and by_place)):
+        return None
+    index = _index(walk.training.tokens)
+    for name in _values(walk, None if contradicted else parted):
+        found = _Content(walk, name, index, rows)
+        if found.tells:
+            own = sum(row in found.moved for row in born.tolist())
+            if not found.moved or not (contradicted or own >= _MOST * len(born)):
+                return None
+            return _moved(walk, found, contradicted=contradicted)
+    return None
+
+
+def _values(walk: Walk, last: Name | None) -> Iterator[Name]:
+    """Yield values in causal order, up to the last one."""
+    for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
+        yield name
+        if name == last:
+            return
+
+
+def _bound(walk: Walk, name: Name) -> float:
+    """Return up to which distance a row is that of the training, of its own sample or another."""
+    stage = walk.stages[name]
+    own = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
+    low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in own)
+    cast = 2 * OF_ROUNDING * high if low < high else 0.0
+    agreed = 0.0 if stage.born else 2 * stage.most
+    return max(stage.allowed + GROWTH * stage.entered, agreed, cast)
+
+
+def _keys(walk: Walk, rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the position and the token of each row."""
+    tokens = walk.rollout.tokens
+    at = tokens.rows
+    for row in rows.tolist():
+        sequence, position = int(at.sequence[row]), int(at.position[row])
+        yield position, int(tokens.sequences[sequence][position])
+
+
+def _index(training: PhaseTokens) -> _Index:
+    found: dict[tuple[int, int], dict[int, _Place]] = defaultdict(dict)
+    calls, rows = training.places
+    for number, tokens in enumerate(training.sequences):
+        names = prefix_names(tokens).tolist()
+        for at in range(int(training.last[number])):
+            if calls[number][at] >= 0:
+                place = _Place(number, int(calls[number][at]), int(rows[number][at]))
+                found[at, int(tokens[at])].setdefault(names[at], place)
+    return found
+
+
+class _Content:
+    """The rows of one value: which of the training's each of the rollout's is.
+
+    Args:
+        rows: int64 [rows], of the rollout.
+
+    Attributes:
+        tells: whether rows of one token behind other tokens are told apart by it.
+        moved: the rows that are those of others, and which of the training's they are.
+        unlike: rows that are none of the training's, which has not the tokens before them either.
+    """
+
+    def __init__(self, walk: Walk, name: Name, index: _Index, rows: np.ndarray) -> None:
+        self.unlike: list[int] = []
+        self.tells = False
+        self.moved: dict[int, _Place] = {}
+        bound = _bound(walk, name)
+        mine, theirs = walk.sources(name)
+        tokens = walk.rollout.tokens
+        names = [prefix_names(tokens_of) for tokens_of in tokens.sequences]
+        sketched = not (mine.has_elements and theirs.has_elements)
+        held, others = _Held(mine, sketched), _Held(theirs, sketched)
+        try:
+            self.tells = _tells(others, index, bound)
+            if not self.tells:
+                return
+            for row, key in zip(rows.tolist(), _keys(walk, rows)):
+                call = int(tokens.rows.call[row])
+                values = held.row(call, row - int(tokens.rows.starts[call]))
+                places = index.get(key, {})
+                if values is None or not np.isfinite(values).all():
+                    continue
+                own = int(names[int(tokens.rows.sequence[row])][key[0]])
+                self._look(row, values, own, places, others, bound)
+        except (ArrayFileError, Unfit):
+            self.tells = False
+        finally:
+            mine.close()
+            theirs.close()
+
+    def _look(
+        self,
+        row: int,
+        values: np.ndarray,
+        own: int,
+        places: Mapping[int, _Place],
+        others: _Held,
+        bound: float,
+    ) -> None:
+        """Find a row among those of its token in the training."""
+        known = {
+            name: theirs
+            for name, place in places.items()
+            if (theirs := others.row(place.call, place.row)) is not None
+            and theirs.shape == values.shape
+        }
+        far = {name: _distance(values, theirs) for name, theirs in known.items()}
+        near = [name for name, distance in far.items() if distance <= bound]
+        if own in near or len(near) > 1:
+            return
+        if near:
+            self.moved[row] = places[near[0]]
+        elif own not in places:
+            self.unlike.append(row)
+
+
+class _Held:
+    """The rows of a value, a call at a time."""
+
+    def __init__(self, source: Source, sketched: bool) -> None:
+        self._source, self._sketched = source, sketched
+        self._calls: dict[int, dict[int, np.ndarray]] = {}
+
+    def row(self, call: int, at: int) -> np.ndarray | None:
+        """Return a row, or None where it is not known.
+
+        Raises:
+            ArrayFileError: it was not stored.
+            Unfit: its value is of another kind, or too wide.
+        """
+        if call not in self._calls:
+            found = {}
+            if call in self._source.calls:
+                rows = self._source.rows(call, sketched=self._sketched)
+                if rows.values.shape[1] > _WIDEST:
+                    raise Unfit(message("mismatch.no_rows"))
+                values = np.asarray(rows.values, np.float32)
+                found = dict(zip(rows.at.tolist(), values))
+            self._calls[call] = found
+        return self._calls[call].get(at)
+
+
+def _tells(others: _Held, index: _Index, bound: float) -> bool:
+    """Return whether the training's rows of one token and position are told by those before."""
+    alike = (places for places in index.values() if len(places) > 1)
+    for places in islice(alike, _TOLD_BY):
+        held = (others.row(place.call, place.row) for place in places.values())
+        rows = [row for row in held if row is not None]
+        if len(rows) < 2 or any(_distance(row, rows[0]) <= 2 * bound for row in rows[1:]):
+            return False
+    return any(len(places) > 1 for places in index.values())
+
+
+def _distance(mine: np.ndarray, theirs: np.ndarray) -> float:
+    norm = float(np.linalg.norm(theirs.astype(np.float64)))
+    apart = float(np.linalg.norm(mine.astype(np.float64) - theirs))
+    return apart / norm if norm else (0.0 if apart == 0 else math.inf)
+
+
+def _moved(walk: Walk, content: _Content, *, contradicted: bool) -> Reordered:
+    """Put rows behind the tokens that they were computed behind."""
+    tokens = walk.rollout.tokens
+    at = tokens.rows
+    sequence, position = at.sequence.copy(), at.position.copy()
+    whole = [of.tolist() for of in tokens.sequences]
+    begun = [*tokens.begun]
+    numbers: dict[int, int] = {}  # of the training's sequences
+    for row, place in content.moved.items():
+        if place.sequence not in numbers:
+            numbers[place.sequence] = len(whole)
+            whole.append(walk.training.tokens.sequences[place.sequence].tolist())
+            begun.append(walk.prompt(int(at.sequence[row])))
+        sequence[row] = numbers[place.sequence]
+    sequence[content.unlike] = position[content.unlike] = UNKNOWN
+    known = np.flatnonzero(sequence >= 0)
+    sizes = np.zeros(len(whole), np.int64)
+    np.maximum.at(sizes, sequence[known], position[known] + 1)
+    kept = np.flatnonzero(sizes)
+    made = tuple(np.array(whole[n][: int(sizes[n])], np.int64) for n in kept.tolist())
+    sequence[known] = np.searchsorted(kept, sequence[known])
+    calls = [
+        replace(call, sequence=sequence[first:end], position=position[first:end])
+        for call, first, end in zip(tokens.calls, at.starts[:-1].tolist(), at.starts[1:].tolist())
+    ]
+    samples, ends = of_saved(made, walk.rollout.samples)
+    found = replace(
+        tokens,
+        calls=tuple(calls),
+        sequences=made,
+        begun=tuple(min(begun[n], int(sizes[n])) for n in kept.tolist()),
+        samples=samples,
+        ends=ends,
+    )
+    first = min(content.moved)
+    of_training = walk.training.tokens.samples or (UNKNOWN,) * len(walk.training.tokens.sequences)
+    return Reordered(
+        found,
+        len(content.moved),
+        int(at.call[first]),
+        walk.sample(int(at.sequence[first])),
+        of_training[content.moved[first].sequence],
+        len(content.unlike),
+        contradicted,
+    )
