@@ -200,7 +200,7 @@ def _in_their_order(
     counts = again.coverage
     if not counts.saved or counts.saved_aligned < counts.saved:
         again.coverage = replace(counts, tokens=counts.tokens + found.left)
-    where = {"sample": found.sample, "other": found.other, "call": found.call}
+    where = {"call": found.call, "row": found.row, "sample": found.sample}
     values = {"count": found.count, "left": found.left, **where}
     if found.contradicted:
         return again, message("mismatch.reordered", **values), False

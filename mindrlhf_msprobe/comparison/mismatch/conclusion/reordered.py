@@ -42,8 +42,8 @@ class Reordered:
         tokens: of the rollout, with the rows behind the tokens that they were computed behind.
         count: how many rows are those of others.
         call: the first call that has one.
-        sample, other: the sample in whose place it stands, and the one it continues; -1 of one
-            that was not saved.
+        row, sample: the row of this call's batch, and the sample that it continues; -1 of one that
+            was not saved.
         left: how many rows are those of no sequence of the training.
         contradicted: whether the rows in their places are no samples of the training.
     """
@@ -51,8 +51,8 @@ class Reordered:
     tokens: PhaseTokens
     count: int
     call: int
+    row: int
     sample: int
-    other: int
     left: int
     contradicted: bool
 
@@ -283,7 +283,7 @@ def _moved(walk: Walk, content: _Content, *, contradicted: bool) -> Reordered:
         found,
         len(content.moved),
         int(at.call[first]),
-        walk.sample(int(at.sequence[first])),
+        first - int(at.starts[at.call[first]]),
         of_training[content.moved[first].sequence],
         len(content.unlike),
         contradicted,

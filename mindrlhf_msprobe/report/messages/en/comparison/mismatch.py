@@ -122,19 +122,19 @@ def _mapping_shapes(source: str, cell: str, shape: object, parts: Sequence[str])
     )
 
 
-def _reordered(count: int, call: int, sample: int, other: int, left: int) -> str:
-    which = "another one" if other < 0 else f"sample {other}"
+def _reordered(count: int, call: int, row: int, sample: int, left: int) -> str:
+    which = "another sample" if sample < 0 else f"sample {sample}"
     more = f"; {counted(left, 'more row')} of no sequence of the training" if left else ""
     return (
         f"by what was computed, {counted(count, 'row')} of the rollout continue other samples than "
-        f"those in whose places they stand, the first in call {call}: in the place of sample "
-        f"{sample} it is {which}{more}"
+        f"those in whose places they stand, the first in call {call}: row {row} of its batch goes "
+        f"on with {which}{more}"
     )
 
 
-def _reordered_or_wrong(count: int, call: int, sample: int, other: int, left: int) -> str:
+def _reordered_or_wrong(count: int, call: int, row: int, sample: int, left: int) -> str:
     return (
-        f"{_reordered(count, call, sample, other, left)}. The cache may have been put in another "
+        f"{_reordered(count, call, row, sample, left)}. The cache may have been put in another "
         f"order, as beam search does, or its rows may be mixed up: the tokens fit both, and "
         f"nothing decides it. Save rollout_log_prob and old_log_prob, or look at how rows of the "
         f"cache are brought into order"

@@ -108,18 +108,18 @@ def _mapping_shapes(source: str, cell: str, shape: object, parts: Sequence[str])
     )
 
 
-def _reordered(count: int, call: int, sample: int, other: int, left: int) -> str:
-    which = "另一样本" if other < 0 else f"样本 {other}"
+def _reordered(count: int, call: int, row: int, sample: int, left: int) -> str:
+    which = "另一样本" if sample < 0 else f"样本 {sample}"
     more = f"；另有 {left} 行不属于训练侧的任何序列" if left else ""
     return (
         f"由计算结果可知，推理侧有 {count} 行接续的不是其所在位置的样本，首次在第 {call} 次调用："
-        f"样本 {sample} 所在位置处是{which}{more}"
+        f"其批次的第 {row} 行接续的是{which}{more}"
     )
 
 
-def _reordered_or_wrong(count: int, call: int, sample: int, other: int, left: int) -> str:
+def _reordered_or_wrong(count: int, call: int, row: int, sample: int, left: int) -> str:
     return (
-        f"{_reordered(count, call, sample, other, left)}。缓存可能被重新排列（如 beam search），"
+        f"{_reordered(count, call, row, sample, left)}。缓存可能被重新排列（如束搜索），"
         f"也可能被混淆：token 与两者都相符，无法判定。"
         f"请保存 rollout_log_prob 和 old_log_prob，或检查缓存各行的排列"
     )

@@ -101,7 +101,7 @@ TEXTS: dict[str, Text] = {
     "worst_sampled_tokens": "最差的采样 token",
     "row_of_responses": "响应的行",
     "place_in_response": "响应中的序号",
-    "id_of_token": "token id",
+    "id_of_token": "该 token 的 id",
     "log_prob_of_rollout": "推理侧 log-prob",
     "log_prob_of_training": "训练侧 log-prob",
     "why": "原因",

@@ -109,10 +109,10 @@ EXAMPLES = {
     "weights_agree": [{"compared": 3}],
     "weights_unknown": [{"count": 2, "names": "a, b"}],
     "reordered": [
-        {"count": 1, "call": 3, "sample": 0, "other": 2, "left": 0},
-        {"count": 30, "call": 3, "sample": 0, "other": -1, "left": 1},
+        {"count": 1, "call": 3, "row": 0, "sample": 2, "left": 0},
+        {"count": 30, "call": 3, "row": 0, "sample": -1, "left": 1},
     ],
-    "reordered_or_wrong": [{"count": 30, "call": 3, "sample": 0, "other": 2, "left": 4}],
+    "reordered_or_wrong": [{"count": 30, "call": 3, "row": 0, "sample": 2, "left": 4}],
     "weights_some_agree": [{"compared": 3, "of": 5}],
     "weights_alone": [
         {"rollout": ["head.w", "head.b"], "training": ["head.part0.w"]},
