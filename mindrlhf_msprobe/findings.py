@@ -605,7 +605,8 @@ class Difference:
 
     Attributes:
         section: what it belongs to: schema, versions, device, world, seeds, determinism, modes,
-            cells, optimizers, environment, configurations, msprobe_config or initial_weights.
+            cells, optimizers, environment, configurations, msprobe_config or initial_weights; of
+            `preflight compare` also packages, checkpoints, data, script and random_calls.
         setting: by its path inside the section, e.g. `actor.model.num_layers`; "" where it is the
             mode of a phase, or the section as a whole.
         a, b: what each run says, as text; None where it says nothing.
@@ -715,6 +716,17 @@ class Preflight:
     def unknown(self) -> tuple[str, ...]:
         """What `not_compared` says, each in the language that was chosen, else the locale's."""
         return tuple(map(str, self.not_compared))
+
+    @property
+    def differ(self) -> bool:
+        """Whether anything that both sides say is said otherwise."""
+        return bool(self.differences) or any(weights.differ for weights in self.weights)
+
+    def as_result(self, a: str, b: str) -> dict[str, Any]:
+        """Return what `preflight compare` writes of two sides."""
+        status = "different" if self.differ else "same"
+        head = {"schema": SCHEMA, "tool": TOOL, "kind": "preflight_comparison", "status": status}
+        return {**head, "a": a, "b": b, **self.to_json()}
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of verdict.json."""

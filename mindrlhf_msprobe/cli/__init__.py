@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import run
+from mindrlhf_msprobe.cli import preflight, run
 from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.shared.parsing import Command, Parser, in_our_words, joined, language_of
 from mindrlhf_msprobe.common.text.language import speak, speaking
@@ -26,7 +26,7 @@ from mindrlhf_msprobe.report.messages import say
 #: The commands, each a module of this package.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "run"),
-    *("accuracy", "replay", "demo"),
+    *("accuracy", "replay", "preflight", "demo"),
 )
 #: Commands that leave nothing behind but files which are closed.
 _ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy")
@@ -59,14 +59,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
+    own, command = preflight.split(own)
     asked = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
         in_our_words(),
     ):  # also --help and what is wrong with an argument
         arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
+    arguments.lang = arguments.lang or language_of(own)  # it may stand before a group's own command
     if arguments.command == run.NAME:
         arguments.arguments = for_script
+    elif command:
+        arguments.arguments = command
     return arguments
 
 

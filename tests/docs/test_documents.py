@@ -253,13 +253,20 @@ def _anchor(line: str) -> str | None:
     return re.sub(r"[^\w\- ]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
 
 
+def options_of(parser):
+    """Return the options of a command, and of the commands that it has."""
+    groups = parser._subparsers._group_actions if parser._subparsers else []
+    own = [one for group in groups for one in group.choices.values()]
+    return set(parser._option_string_actions).union(*map(options_of, own))
+
+
 @pytest.mark.parametrize(
     "page", [*PAGES, *(pytest.param(chinese(p), id=f"zh/{p.name}") for p in ENGLISH)]
 )
 def test_commands_named_in_sentences_exist(page):
     """Commands and options in the running text are those of the command line."""
     parsers = _parser(_COMMANDS)._subparsers._group_actions[0].choices
-    options = {name: set(parser._option_string_actions) for name, parser in parsers.items()}
+    options = {name: options_of(parser) for name, parser in parsers.items()}
     for code in inline_code(page):
         words = code.removeprefix("mindrlhf-msprobe ").split()
         if code.startswith("mindrlhf-msprobe ") and not words[0].startswith("-"):
@@ -271,7 +278,7 @@ def test_commands_named_in_sentences_exist(page):
             known = set().union(*options.values())
         if known is not None:
             used = {word.strip("[]|,") for word in words if word.lstrip("[").startswith("--")}
-            assert used <= known | {"--help", "--version"}, code
+            assert used <= known | {"--help", "--version", "--"}, code
         if code.startswith("python benchmarks/"):
             script = ROOT / code.split()[1]
             source = script.read_text(encoding="utf-8")

@@ -115,26 +115,39 @@ class Command(Parser):
         commands: Commands,
         name: str,
         run: Callable[[argparse.Namespace], int],
+        of: str = "",
         **options: Any,
     ) -> Command:
         """Add a command to those that there are, and return its parser.
 
         Args:
             run: answers it; returns the exit code.
+            of: the command that it belongs to, if it is one of another's.
             options: what else argparse takes.
         """
-        described = say(f"help.{name}_describes")
-        command = commands.add_parser(
-            name, help=say(f"help.{name}"), description=described, **options
-        )
+        command = cls._added(commands, name, f"{of}_{name}" if of else name, **options)
         command.set_defaults(run=run)
         return command
+
+    @classmethod
+    def add_group(cls, commands: Commands, name: str) -> Commands:
+        """Add a command that has commands of its own, and return what those are added to."""
+        group = cls._added(commands, name, name)
+        group._intermixed = True  # argparse takes commands in their order only
+        return group.add_subparsers(
+            dest="action", required=True, metavar="COMMAND", parser_class=Command
+        )
+
+    @classmethod
+    def _added(cls, commands: Commands, name: str, code: str, **options: Any) -> Command:
+        described = say(f"help.{code}_describes")
+        return commands.add_parser(name, help=say(f"help.{code}"), description=described, **options)
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
         """Add an argument as argparse does; its help need not be given."""
         action = super().add_argument(*names, **options)
         if action.help is None:
-            action.help = say(f"help.{self.prog.split()[-1]}_{action.dest}")
+            action.help = say(f"help.{'_'.join(self.prog.split()[1:])}_{action.dest}")
         return action
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from mindrlhf_msprobe.common.message import message, quoted
 from mindrlhf_msprobe.comparison.preflight.generation import (
@@ -37,7 +38,6 @@ from mindrlhf_msprobe.findings import Difference, Preflight
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
 from mindrlhf_msprobe.storage.manifest.run_file import AT_FIRST_PHASE, SCHEMA, RunFile, Settings
-from mindrlhf_msprobe.storage.reading.reader import Run
 
 MAX_DIFFERENCES = 1000
 
@@ -79,7 +79,22 @@ _RANK_ITSELF = (
 )
 
 
-def preflight(a: Run, b: Run, ranks: Mapping[int, int] | None = None) -> Preflight:
+class Given(Protocol):
+    """What is asked of a run, or of a file that was collected without one."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+
+    @property
+    def run_files(self) -> Sequence[RunFile]:
+        """The manifests, one a rank."""
+
+    def configurations(self) -> dict[str, Any] | None:
+        """Return the trainer's configurations, by name; None if there are none."""
+
+
+def preflight(a: Given, b: Given, ranks: Mapping[int, int] | None = None) -> Preflight:
     """Compare what two runs were given: versions, device, seeds, configurations, weights, …
 
     Ranks are compared one by one; what differs on several of them in the same way stands once,
@@ -135,7 +150,7 @@ def _of_ranks(
     yield from merged.differences()
 
 
-def _of_configurations(a: Run, b: Run, notes: Notes) -> Iterator[Difference]:
+def _of_configurations(a: Given, b: Given, notes: Notes) -> Iterator[Difference]:
     pair = _configurations(a), _configurations(b)
     unread = [
         name
@@ -162,7 +177,7 @@ def _note_no_pair(a: _ByRank, b: _ByRank, given: Mapping[int, int], notes: Notes
     notes.add("no_manifest", sides=[name for name, _ in missing], **some_ranks(wanted))
 
 
-def _by_rank(run: Run, name: str, notes: Notes) -> _ByRank:
+def _by_rank(run: Given, name: str, notes: Notes) -> _ByRank:
     found: _ByRank = {}
     files = run.run_files
     for file in files:
@@ -268,7 +283,7 @@ def _note_changed_training(a: RunFile, b: RunFile, notes: Notes) -> None:
             notes.add("changed_training", side=name, by=by)
 
 
-def _configurations(run: Run) -> dict[str, Any] | None:
+def _configurations(run: Given) -> dict[str, Any] | None:
     try:
         return run.configurations()
     except OSError:

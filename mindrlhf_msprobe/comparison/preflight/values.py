@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 DIRECTORY = "dump_path"
 
 # A variable that is not set is not recorded; in the other sections that is an older version.
-_ABSENCE_COUNTS = ("environment", "configurations")
+_ABSENCE_COUNTS = ("environment", "configurations", "packages")
 _MAY_HOLD_SECRETS = ("environment", "configurations", "cells", "optimizers")
 _NONE_IS_A_VALUE = (
     *("configurations", "msprobe_config", "versions", "cells", "optimizers"),
@@ -115,7 +115,7 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
                 pending += [((*path, key), x, y) for key, x, y in reversed(inside)]
             else:
                 yield named(path), left, right
-        elif section == "environment" and left == right == WITHHELD:
+        elif section in ("environment", "configurations") and left == right == WITHHELD:
             notes.about("withheld", named(path), section=section)
         elif not same(left, right):
             yield named(path), *shown(section, path, left, right)

@@ -43,9 +43,9 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
     """Return what differs, at most a few lines; `more` says where the others stand."""
     unlike = [weights for weights in preflight.weights if weights.differ]
     shown = {weights.role for weights in unlike}
-    lines = [_weights_line(weights) for weights in unlike]
+    lines = [weights_line(weights) for weights in unlike]
     lines += [
-        _difference_line(difference)
+        difference_line(difference)
         for difference in in_order(preflight.differences)
         if not (difference.section == _WEIGHTS and difference.setting in shown)
     ]
@@ -80,14 +80,15 @@ def _order(difference: Difference) -> tuple[bool, bool, int]:
 def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
     """Return what to check first, the nearest first, a line each."""
     return [
-        say("console.load_checkpoint", weights=_weights_line(check.what))
+        say("console.load_checkpoint", weights=weights_line(check.what))
         if isinstance(check.what, Weights)
-        else _difference_line(check.what)
+        else difference_line(check.what)
         for check in checks
     ]
 
 
-def _weights_line(weights: Weights) -> str:
+def weights_line(weights: Weights) -> str:
+    """Return how the initial weights of a role differ."""
     names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
     some = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
     return say(
@@ -95,7 +96,8 @@ def _weights_line(weights: Weights) -> str:
     )
 
 
-def _difference_line(difference: Difference) -> str:
+def difference_line(difference: Difference) -> str:
+    """Return what a setting is on either side."""
     a, b = _values(*values_of(difference))
     return say("console.difference", section=difference.section, name=difference.label, a=a, b=b)
 

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from mindrlhf_msprobe.common.text.language import speaking
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Spread, Status, Weights
+from mindrlhf_msprobe.findings import (
+    Comparison,
+    Divergence,
+    Outcome,
+    Preflight,
+    Spread,
+    Status,
+    Weights,
+)
 from mindrlhf_msprobe.report.console.inside import inside_words
 from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
 from mindrlhf_msprobe.report.console.wording import (
@@ -41,7 +49,7 @@ def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "
         sheets = (
             _verdict_sheet(comparison),
             overview_sheet(comparison, links or {}),
-            _preflight_sheet(comparison),
+            preflight_sheet(comparison.preflight),
             _coverage_sheet(comparison),
             _tolerance_sheet(comparison),
             legend_sheet(),
@@ -165,8 +173,8 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
 _PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("note", 60))
 
 
-def _preflight_sheet(comparison: Comparison) -> Sheet:
-    preflight = comparison.preflight
+def preflight_sheet(preflight: Preflight) -> Sheet:
+    """Return the sheet of what differs before any tensor."""
     rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
     rows += [
         _row(say("preflight.section", name=found.section), text_of(found.label), *values_of(found))

@@ -52,4 +52,9 @@ _SECTIONS = {
     "configurations": "训练配置",
     "msprobe_config": "采集配置",
     "initial_weights": "初始权重",
+    "packages": "软件包",
+    "checkpoints": "权重文件",
+    "data": "数据",
+    "script": "脚本",
+    "random_calls": "随机操作",
 }

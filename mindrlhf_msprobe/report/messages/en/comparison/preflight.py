@@ -83,6 +83,14 @@ TEXTS: Mapping[str, Any] = chosen(
         "more_differences": "{of_section}: {count} more differences, which are not listed",
         "nested": "{section}: nested deeper than {levels} levels, not compared there",
         "withheld": "{section}: {some_names} {was} withheld in both runs, possibly secret",
+        "stopped_script": (
+            "random calls: the script of {side} was stopped, so how often places were reached is "
+            "not compared, nor what it may not have come to"
+        ),
+        "calls_of_rank": "random calls: only {side} has a process of rank {rank}",
+        "incomplete_calls": "how often {some_names} {was} called: a process was killed",
+        "batches": "data: {a} batches in A, {b} in B; the first ones are compared",
+        "opaque_data": "data: of {some_names} nothing but the type is known",
         "weights_unreadable": "initial weights of {role}: run {side} has none that can be read",
         "weights_only_in": "initial weights of {some_names}: only run {side} recorded them",
         "weights_without_fingerprint": (

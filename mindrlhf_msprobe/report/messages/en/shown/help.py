@@ -226,6 +226,39 @@ TEXTS: dict[str, str] = {
     "mismatch_output_path": "write mismatch.xlsx and mismatch.json into this directory",
     "mismatch_html": "write one offline HTML page of it",
     "mismatch_json": "print the result as JSON",
+    "preflight": "collect and compare what a training would run with, without running it",
+    "preflight_describes": (
+        "Collect what a training would run with, and compare two collections, or one and a run."
+    ),
+    "preflight_collect": "write what a training would run with into one file",
+    "preflight_collect_describes": (
+        "Write versions, packages, environment variables, determinism, configuration files, "
+        "fingerprints of checkpoints, the first batches of a data set and, of a command behind --, "
+        "seeds and random calls into one JSON file. Exit codes: 0 written, 1 written, but the "
+        "script failed, 2 not written."
+    ),
+    "preflight_collect_output": "the file that is written",
+    "preflight_collect_config": "a YAML or JSON file of settings; NAME=F names it (repeatable)",
+    "preflight_collect_checkpoint": (
+        "a checkpoint, a file or a directory; NAME=C names it (repeatable)"
+    ),
+    "preflight_collect_data": (
+        "a function without arguments that returns the batches of a data set; its module is "
+        "imported"
+    ),
+    "preflight_collect_batches": "how many batches are described (default: %(default)s)",
+    "preflight_collect_seconds": "stop the script after so many seconds, as Ctrl-C does",
+    "preflight_collect_overwrite": "replace FILE if it exists",
+    "preflight_collect_json": "print what was collected as JSON",
+    "preflight_compare": "compare two collections, or one and a run",
+    "preflight_compare_describes": (
+        "Say what differs, what changes numbers first. Exit codes: 0 the same, 1 different, 2 "
+        "could not be read."
+    ),
+    "preflight_compare_a": "a file of `preflight collect`, or the dump_path of a run: the baseline",
+    "preflight_compare_b": "another one, under test",
+    "preflight_compare_output_path": "write preflight.xlsx and preflight.json into this directory",
+    "preflight_compare_json": "print the result as JSON",
     "replay": "compute a recorded operator or cell again, also in more bits: which run is wrong?",
     "replay_describes": (
         "Write a folder with a script that computes a recorded operator or cell again, forward and "

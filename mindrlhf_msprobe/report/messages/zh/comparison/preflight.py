@@ -73,6 +73,13 @@ TEXTS: Mapping[str, Any] = chosen(
         "more_differences": "{of_section}：另有 {count} 处不同，未列出",
         "nested": "{of_section}：嵌套超过 {levels} 层，更深处未比对",
         "withheld": "{of_section}：{some_names} 可能涉密，两侧均未落盘",
+        "stopped_script": (
+            "随机操作：{side} 的脚本被停止，因此不比对调用次数，也不比对其可能尚未执行到的操作"
+        ),
+        "calls_of_rank": "随机操作：只有 {side} 有 rank {rank} 的进程",
+        "incomplete_calls": "{some_names} 的调用次数：有进程被强制结束",
+        "batches": "数据：A 有 {a} 批，B 有 {b} 批；只比对前几批",
+        "opaque_data": "数据：{some_names} 只有类型已知",
         "weights_unreadable": "{role} 的初始权重：{side} 侧没有可读取的",
         "weights_only_in": "{some_names} 的初始权重：仅 {side} 侧有采集",
         "weights_without_fingerprint": "{role} 的初始权重：{count} 个权重在一侧没有指纹",

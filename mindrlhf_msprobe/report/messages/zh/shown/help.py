@@ -192,6 +192,30 @@ TEXTS: dict[str, str] = {
     "mismatch_output_path": "将 mismatch.xlsx 和 mismatch.json 写入该目录",
     "mismatch_html": "将结果写成一个离线 HTML 页面",
     "mismatch_json": "以 JSON 输出结果",
+    "preflight": "不运行训练，采集并比对训练将使用的设置",
+    "preflight_describes": "采集训练将使用的设置，并比对两份设置，或与一份采集结果比对。",
+    "preflight_collect": "将训练将使用的设置写入一个文件",
+    "preflight_collect_describes": (
+        "将版本、软件包、环境变量、确定性设置、配置文件、权重指纹、数据集的前几批，"
+        "以及 -- 之后的命令的随机种子和随机操作写入一个 JSON 文件。"
+        "退出码：0 已写入，1 已写入但脚本失败，2 未写入。"
+    ),
+    "preflight_collect_output": "写出的文件",
+    "preflight_collect_config": "YAML 或 JSON 配置文件；NAME=F 为其命名（可重复给出）",
+    "preflight_collect_checkpoint": "权重文件或目录；NAME=C 为其命名（可重复给出）",
+    "preflight_collect_data": "不带参数、返回数据集各批数据的函数；其模块会被导入",
+    "preflight_collect_batches": "描述多少批数据（默认：%(default)s）",
+    "preflight_collect_seconds": "在该秒数后停止脚本，与 Ctrl-C 相同",
+    "preflight_collect_overwrite": "FILE 已存在时替换",
+    "preflight_collect_json": "以 JSON 输出采集的内容",
+    "preflight_compare": "比对两份设置，或一份设置与一份采集结果",
+    "preflight_compare_describes": (
+        "列出差异，影响数值的在前。退出码：0 相同，1 不同，2 无法读取。"
+    ),
+    "preflight_compare_a": "`preflight collect` 写出的文件，或一份采集结果的 dump_path：标杆",
+    "preflight_compare_b": "另一份，待比对",
+    "preflight_compare_output_path": "将 preflight.xlsx 和 preflight.json 写入该目录",
+    "preflight_compare_json": "以 JSON 输出结果",
     "replay": "以更高精度重新计算采集到的算子或 Cell：两次运行中哪一次是错的",
     "replay_describes": (
         "写出一个目录，其中的脚本重新计算采集到的算子或 Cell 的前向和反向：按采集的 dtype、以 "

@@ -34,5 +34,7 @@ EXAMPLES = {
     "more_differences": [{"section": "environment", "count": 3}],
     "nested": [{"section": "configurations", "levels": 64}],
     "withheld": [{"section": "environment", **some} for some in SOME],
+    "incomplete_calls": [*SOME],
+    "opaque_data": [*SOME],
     "weights_only_in": [{"side": "B", **some} for some in SOME],
 }

@@ -1,0 +1,286 @@
+"""What `preflight collect` collected, compared with another collection or with a recorded run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, Given, preflight
+from mindrlhf_msprobe.comparison.preflight.random_calls import calls_apart
+from mindrlhf_msprobe.comparison.preflight.values import (
+    ABSENT,
+    Found,
+    Notes,
+    compare,
+    difference_of,
+    is_known,
+)
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.findings import Difference, Preflight
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile
+from mindrlhf_msprobe.storage.preflight_file import PreflightFile
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+
+#: What changes numbers comes first; a section that is not named comes last.
+_ORDER = (
+    *("seeds", "random_calls", "determinism", "modes", "cells", "optimizers", "generation"),
+    *("versions", "configurations", "checkpoints", "data", "script", "device", "world"),
+    *("packages", "environment", "msprobe_config", "schema"),
+)
+_OF_PLACES = ("environment", "configurations", "script")
+# What a collection never has.
+_OF_RUNS = ("msprobe_config", "networks", "world", "generation_settings")
+_STATISTICS = (("max", "Max"), ("min", "Min"), ("mean", "Mean"), ("norm", "Norm"))
+_SHOWN = 8  # digits of a fingerprint
+
+
+def compare_collected(a: str | Path, b: str | Path) -> Preflight:
+    """Compare two collections, or a collection and a run, as far as both say something.
+
+    Args:
+        a, b: files that `preflight collect` wrote, or directories of runs.
+
+    Returns:
+        What differs, what changes numbers first.
+
+    Raises:
+        RunError: one cannot be read, or says nothing of what it ran with.
+        UsageError: a path is empty, or both are the same.
+    """
+    if "" in (str(a), str(b)):
+        raise UsageError.saying("collect.empty_path")
+    if os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b):
+        raise UsageError.saying("collect.same_file", path=a)
+    left, right = _opened(a), _opened(b)
+    return compare_sides(left, right)
+
+
+def _opened(path: str | Path) -> Run | PreflightFile:
+    if not os.path.isdir(path):
+        return PreflightFile.read(path)
+    run = open_run(path)
+    if not run.run_files:
+        raise RunError.saying("collect.no_manifest", path=path)
+    return run
+
+
+def compare_sides(a: Run | PreflightFile, b: Run | PreflightFile) -> Preflight:
+    """Compare two sides that have been opened; see `compare_collected`."""
+    notes = Notes()
+    if isinstance(a, Run) and isinstance(b, Run):
+        found = preflight(a, b)
+        known = found.not_compared
+    else:
+        found = preflight(*_with_common(a, b, notes))
+        known = tuple(filter(None, map(_of_collection, found.not_compared)))
+    differences = [*found.differences]
+    if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
+        differences += _own_sections(a, b, notes)
+    differences.sort(key=_order)
+    if len(differences) > MAX_DIFFERENCES:
+        left_out = len(differences) - MAX_DIFFERENCES
+        last = differences[MAX_DIFFERENCES].section
+        notes.add("more_differences", section=last, count=left_out)
+    kept = tuple(differences[:MAX_DIFFERENCES])
+    return Preflight(kept, found.weights, (*known, *notes.messages()))
+
+
+def _order(difference: Difference) -> tuple[bool, bool, int]:
+    section = difference.section
+    is_place = section in _OF_PLACES and difference.is_place
+    order = _ORDER.index(section) if section in _ORDER else len(_ORDER)
+    return difference.is_of_recording, is_place, order
+
+
+def _of_collection(note: Message) -> Message | None:
+    """Return a note without what a collection never has; None if nothing is left of it."""
+    if note.code == "preflight.neither":
+        return None
+    names = note.params.get("names")
+    if note.code != "preflight.only_one_side" or not isinstance(names, list):
+        return note
+    left = [name for name in names if name not in _OF_RUNS]
+    return Message(note.code, {**note.params, "names": left}) if left else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """A side with some of its configurations."""
+
+    own: Given
+    chosen: dict[str, Any] | None
+
+    @property
+    def path(self) -> Path:
+        return self.own.path
+
+    @property
+    def run_files(self) -> Sequence[RunFile]:
+        return self.own.run_files
+
+    def configurations(self) -> dict[str, Any] | None:
+        return self.chosen
+
+
+def _with_common(a: Given, b: Given, notes: Notes) -> tuple[Given, Given]:
+    """Return both sides with the configurations that both have, by the names of A.
+
+    What one side was not given is not known, whatever a run may have saved beside it.
+    """
+    left, right = _configurations(a), _configurations(b)
+    if left is None or right is None:
+        return a, b
+    if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
+        names = _paired(left, right)
+        right = {names.get(name, name): value for name, value in right.items()}
+    for name in dict.fromkeys([*left, *right]):
+        if name not in left or name not in right:
+            notes.only_in("configurations", name in left, name)
+    return (
+        _Chosen(a, {name: value for name, value in left.items() if name in right}),
+        _Chosen(b, {name: value for name, value in right.items() if name in left}),
+    )
+
+
+def _configurations(side: Given) -> dict[str, Any] | None:
+    try:
+        return side.configurations()
+    except OSError:  # which is said where it is compared
+        return None
+
+
+def _paired(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
+    """Return which name of B is called by which of A: the only ones that are left over."""
+    alone = [name for name in a if name not in b], [name for name in b if name not in a]
+    return {alone[1][0]: alone[0][0]} if len(alone[0]) == len(alone[1]) == 1 else {}
+
+
+def _own_sections(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Difference]:
+    yield from calls_apart(a, b, notes)
+    found: dict[str, Iterator[Found]] = {
+        "checkpoints": _checkpoints(a.section("checkpoints"), b.section("checkpoints"), notes),
+        "data": _data(a.section("data"), b.section("data"), notes),
+        "script": _script(a.section("script"), b.section("script"), notes),
+        "packages": _packages(a, b, notes),
+    }
+    for section, pairs in found.items():
+        for name, left, right in pairs:
+            yield difference_of(Difference(section, name, None, None), left, right)
+
+
+_Section = dict[str, Any] | None
+
+
+def _known(section: str, a: _Section, b: _Section, notes: Notes) -> bool:
+    return is_known(section, a, b, notes, neither=False)
+
+
+def _packages(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Found]:
+    sides = a.section("packages"), b.section("packages")
+    if _known("packages", *sides, notes):
+        versions = [(side.section("versions") or {}) for side in (a, b)]
+        left, right = (
+            {name: v for name, v in (side or {}).items() if not any(name in of for of in versions)}
+            for side in sides
+        )
+        yield from compare("packages", left, right, notes)
+
+
+def _script(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
+    if not (_known("script", a, b, notes) and a and b):
+        return
+    commands = [{"command": side.get("command")} for side in (a, b)]
+    yield from compare("script", commands[0], commands[1], notes)
+    codes = a.get("exit_code"), b.get("exit_code")
+    if None not in codes and codes[0] != codes[1]:
+        yield "exit_code", codes[0], codes[1]
+
+
+def _checkpoints(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
+    if not (_known("checkpoints", a, b, notes) and a is not None and b is not None):
+        return
+    names = _paired(a, b)
+    right = {names.get(name, name): value for name, value in b.items()}
+    for name in dict.fromkeys([*a, *right]):
+        if name not in a or name not in right:
+            notes.only_in("checkpoints", name in a, name)
+            continue
+        files = [_files(side[name]) for side in (a, right)]
+        if sorted(map(str, files[0].values())) == sorted(map(str, files[1].values())):
+            continue  # under whatever names
+        own = _paired(*files)
+        files[1] = {own.get(file, file): text for file, text in files[1].items()}
+        for file in dict.fromkeys([*files[0], *files[1]]):
+            left, own_right = (side.get(file, ABSENT) for side in files)
+            if left != own_right:
+                yield name if file == name else f"{name}: {file}", left, own_right
+
+
+def _files(checkpoint: Any) -> dict[str, str]:
+    """Return what is known of each file, as a text."""
+    files = checkpoint.get("files") if isinstance(checkpoint, dict) else None
+    found = files if isinstance(files, dict) else {}
+    return {
+        str(name): f"{one.get('size')} bytes, {one.get('fingerprint')}"
+        for name, one in found.items()
+        if isinstance(one, dict)
+    }
+
+
+def _data(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
+    if not (_known("data", a, b, notes) and a is not None and b is not None):
+        return
+    batches = [_batches(side) for side in (a, b)]
+    counts = len(batches[0]), len(batches[1])
+    ended = [side.get("exhausted") is True for side in (a, b)]
+    fewer = counts.index(min(counts))
+    if counts[0] != counts[1] and ended[fewer]:
+        yield "batches", counts[0], counts[1]
+    elif counts[0] != counts[1]:
+        notes.add("batches", a=counts[0], b=counts[1])
+    for number, (left, right) in enumerate(zip(*batches)):
+        for path in dict.fromkeys([*left, *right]):
+            name = f"batch {number}: {path}" if path else f"batch {number}"
+            one, other = left.get(path), right.get(path)
+            if one is None or other is None:
+                yield name, _described(one), _described(other)
+            elif not (_is_compared(one) and _is_compared(other)):
+                notes.about("opaque_data", name)
+            elif _identity(one) != _identity(other):
+                yield name, _described(one), _described(other)
+
+
+def _batches(data: dict[str, Any]) -> list[dict[str, dict[str, Any]]]:
+    found = data.get("batches")
+    batches = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [
+        {str(path): leaf for path, leaf in batch.items() if isinstance(leaf, dict)}
+        for batch in batches
+    ]
+
+
+def _is_compared(leaf: dict[str, Any]) -> bool:
+    """Return whether something is known of a value that tells it from others."""
+    return "fingerprint" in leaf or "value" in leaf
+
+
+def _identity(leaf: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what two equal values have alike: a tensor of either framework is one."""
+    if "fingerprint" not in leaf:
+        return leaf.get("type"), str(leaf.get("value"))
+    return leaf.get("dtype"), str(leaf.get("shape")), leaf["fingerprint"]
+
+
+def _described(leaf: dict[str, Any] | None) -> Any:
+    """Return a value as a text: dtype, shape, statistics, the first digits of the fingerprint."""
+    if leaf is None:
+        return ABSENT
+    if "shape" not in leaf:
+        return str(leaf.get("value", leaf.get("type")))
+    numbers = " ".join(f"{name} {leaf.get(key)}" for name, key in _STATISTICS)
+    digits = str(leaf.get("fingerprint")).rpartition(":")[2][:_SHOWN]
+    return f"{leaf.get('dtype')}{leaf.get('shape')} {numbers} #{digits}"

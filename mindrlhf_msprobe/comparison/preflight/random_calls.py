@@ -1,0 +1,125 @@
+"""The random calls of two scripts: which functions, where, how often, with which seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, Ranks, is_known
+from mindrlhf_msprobe.findings import Difference
+from mindrlhf_msprobe.storage.preflight_file import PreflightFile
+
+_SEEDS, _CALLS = "seeds", "random_calls"
+
+_Call = dict[str, Any]
+_Pair = tuple[_Call | None, _Call | None]
+
+
+def calls_apart(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Difference]:
+    """Yield where two scripts seed or draw otherwise.
+
+    Lines may have moved: places are the same by file, function and code, else by file and function,
+    else as the only one of the random function that is left over.
+    """
+    sides = a.listed(_CALLS), b.listed(_CALLS)
+    if not is_known(_CALLS, *sides, notes, neither=False):
+        return
+    left, right = (_by_rank(side or []) for side in sides)
+    stopped = [bool((side.section("script") or {}).get("stopped")) for side in (a, b)]
+    for name, was in zip("AB", stopped):
+        if was:
+            notes.add("stopped_script", side=name)
+    merged = Ranks(len({*left, *right}))
+    for rank in sorted({*left, *right}):
+        if rank not in left or rank not in right:
+            notes.add("calls_of_rank", side="A" if rank in left else "B", rank=rank)
+            continue
+        for pair in _paired(left[rank], right[rank]):
+            _judge(pair, rank, stopped, merged, notes)
+    yield from merged.differences()
+
+
+def _by_rank(calls: Sequence[_Call]) -> dict[int, list[_Call]]:
+    found: dict[int, list[_Call]] = {}
+    for call in calls:
+        rank = call.get("rank")
+        found.setdefault(rank if isinstance(rank, int) else 0, []).append(call)
+    return found
+
+
+def _paired(a: list[_Call], b: list[_Call]) -> Iterator[_Pair]:
+    """Yield the calls of either side, those of one place together, in the order of A."""
+    of_a: dict[int, int] = {}  # the place in A → that in B
+    free_a, free_b = [*range(len(a))], [*range(len(b))]
+    for key in _KEYS:
+        places = [_places(key, a, free_a), _places(key, b, free_b)]
+        for name, mine in places[0].items():
+            others = places[1].get(name, [])
+            if key is not _function or len(mine) == len(others) == 1:
+                of_a.update(zip(mine, others))
+        free_a = [i for i in free_a if i not in of_a]
+        taken = {*of_a.values()}
+        free_b = [j for j in free_b if j not in taken]
+    for i, call in enumerate(a):
+        yield call, b[of_a[i]] if i in of_a else None
+    yield from ((None, b[j]) for j in free_b)
+
+
+def _places(
+    key: Callable[[_Call], Any], calls: list[_Call], free: Sequence[int]
+) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
+    for index in free:
+        found.setdefault(key(calls[index]), []).append(index)
+    return found
+
+
+def _function(call: _Call) -> Any:
+    return str(call.get("function"))
+
+
+def _in_function(call: _Call) -> Any:
+    file = os.path.basename(str(call.get("file")))
+    return _function(call), file, str(call.get("in"))
+
+
+def _at_code(call: _Call) -> Any:
+    return (*_in_function(call), str(call.get("code")))
+
+
+_KEYS: tuple[Callable[[_Call], Any], ...] = (_at_code, _in_function, _function)
+
+
+def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes: Notes) -> None:
+    a, b = pair
+    name = _place(a or b or {})
+    if a is None or b is None:
+        if not stopped[0 if a is None else 1]:  # the other may not have come so far
+            found = a or b or {}
+            is_seed = bool(found.get("seeds"))
+            value = _seeds(found) if is_seed else found.get("count")
+            values = (ABSENT, value) if a is None else (value, ABSENT)
+            what = Difference(_SEEDS if is_seed else _CALLS, name, None, None)
+            merged.add_one(what, rank, *values)
+    elif a.get("seeds") != b.get("seeds"):
+        merged.add_one(Difference(_SEEDS, name, None, None), rank, _seeds(a), _seeds(b))
+    elif any(stopped):
+        return
+    elif not (a.get("complete") and b.get("complete")):
+        notes.about("incomplete_calls", name)
+    elif a.get("count") != b.get("count"):
+        what = Difference(_CALLS, name, None, None)
+        merged.add_one(what, rank, a.get("count"), b.get("count"))
+
+
+def _place(call: _Call) -> str:
+    """Return what a place is called: the random function, the file, the line and its code."""
+    code = str(call.get("code") or "")
+    where = f"{call.get('function')} ({call.get('file')}:{call.get('line')})"
+    return f"{where} {code}" if code else where
+
+
+def _seeds(call: _Call) -> str:
+    seeds = call.get("seeds")
+    return ", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds)

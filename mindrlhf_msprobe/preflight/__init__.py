@@ -1,0 +1,1 @@
+"""What a training would run with, collected without recording it: `preflight collect`."""

@@ -1,0 +1,1 @@
+"""What is put on the PYTHONPATH of a script, and runs inside its processes."""

@@ -1,0 +1,51 @@
+"""What was collected before a training, and how two collections differ, as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindrlhf_msprobe.common.text.printable import printable
+from mindrlhf_msprobe.findings import Preflight
+from mindrlhf_msprobe.report.console.preflight import difference_line, weights_line
+from mindrlhf_msprobe.report.console.wording import capped, merged
+from mindrlhf_msprobe.report.messages import say
+
+_LINES = 40
+_NOTES = 10
+#: What each section is counted in; others are counted by their own number of items.
+_SECTIONS = (
+    *("versions", "packages", "environment", "determinism", "configurations"),
+    *("checkpoints", "data", "random_calls"),
+)
+
+
+def collected_lines(content: Mapping[str, Any], file: str) -> list[str]:
+    """Return what a collection holds, a line a section."""
+    lines = [say("collect.written", file=file)]
+    for section in _SECTIONS:
+        found = content.get(section)
+        if section == "data" and found is not None:
+            found = found["batches"]
+        if found is not None:
+            lines.append(say("collect.holds", section=section, count=len(found)))
+    script = content.get("script")
+    if script is not None and script["stopped"]:
+        lines.append(say("collect.script_stopped", seconds=script["seconds"]))
+    elif script is not None:
+        lines.append(say("collect.script_ended", code=script["exit_code"]))
+    return lines
+
+
+def compared_lines(found: Preflight, sides: tuple[str, str]) -> list[str]:
+    """Return how two sides differ: a headline, a line each, and what was not compared."""
+    weights = [weights_line(one) for one in found.weights if one.differ]
+    lines = [printable(one) for one in (*weights, *map(difference_line, found.differences))]
+    count = len(lines)
+    lines = [f"  {line}" for line in capped(lines, _LINES, say("collect.in_the_table"))]
+    a, b = sides
+    head = say("collect.different", count=count) if count else say("collect.same")
+    notes = [f"  {note}" for note in capped([*map(str, merged(found.not_compared))], _NOTES, "")]
+    if notes:
+        notes.insert(0, say("collect.not_compared"))
+    return [head, f"A: {a}", f"B: {b}", *lines, *notes]

@@ -1,0 +1,95 @@
+"""What `preflight collect` writes: one JSON file that says what a training would run with.
+
+Its sections are those of run.json, and some that only it has. It is data from elsewhere: what is
+not as this package writes it reads as nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import write_json
+from mindrlhf_msprobe.storage.manifest.run_file import TOOL, RunFile
+
+KIND = "preflight"
+SCHEMA = 1
+
+
+class PreflightFile:
+    """A file of `preflight collect`; it offers what a comparison asks of a run, and more."""
+
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        self.path = path
+        self._content = dict(content)
+
+    @classmethod
+    def read(cls, path: str | Path) -> PreflightFile:
+        """Read a file.
+
+        Raises:
+            RunError: it is missing, unreadable, cut off, no such file, or of another version.
+        """
+        path = Path(path)
+        try:
+            with open(path, "rb") as file:
+                raw = file.read(bounds.METADATA + 1)
+        except FileNotFoundError:
+            raise RunError.saying("collect.no_file", path=path) from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            why = getattr(error, "strerror", None) or error
+            raise RunError.saying("collect.unread", path=path, why=why) from None
+        if len(raw) > bounds.METADATA:
+            most = bounds.in_bytes(bounds.METADATA)
+            raise RunError.saying("collect.too_large", path=path, most=most)
+        try:
+            content = json.loads(raw.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise RunError.saying("collect.no_json", path=path, why=error) from None
+        if not isinstance(content, dict) or content.get("kind") != KIND:
+            raise RunError.saying("collect.other_file", path=path)
+        if content.get("schema") != SCHEMA or isinstance(content["schema"], bool):
+            schema = repr(content.get("schema"))[:40]
+            raise RunError.saying("collect.schema", path=path, schema=schema, known=SCHEMA)
+        return cls(path, content)
+
+    @property
+    def run_files(self) -> list[RunFile]:
+        """What a run's manifest would say."""
+        return [RunFile(self._content)]
+
+    def configurations(self) -> dict[str, Any] | None:
+        """Return the configuration files, by name; None if none was given."""
+        found = self._content.get("configurations")
+        return found if isinstance(found, dict) else None
+
+    def section(self, name: str) -> dict[str, Any] | None:
+        """Return a section that is an object; None if it was not collected."""
+        found = self._content.get(name)
+        return found if isinstance(found, dict) else None
+
+    def listed(self, name: str) -> list[dict[str, Any]] | None:
+        """Return a section that is a list of objects; None if it was not collected."""
+        found = self._content.get(name)
+        if not isinstance(found, list):
+            return None
+        return [item for item in found if isinstance(item, dict)]
+
+
+def write_preflight(path: Path, content: Mapping[str, Any], version: str) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    head = {"schema": SCHEMA, "tool": TOOL, "kind": KIND, "tool_version": version}
+    try:
+        path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**head, **content})
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RunError.saying("collect.unwritten", path=path, why=why) from None

@@ -1,0 +1,345 @@
+"""`preflight compare`: two collections, or one and a run."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.comparison.preflight.collected import compare_collected, compare_sides
+from mindrlhf_msprobe.errors import MsprobeError
+from mindrlhf_msprobe.findings import Preflight
+from mindrlhf_msprobe.storage.preflight_file import PreflightFile
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
+
+
+def call(function: str, count: int = 1, line: int = 1, **more: Any) -> dict[str, Any]:
+    where = {"file": "train.py", "line": line, "in": "<module>", "code": f"{function}()"}
+    base = {"rank": None, "function": function, "count": count, "seeds": [], "complete": True}
+    return {**base, **where, **more}
+
+
+def tensor(fingerprint: str = "1", dtype: str = "Int32", largest: int = 3) -> dict[str, Any]:
+    numbers = {"Max": largest, "Min": 0, "Mean": 1.5, "Norm": 4.0}
+    kind = {"type": "numpy.ndarray", "dtype": dtype, "shape": [4]}
+    return {**kind, **numbers, "fingerprint": f"xxh3_128:{fingerprint}"}
+
+
+CONTENT: dict[str, Any] = {
+    "schema": 1,
+    "tool": "mindrlhf_msprobe",
+    "kind": "preflight",
+    "tool_version": "0.1.0",
+    "taken": "collected",
+    "versions": {"python": "3.11.7", "mindspore": "2.7.0"},
+    "packages": {"numpy": "1.26.4", "transformers": "4.50", "mindspore": "2.7.0"},
+    "device": {"machine": "aarch64"},
+    "seeds": {"mindspore": 1, "PYTHONHASHSEED": None},
+    "determinism": {"deterministic": "ON", "HCCL_DETERMINISTIC": "true"},
+    "environment": {"HCCL_ALGO": "ring"},
+    "configurations": {"a.yaml": {"lr": 1e-6, "model": {"layers": [1, 2]}}},
+    "checkpoints": {"m": {"files": {"0.ckpt": {"size": 3, "fingerprint": "xxh3_128:1"}}}},
+    "data": {
+        **{"source": "m:f", "asked": 2, "exhausted": False},
+        "batches": [{"ids": tensor(), "text": {"type": "str", "value": "x", "fingerprint": "f"}}],
+    },
+    "script": {"command": ["python", "train.py"], "exit_code": 0, "stopped": False},
+    "random_calls": [
+        call("numpy.random.seed", seeds=["1"], line=3),
+        call("numpy.random.rand", 3, line=7),
+    ],
+}
+
+
+def changed(*path: Any, to: Any = ...) -> dict[str, Any]:
+    """Return the content with one value changed, or without it."""
+    content = copy.deepcopy(CONTENT)
+    inside: Any = content
+    for key in path[:-1]:
+        inside = inside[key]
+    if to is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = to
+    return content
+
+
+def compared(a: dict[str, Any], b: dict[str, Any]) -> Preflight:
+    return compare_sides(PreflightFile(Path("a"), a), PreflightFile(Path("b"), b))
+
+
+def shown(found: Preflight) -> list[tuple[Any, ...]]:
+    return [(d.section, d.setting, d.a, d.b) for d in found.differences]
+
+
+def test_two_equal_collections_are_the_same() -> None:
+    """No difference and nothing unknown."""
+    found = compared(CONTENT, copy.deepcopy(CONTENT))
+    assert (found.differ, found.not_compared) == (False, ())
+
+
+AT_3 = "numpy.random.seed (train.py:3) numpy.random.seed()"
+AT_7 = "numpy.random.rand (train.py:7) numpy.random.rand()"
+
+
+@pytest.mark.parametrize(
+    ("b", "difference"),
+    [
+        (changed("random_calls", 0, "seeds", to=["2"]), ("seeds", AT_3, "1", "2")),
+        (changed("random_calls", 0), ("seeds", AT_3, "1", None)),
+        (changed("random_calls", 1, "count", to=4), ("random_calls", AT_7, "3", "4")),
+        (changed("random_calls", 1), ("random_calls", AT_7, "3", None)),
+        (changed("seeds", "mindspore", to=2), ("seeds", "mindspore", "1", "2")),
+        (
+            changed("determinism", "deterministic", to="OFF"),
+            ("determinism", "deterministic", "ON", "OFF"),
+        ),
+        (changed("versions", "mindspore", to="2.8"), ("versions", "mindspore", "2.7.0", "2.8")),
+        (
+            changed("configurations", "a.yaml", "model", "layers", 1, to=3),
+            ("configurations", "a.yaml.model.layers.1", "2", "3"),
+        ),
+        (
+            changed("configurations", "a.yaml", "lr"),
+            ("configurations", "a.yaml.lr", "1e-06", None),
+        ),
+        (
+            changed("checkpoints", "m", "files", "0.ckpt", "fingerprint", to="xxh3_128:2"),
+            ("checkpoints", "m: 0.ckpt", "3 bytes, xxh3_128:1", "3 bytes, xxh3_128:2"),
+        ),
+        (
+            changed("data", "batches", 0, "text", to={"type": "int", "value": 3}),
+            ("data", "batch 0: text", "x", "3"),
+        ),
+        (
+            changed("data", "batches", 0, "ids", to=tensor("2", largest=4)),
+            (
+                *("data", "batch 0: ids"),
+                "Int32[4] max 3 min 0 mean 1.5 norm 4.0 #1",
+                "Int32[4] max 4 min 0 mean 1.5 norm 4.0 #2",
+            ),
+        ),
+        (changed("script", "command", 1, to="t.py"), ("script", "command.1", "train.py", "t.py")),
+        (changed("script", "exit_code", to=1), ("script", "exit_code", "0", "1")),
+        (
+            changed("packages", "transformers", to="4.51"),
+            ("packages", "transformers", "4.50", "4.51"),
+        ),
+        (changed("packages", "transformers"), ("packages", "transformers", "4.50", None)),
+        (changed("environment", "HCCL_ALGO"), ("environment", "HCCL_ALGO", "ring", None)),
+    ],
+)
+def test_one_change_is_the_one_difference(b: dict[str, Any], difference: tuple[Any, ...]) -> None:
+    """Named with both values."""
+    assert shown(compared(CONTENT, b)) == [difference]
+
+
+def test_what_changes_numbers_comes_first() -> None:
+    """Seeds before versions before configurations before data before variables."""
+    b = copy.deepcopy(CONTENT)
+    b["environment"]["HCCL_ALGO"] = "mesh"
+    b["packages"]["transformers"] = "5"
+    b["data"]["batches"][0]["ids"] = tensor("2")
+    b["configurations"]["a.yaml"]["lr"] = 2
+    b["configurations"]["a.yaml"]["msprobe_config"] = {"msprobe": True}
+    b["versions"]["python"] = "3.12"
+    b["determinism"]["deterministic"] = "OFF"
+    b["random_calls"][1]["count"] = 9
+    b["random_calls"][0]["seeds"] = ["9"]
+    sections = [d.section for d in compared(CONTENT, b).differences]
+    assert sections == [
+        *("seeds", "random_calls", "determinism", "versions", "configurations", "data"),
+        *("packages", "environment", "configurations"),
+    ]
+
+
+def test_what_one_side_alone_collected_is_unknown() -> None:
+    """It is no difference, and it is said."""
+    for section in ("random_calls", "data", "checkpoints", "configurations", "script"):
+        found = compared(CONTENT, changed(section))
+        assert (found.differ, len(found.unknown)) == (False, 1), section
+
+
+def test_lines_that_moved_are_the_same_places() -> None:
+    """Other lines, and a code line that was edited: the counts are compared all the same."""
+    b = copy.deepcopy(CONTENT)
+    b["random_calls"] = [
+        call("random.random", line=2),
+        call("numpy.random.rand", 3, line=70),
+        call("numpy.random.seed", seeds=["1"], line=30, code="numpy.random.seed(seed)"),
+    ]
+    found = compared(CONTENT, b)
+    assert shown(found) == [
+        ("random_calls", "random.random (train.py:2) random.random()", None, "1")
+    ]
+
+
+def test_ranks_are_compared_one_by_one() -> None:
+    """A difference of one rank names it; one of all is one difference."""
+    a, b = (copy.deepcopy(CONTENT) for _ in "ab")
+    a["random_calls"] = [call("random.seed", seeds=["1"], rank=rank) for rank in range(3)]
+    b["random_calls"] = [call("random.seed", seeds=["2"], rank=rank) for rank in range(3)]
+    assert [d.ranks for d in compared(a, b).differences] == [()]
+    b["random_calls"][1:] = a["random_calls"][1:]
+    assert [d.ranks for d in compared(a, b).differences] == [(0,)]
+    del b["random_calls"][2]
+    assert "rank 2" in " ".join(compared(a, b).unknown)
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_counts_of_a_stopped_script_are_not_compared(stopped: int) -> None:
+    """It may have come less far; what it did and the other did not is a difference."""
+    sides = [copy.deepcopy(CONTENT) for _ in "ab"]
+    sides[stopped]["script"] |= {"stopped": True, "exit_code": None}
+    sides[stopped]["random_calls"] = [
+        call("numpy.random.seed", seeds=["1"], line=3),
+        call("random.random", line=5),
+    ]
+    found = compared(*sides)
+    assert [d.setting.split()[0] for d in found.differences] == ["random.random"]
+    assert "was stopped" in found.unknown[0]
+
+
+def test_counts_of_a_killed_process_are_not_compared() -> None:
+    """They may be too low."""
+    b = changed("random_calls", 1, "count", to=2)
+    b["random_calls"][1]["complete"] = False
+    found = compared(CONTENT, b)
+    assert (found.differ, "was killed" in found.unknown[0]) == (False, True)
+
+
+def test_single_files_are_compared_whatever_they_are_called() -> None:
+    """Of several, those of one name; others are unknown."""
+    b = changed("configurations", to={"b.yaml": {"lr": 2, "model": {"layers": [1, 2]}}})
+    assert shown(compared(CONTENT, b)) == [("configurations", "a.yaml.lr", "1e-06", "2")]
+    b["configurations"]["c.yaml"] = {}
+    found = compared(CONTENT, b)
+    assert (found.differ, len(found.unknown)) == (False, 2)
+    b = changed("checkpoints", to={"n": CONTENT["checkpoints"]["m"]})
+    assert not compared(CONTENT, b).differ
+
+
+def test_a_data_set_that_ends_earlier_differs() -> None:
+    """One of which fewer batches were asked for does not."""
+    b = changed("data", "batches", to=CONTENT["data"]["batches"] * 2)
+    assert (compared(CONTENT, b).differ, len(compared(CONTENT, b).unknown)) == (False, 1)
+    a = changed("data", "exhausted", to=True)
+    assert shown(compared(a, b)) == [("data", "batches", "1", "2")]
+
+
+def test_a_tensor_of_another_framework_is_the_same() -> None:
+    """Dtype, shape and bytes decide."""
+    b = changed("data", "batches", 0, "ids", "type", to="mindspore.Tensor")
+    assert not compared(CONTENT, b).differ
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(CONTENT)), JSON, JSON)
+def test_whatever_stands_in_a_file_nothing_raises(section: str, one: Any, other: Any) -> None:
+    """Files come from elsewhere."""
+    for a, b in ((CONTENT, {**CONTENT, section: one}), ({**CONTENT, section: other},) * 2):
+        found = compared(a, b)
+        json.dumps(found.to_json())
+    inside = {**CONTENT, "random_calls": [one, {"function": other, "rank": one, "seeds": one}]}
+    compared(CONTENT, inside | {"data": {"batches": [one, {"ids": other}]}})
+    compared(inside | {"checkpoints": {"m": {"files": {"0.ckpt": one}}}}, CONTENT)
+
+
+def write(path: Path, content: Any) -> str:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_the_command_says_it_in_both_languages_and_writes_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit codes 0 and 1; the files hold the same."""
+    a = write(tmp_path / "a.json", CONTENT)
+    same = write(tmp_path / "same.json", CONTENT)
+    b = write(tmp_path / "b.json", changed("seeds", "mindspore", to=2))
+    assert main(["preflight", "compare", a, same]) == 0
+    assert capsys.readouterr().out.startswith("SAME")
+    out = str(tmp_path / "out")
+    assert main(["preflight", "compare", a, b, "-o", out]) == 1
+    assert "seeds: mindspore: 1 in A, 2 in B" in capsys.readouterr().out
+    assert main(["preflight", "--lang", "zh", "compare", a, b]) == 1
+    assert "随机种子" in capsys.readouterr().out
+    assert main(["preflight", "compare", a, b, "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out/preflight.json").read_text())
+    assert printed["status"] == "different"
+    assert printed["differences"][0]["section"] == "seeds"
+    with ZipFile(tmp_path / "out/preflight.xlsx") as book:
+        assert b"mindspore" in b"".join(book.read(name) for name in book.namelist())
+
+
+def test_a_collection_is_compared_with_a_recorded_run(tmp_path: Path) -> None:
+    """What both say; what only a run has is not asked of a collection."""
+    sections = ("device", "seeds", "determinism", "environment")
+    settings_of_run = {name: copy.deepcopy(CONTENT[name]) for name in sections}
+    settings_of_run["determinism"]["deterministic"] = "OFF"
+    writer = RunWriter(
+        tmp_path / "run",
+        rank=0,
+        config={},
+        existing="overwrite",
+        task="statistics",
+        settings={**settings_of_run, "versions": {}},
+    )
+    writer.save_configurations(lambda: {"actor": {"lr": 2.0}})
+    writer.close()
+    versions = json.loads((tmp_path / "run/run.json").read_text())["versions"]
+    content = {**CONTENT, "versions": versions, "configurations": {"actor": {"lr": 1.0}}}
+    a = write(tmp_path / "a.json", content)
+    found = compare_collected(a, tmp_path / "run")
+    assert shown(found) == [
+        ("determinism", "deterministic", "ON", "OFF"),
+        ("configurations", "actor.lr", "1.0", "2.0"),
+    ]
+    assert not any("msprobe_config" in text or "world" in text for text in found.unknown)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (json.dumps(CONTENT)[:200], "cut off"),
+        ("", "cut off"),
+        ("[]", "is no file of `preflight collect`"),
+        ("{}", "is no file of `preflight collect`"),
+        ({**CONTENT, "schema": 2}, "has the schema 2, this version reads 1"),
+        ({**CONTENT, "schema": True}, "has the schema True"),
+        ("[" * 100_000, "cannot be read as JSON"),
+    ],
+)
+def test_a_file_that_is_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, said: str
+) -> None:
+    """Cut in half, of another version, something else: exit code 2."""
+    a, b = write(tmp_path / "a.json", CONTENT), write(tmp_path / "b.json", content)
+    assert main(["preflight", "compare", a, b]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert b in err
+
+
+def test_sides_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    """The same file twice, an empty path, none at all, a directory that is no run."""
+    a = write(tmp_path / "a.json", CONTENT)
+    (tmp_path / "empty").mkdir()
+    for other in (a, "", str(tmp_path / "absent.json"), str(tmp_path / "empty")):
+        with pytest.raises(MsprobeError):
+            compare_collected(a, other)

@@ -1,0 +1,341 @@
+"""`preflight collect`: what a training would run with, collected by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.programs import read_json, run_python, wait_for
+
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.errors import MsprobeError
+from mindrlhf_msprobe.preflight.collect import Asked, collect
+from mindrlhf_msprobe.storage.layout import WITHHELD
+
+MODULE = """
+import numpy as np
+import sys
+
+taken = []
+
+def endless():
+    print("reading")
+    start = 0
+    while True:
+        taken.append(start)
+        ids = np.arange(start, start + 4, dtype=np.int32)
+        yield {"ids": ids, "more": [1.5, None], "text": "x" * 500}
+        start += 1
+
+def two():
+    return [np.ones(3, np.float16), np.zeros((0, 2), bool)]
+
+def nothing():
+    pass
+
+def raises():
+    raise ValueError("no such corpus")
+
+def raises_later():
+    yield 1
+    raise OSError("the disk is gone")
+
+def ends():
+    sys.exit(3)
+
+def number():
+    return 3
+
+def empty():
+    return []
+
+value = 4
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, with a module of data."""
+    (tmp_path / "my_batches.py").write_text(MODULE)
+    (tmp_path / "breaks.py").write_text("import no_such_module_at_all\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_batches", raising=False)
+    paths = os.pathsep.join(path for path in sys.path if path)
+    monkeypatch.setenv("PYTHONPATH", paths)
+    return tmp_path
+
+
+def calls_of(content: dict[str, Any]) -> dict[tuple[str, int], int]:
+    return {(c["function"], c["line"]): c["count"] for c in content["random_calls"]}
+
+
+SCRIPT = """\
+import json, os, pickle, random, sys
+import numpy as np
+
+np.random.seed(int(sys.argv[1]))
+random.seed(5)
+def draw():
+    return random.randint(0, 9), np.random.rand()
+drawn = [draw() for _ in range(3)]
+shuffled = [*range(9)]
+random.shuffle(shuffled)
+rng = np.random.default_rng(seed=7)
+again = pickle.loads(pickle.dumps(np.random.rand)), pickle.loads(pickle.dumps(random.random))
+drawn += [function() for function in again]
+with open("drawn.json", "w") as file:
+    json.dump([drawn, shuffled, rng.normal(), sys.path, "sitecustomize" in sys.modules], file)
+print("done")
+"""
+
+
+def test_what_a_script_draws_is_counted_and_stays_the_same(here: Path, capfd: Any) -> None:
+    """Seeds, functions, lines and counts are noted; the script's numbers are those without it."""
+    (here / "train.py").write_text(SCRIPT)
+    subprocess.run([sys.executable, "train.py", "3"], check=True, capture_output=True)
+    alone = read_json(here / "drawn.json")
+    (here / "drawn.json").unlink()
+    content = collect(Asked(command=[sys.executable, "train.py", "3"]), "a.json")
+    assert read_json(here / "drawn.json")[:4] == alone[:4]
+    assert calls_of(content) == {
+        ("numpy.random.seed", 4): 1,
+        ("random.seed", 5): 1,
+        ("random.randint", 7): 3,
+        ("numpy.random.rand", 7): 3,
+        ("random.shuffle", 10): 1,
+        ("numpy.random.default_rng", 11): 1,
+    }
+    seeds = {c["function"]: c["seeds"] for c in content["random_calls"] if c["seeds"]}
+    assert seeds == {
+        "numpy.random.seed": ["3"],
+        "random.seed": ["5"],
+        "numpy.random.default_rng": ["7"],
+    }
+    first = content["random_calls"][0]
+    assert (first["file"], first["code"]) == ("train.py", "np.random.seed(int(sys.argv[1]))")
+    assert content["script"]["exit_code"] == 0
+    out, err = capfd.readouterr()
+    assert (out, "done" in err) == ("", True), "what the script prints is no answer of ours"
+    assert read_json(here / "a.json")["random_calls"] == content["random_calls"]
+
+
+MINDSPORE = """
+import numpy as np
+import mindspore as ms
+from mindspore import Tensor, jit, ops
+
+ms.set_seed(11)
+ms.set_deterministic(True)
+@jit
+def compiled(x):
+    return ops.rand(2) + x
+print(compiled(Tensor(np.ones(2, np.float32))))
+print(ops.rand(2), ops.dropout(Tensor(np.ones(2, np.float32))))
+"""
+
+
+def test_mindspore_is_asked_in_the_scripts_own_process(here: Path) -> None:
+    """Its seed, its context and its random functions; a compiled function still compiles."""
+    (here / "train.py").write_text(MINDSPORE)
+    content = collect(Asked(command=[sys.executable, "train.py"]), "a.json")
+    assert content["script"]["exit_code"] == 0
+    assert content["seeds"]["mindspore"] == 11
+    assert content["determinism"]["deterministic"] == "ON"
+    assert calls_of(content) == {
+        ("mindspore.set_seed", 6): 1,
+        ("mindspore.ops.rand", 12): 1,
+        ("mindspore.ops.dropout", 12): 1,
+    }
+
+
+def test_processes_that_a_script_starts_are_looked_at_rank_by_rank(here: Path) -> None:
+    """Also those of a shell, and forked ones; a forked one begins to count anew."""
+    (here / "draw.py").write_text(
+        "import os, random\nrandom.seed(1)\nif os.fork() == 0:\n    random.random()\n"
+        "    os._exit(0)\nos.wait()\n"
+    )
+    shell = f"RANK_ID=0 {sys.executable} draw.py; RANK_ID=1 {sys.executable} draw.py"
+    content = collect(Asked(command=["sh", "-c", shell]), "a.json")
+    found = [(c["rank"], c["function"], c["count"]) for c in content["random_calls"]]
+    assert sorted(found) == [
+        (0, "random.random", 1),
+        (0, "random.seed", 1),
+        (1, "random.random", 1),
+        (1, "random.seed", 1),
+    ]
+    complete = {c["function"]: c["complete"] for c in content["random_calls"]}
+    assert complete == {"random.seed": True, "random.random": False}
+
+
+def test_another_sitecustomize_is_still_imported(here: Path, monkeypatch: Any) -> None:
+    """What an environment does in its own sitecustomize is done."""
+    (here / "site").mkdir()
+    (here / "site/sitecustomize.py").write_text("import builtins; builtins.of_theirs = 1\n")
+    monkeypatch.setenv("PYTHONPATH", f"{here / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
+    content = collect(Asked(command=[sys.executable, "-c", "assert of_theirs == 1"]), "a.json")
+    assert content["script"]["exit_code"] == 0
+
+
+def test_a_script_that_never_ends_is_stopped_with_all_that_it_started(here: Path) -> None:
+    """What it drew until then is known; it is stopped as Ctrl-C does, so that it can clean up."""
+    (here / "train.py").write_text(
+        "import random, subprocess, sys, time\nrandom.seed(2)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('child', 'w').write(str(child.pid))\n"
+        "try:\n    time.sleep(600)\nfinally:\n    open('cleaned', 'w')\n"
+    )
+    content = collect(Asked(command=[sys.executable, "train.py"], seconds=1.0), "a.json")
+    assert (content["script"]["exit_code"], content["script"]["stopped"]) == (None, True)
+    assert calls_of(content) == {("random.seed", 2): 1}
+    assert (here / "cleaned").exists()
+    child = Path("/proc", (here / "child").read_text(), "stat")
+    assert wait_for(lambda: not child.exists() or ") Z " in child.read_text())
+
+
+def test_a_script_that_fails_is_collected_and_said(here: Path, capsys: Any) -> None:
+    """The file is written; the exit code says that something is wrong."""
+    (here / "train.py").write_text("import random, sys\nrandom.seed(2)\nsys.exit(7)\n")
+    assert main(["preflight", "collect", "-o", "a.json", "--", sys.executable, "train.py"]) == 1
+    assert "exit code 7" in capsys.readouterr().err
+    assert read_json(here / "a.json")["script"]["exit_code"] == 7
+
+
+def test_a_command_without_python_is_said(here: Path, capsys: Any) -> None:
+    """Nothing noted is not nothing drawn."""
+    assert main(["preflight", "collect", "-o", "a.json", "--", "true"]) == 0
+    assert "no Python process" in capsys.readouterr().err
+    assert "random_calls" not in read_json(here / "a.json")
+
+
+def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsys: Any) -> None:
+    """Names, dtypes, shapes, statistics and fingerprints; texts are cut."""
+    data = collect(Asked(data="my_batches:endless", batches=2), "a.json")["data"]
+    assert sys.modules["my_batches"].taken == [0, 1]
+    assert (data["exhausted"], len(data["batches"])) == (False, 2)
+    first = data["batches"][0]
+    assert list(first) == ["ids", "more.0", "more.1", "text"]
+    ids = first["ids"]
+    assert (ids["dtype"], ids["shape"], ids["Max"], ids["Mean"]) == ("Int32", [4], 3, 1.5)
+    assert ids["fingerprint"] != data["batches"][1]["ids"]["fingerprint"]
+    assert (first["more.0"]["value"], first["text"]["length"]) == (1.5, 500)
+    assert len(first["text"]["value"]) < 100
+    assert "reading" in capsys.readouterr().err
+    two = collect(Asked(data="my_batches:two"), "b.json")["data"]
+    assert (two["exhausted"], [b[""]["shape"] for b in two["batches"]]) == (True, [[3], [0, 2]])
+
+
+def test_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
+    """One byte makes another fingerprint; names and times make none."""
+    (here / "shards").mkdir()
+    for name, content in (("shards/a.ckpt", b"abc"), ("shards/b.ckpt", b"abd"), ("c", b"abc")):
+        (here / name).write_bytes(content)
+    found = collect(Asked(checkpoints=["shards", "other=c"]), "a.json")["checkpoints"]
+    shards, other = found["shards"]["files"], found["other"]["files"]
+    assert list(shards) == ["a.ckpt", "b.ckpt"]
+    assert shards["a.ckpt"] == other["c"] != shards["b.ckpt"]
+    assert other["c"]["size"] == 3
+
+
+def test_no_secret_is_written(here: Path, monkeypatch: Any) -> None:
+    """Neither of variables, nor of configurations, nor of the command."""
+    monkeypatch.setenv("MS_TEST_VALUE", "Bearer abcdefgh12345678")
+    monkeypatch.setenv("MS_SECRET_TOKEN", "hush-hush")
+    (here / "c.yaml").write_text(
+        "lr: 1.0\nhub: {password: hush-hush, url: 'http://u:hush-hush@h'}\n"
+    )
+    command = [sys.executable, "-c", "pass", "--api-key", "hush-hush", "--password=hush-hush"]
+    content = collect(Asked(configurations=["c.yaml"], command=command), "a.json")
+    written = (here / "a.json").read_text()
+    assert "hush-hush" not in written
+    assert "abcdefgh12345678" not in written
+    assert content["configurations"]["c.yaml"]["hub"] == {"password": WITHHELD, "url": WITHHELD}
+    assert content["configurations"]["c.yaml"]["lr"] == 1.0
+
+
+BAD = [
+    (Asked(data="my_batches:nothing"), "returned None"),
+    (Asked(data="my_batches:raises"), "ValueError: no such corpus"),
+    (Asked(data="my_batches:raises_later"), "OSError: the disk is gone"),
+    (Asked(data="my_batches:ends"), "SystemExit: 3"),
+    (Asked(data="my_batches:number"), "returned a int"),
+    (Asked(data="my_batches:empty"), "no batch"),
+    (Asked(data="my_batches:value"), "is a int"),
+    (Asked(data="my_batches:absent"), "my_batches has no absent"),
+    (Asked(data="breaks:f"), "No module named 'no_such_module_at_all'"),
+    (Asked(data="absent_module:f"), "No module named 'absent_module'"),
+    (Asked(data="my_batches"), "expected MODULE:FUNCTION"),
+    (Asked(data="../my_batches:two"), "expected MODULE:FUNCTION"),
+    (Asked(configurations=["absent.yaml"]), "--config absent.yaml: there is no such file"),
+    (Asked(configurations=["broken.yaml"]), "broken.yaml"),
+    (Asked(configurations=["list.yaml"]), "expected a mapping"),
+    (Asked(configurations=["list.json"]), "holds a list"),
+    (Asked(configurations=["half.json"]), "half.json is no JSON"),
+    (Asked(configurations=["."]), "is a directory"),
+    (Asked(configurations=["a=ok.yaml", "a=list.yaml"]), "would both be called a"),
+    (Asked(checkpoints=["absent.ckpt"]), "--checkpoint absent.ckpt: there is no such file"),
+    (Asked(checkpoints=["empty"]), "holds no file"),
+    (Asked(command=["absent_program"]), "absent_program is no program"),
+    (Asked(command=["train.py"]), "such as -- python train.py"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), BAD, ids=[said for _, said in BAD])
+def test_bad_input_is_named_and_nothing_is_written(here: Path, asked: Asked, said: str) -> None:
+    """What was wrong and its value, in both languages."""
+    (here / "broken.yaml").write_text("a: [1\n")
+    (here / "list.yaml").write_text("- 1\n")
+    (here / "list.json").write_text("[1]")
+    (here / "half.json").write_text('{"a": ')
+    (here / "ok.yaml").write_text("a: 1\n")
+    (here / "empty").mkdir()
+    with pytest.raises(MsprobeError) as raised:
+        collect(asked, "out.json")
+    with speaking("en"):
+        assert said in str(raised.value)
+    with speaking("zh"):
+        assert "collect." not in str(raised.value)
+    assert not (here / "out.json").exists()
+
+
+def test_a_file_that_exists_is_refused_before_anything_runs(here: Path, capsys: Any) -> None:
+    """With --overwrite it is replaced."""
+    (here / "a.json").write_text("mine")
+    command = ["--", sys.executable, "-c", "open('ran', 'w')"]
+    assert main(["preflight", "collect", "-o", "a.json", *command]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (here / "a.json").read_text() == "mine"
+    assert not (here / "ran").exists()
+    assert main(["preflight", "collect", "-o", "a.json", "--overwrite", *command]) == 0
+    assert read_json(here / "a.json")["kind"] == "preflight"
+    assert main(["preflight", "collect", "-o", "."]) == 2
+
+
+@pytest.mark.parametrize("option", [["--batches", "0"], ["--batches", "x"], ["--seconds", "-1"]])
+def test_numbers_that_are_none_are_refused(here: Path, capsys: Any, option: list[str]) -> None:
+    """With the option, the value and what was expected."""
+    assert main(["preflight", "collect", "-o", "a.json", *option]) == 2
+    err = capsys.readouterr().err
+    assert option[0] in err
+    assert "expected a" in err
+
+
+def test_without_a_script_mindspore_is_not_imported(here: Path) -> None:
+    """Nor are the modules that only recording needs started."""
+    program = (
+        "import sys\nfrom mindrlhf_msprobe.cli import main\n"
+        "assert main(['preflight', 'collect', '-o', 'a.json']) == 0\n"
+        "assert 'mindspore' not in sys.modules\n"
+    )
+    done = run_python(program, here)
+    assert done.returncode == 0, done.stderr
+    content = json.loads((here / "a.json").read_text())
+    assert content["versions"]["numpy"] == np.__version__
+    assert content["packages"]["numpy"] == np.__version__
