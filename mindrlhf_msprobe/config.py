@@ -51,7 +51,8 @@ COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 #: What is recorded: cells, operators, or both; msprobe's words.
 LEVELS = ("L0", "L1", "mix")
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What phases, roles and values that are replaced may be called.
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A phase names a directory beside data/, and neither a step's nor a rank's.
 _RESERVED_PHASE = re.compile(r"data|(step|rank|proc)\d*")
 _RESERVED_ROLE = "optimizers"  # a keyword of Probe.watch
@@ -64,6 +65,9 @@ _MOST_BOUND = 2**63
 #: What `on_finding` may say beside the name of a function.
 WARN, STOP = "warn", "stop"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+#: In which order recorded rollouts are played.
+SAME, CYCLE, SHUFFLE = "same", "cycle", "shuffle"
 
 #: How many patterns `include` and `exclude` may have: each is tried on the name of every cell.
 MOST_PATTERNS = 1000
@@ -227,6 +231,25 @@ def _scope(name: str, value: Any) -> tuple[str, ...]:
     return ends
 
 
+def _step_window(name: str, value: Any) -> tuple[int, ...]:
+    window = _numbers("steps")(name, value)
+    if len(window) not in (0, 2) or (window and window[1] < window[0]):
+        raise _fail(name, value, message("config.step_window"))
+    return window
+
+
+def _runs_of_values(name: str, value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _fail(name, value, message("config.replace"))
+    for key, run in value.items():
+        if not isinstance(key, str) or not NAME.fullmatch(key):
+            raise _fail(name, key, message("config.value_name"))
+        _path(f"{name}.{key}", run)
+    return {key: str(run) for key, run in value.items()}
+
+
 def _own_phases(name: str, value: Any) -> dict[str, str]:
     if value is None:
         return {}
@@ -234,11 +257,11 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
         raise _fail(name, value, message("config.phases"))
     standard = {phase.name for phase in PHASES}
     for phase, role in value.items():
-        if not isinstance(phase, str) or not _NAME.fullmatch(phase):
+        if not isinstance(phase, str) or not NAME.fullmatch(phase):
             raise _fail(name, phase, message("config.phase_name"))
         if phase in standard or _RESERVED_PHASE.fullmatch(phase):
             raise _fail(name, phase, message("config.free_name"))
-        if not isinstance(role, str) or not _NAME.fullmatch(role) or role == _RESERVED_ROLE:
+        if not isinstance(role, str) or not NAME.fullmatch(role) or role == _RESERVED_ROLE:
             raise _fail(f"{name}.{phase}", role, message("config.role"))
     return dict(value)
 
@@ -329,6 +352,11 @@ class ProbeConfig:
     fuzz_thresholds: Mapping[str, float] = _setting({}, _fuzz_thresholds)
     fuzz_ratio: float = _setting(100.0, _positive)
     phases: Mapping[str, str] = _setting({}, _own_phases)
+    rollout_from: str = _setting("", _path_or_none("config.directory"))
+    rollout_order: str = _setting(SAME, _choice(SAME, CYCLE, SHUFFLE))
+    rollout_seed: int = _setting(0, _whole_number(0))
+    rollout_steps: Sequence[int] = _setting((), _step_window)
+    replace: Mapping[str, str] = _setting({}, _runs_of_values)
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):
@@ -371,6 +399,11 @@ class ProbeConfig:
     def changes_training(self) -> bool:
         """Whether the training goes on with something that it did not compute itself."""
         return self.msprobe and self.handler_type == "fix"
+
+    @property
+    def plays(self) -> bool:
+        """Whether the training is given rollouts or other values of another run."""
+        return bool(self.rollout_from or self.replace)
 
     def phase_table(self) -> dict[str, Phase]:
         """Return every phase a trainer may open, by name."""

@@ -95,6 +95,9 @@ LOSS_INPUTS = "loss_inputs"
 #: The key of the metrics that `mismatch` writes; they follow from other key data of the step.
 ROLLOUT_CORR = "rollout_corr"
 
+#: The keys of what `probe.rollout` and `probe.replace` return, and of the batch of a rollout.
+ROLLOUT, REPLACED, BATCH = "probe_rollout", "probe_replace", ".batch"
+
 #: The key of the tokens that `phase.tokens` gives.
 PHASE_TOKENS = "phase_tokens"
 
@@ -102,7 +105,8 @@ PHASE_TOKENS = "phase_tokens"
 PROMPTS = ("prompts", "prompt")
 _HOMES = {
     **dict.fromkeys(PROMPTS, KeyDataHome(GENERATE, before_phase=True)),
-    **dict.fromkeys(("responses", "response"), KeyDataHome(GENERATE)),
+    f"{ROLLOUT}{BATCH}": KeyDataHome(GENERATE, before_phase=True),
+    **dict.fromkeys(("responses", "response", ROLLOUT), KeyDataHome(GENERATE)),
     **dict.fromkeys(
         ("rollout_prompts", "rollout_tokens", "rollout_log_prob"), KeyDataHome(GENERATE)
     ),

@@ -27,11 +27,14 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.playback.playback import Playback
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
     from mindrlhf_msprobe.live.training import Live
     from mindrlhf_msprobe.storage.manifest.ending import Stop
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Batch = TypeVar("_Batch")
+_Value = TypeVar("_Value")
 _RUN_LATER = (
     inspect.isgeneratorfunction,
     inspect.iscoroutinefunction,
@@ -75,6 +78,8 @@ class Probe:
         self._raised_before = {id(getattr(sys, "last_value", None)), id(sys.exc_info()[1])}
         self._recorder: Recorder | None = None
         self._live: Live | None = None
+        self._playback: Playback | None = None
+        self._steps_ended = 0  # where nothing is recorded
         if self._config.msprobe:
             self._start()
         else:
@@ -103,13 +108,18 @@ class Probe:
         # A rank that is not recorded ends with those that are.
         if recorded or (self._config.on_finding == STOP and not scheduler):
             self._live = self._observing()
+        playback = None if scheduler else self._playing(rank)
         if not recorded:
             CURRENT.expected = True
+            self._playback = playback
             if self._live is not None:
                 self._live.begin(Path(self._config.dump_path).expanduser().absolute(), rank)
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
+        if playback is not None:
+            playback.record(self._recorder)
+        self._playback = playback
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
         if self._live is not None:
@@ -126,6 +136,14 @@ class Probe:
         from mindrlhf_msprobe.live.training import Live
 
         return Live(self._config)
+
+    def _playing(self, rank: int) -> Playback | None:
+        """Return what is played to the training; without anything, nothing is imported."""
+        if not self._config.plays:
+            return None
+        from mindrlhf_msprobe.capture.playback.playback import Playback
+
+        return Playback(self._config, rank)
 
     def _observe_calls(self, recorder: Recorder) -> None:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
@@ -145,6 +163,11 @@ class Probe:
         return self._recorder is not None
 
     @property
+    def plays(self) -> bool:
+        """Whether values of another run are given to the training, on a rank not recorded, too."""
+        return self._playback is not None and self._playback.plays
+
+    @property
     def config(self) -> ProbeConfig:
         """What is recorded."""
         return self._config
@@ -152,7 +175,9 @@ class Probe:
     @property
     def current_step(self) -> int:
         """The number of the training step that is running."""
-        return self._recorder.step if self._recorder else self._config.initial_step
+        if self._recorder is not None:
+            return self._recorder.step
+        return self._config.initial_step + self._steps_ended
 
     def start_at(self, step: int) -> None:
         """Number the steps from `step` on, where a trainer resumes; an `initial_step` counts more.
@@ -163,11 +188,14 @@ class Probe:
         Raises:
             UsageError: it is no step's number, or something has been recorded already.
         """
-        if (recorder := self._recording("start_at")) is None:
+        if (recorder := self._recording("start_at")) is None and self._playback is None:
             return
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise UsageError.saying("error.start_at", step=step)
-        recorder.start_at(step)
+        if recorder is not None:
+            recorder.start_at(step)
+        else:
+            self._steps_ended = max(0, step - self._config.initial_step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
         """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
@@ -349,6 +377,61 @@ class Probe:
         if refused is not None:
             raise refused
 
+    def rollout(self, generate: Callable[[_Batch], _Value], batch: _Batch) -> _Value:
+        """Return `generate(batch)`, or what another run recorded of this call.
+
+        With `key_data_dump` the batch and the result are saved, under the keys
+        `probe_rollout.batch` and `probe_rollout`. In a run with `rollout_from: RUN` the result of
+        RUN's call is returned, of the step that `rollout_order` says and of the same number in
+        it, as what it was: tensors, numpy arrays, texts and numbers in lists, tuples, dicts,
+        dataclasses and named tuples, of the same dtypes. `generate` is not called then.
+
+        Args:
+            generate: is given the batch.
+            batch: what it generates for; nothing of it changes.
+
+        Raises:
+            UsageError: RUN has no such call, or its batch was another one; both are shown. With
+                another `rollout_order` than `same` only shapes and dtypes must be the same.
+        """
+        playback = self._playback_or_recording("rollout")
+        if playback is None:
+            return generate(batch)
+        value: _Value = playback.rollout(generate, batch, self.current_step)
+        return value
+
+    def replace(self, name: str, value: _Value) -> _Value:
+        """Return `value`, or what another run recorded of this call.
+
+        As `rollout`, for any value of the training: it is saved under `probe_replace.<name>`, and
+        in a run with `replace: {name: RUN}` that of RUN is returned, of the same step and call.
+
+        Args:
+            name: letters, digits and _.
+            value: what the training computed.
+
+        Raises:
+            UsageError: the name is none, RUN has no such call, or its value has other shapes or
+                dtypes; both are shown.
+        """
+        playback = self._playback_or_recording("replace")
+        if playback is None:
+            return value
+        played: _Value = playback.replace(name, value, self.current_step)
+        return played
+
+    def _playback_or_recording(self, call: str) -> Playback | None:
+        """Return what plays or records rollouts and other values; None if neither is wanted."""
+        recorder = self._recording(call)
+        if self._playback is None and recorder is not None and self._config.key_data_dump:
+            from mindrlhf_msprobe.capture.playback.playback import Playback
+
+            with self._lock:
+                if self._playback is None:
+                    self._playback = Playback(self._config, recorder.rank)
+                    self._playback.record(recorder)
+        return self._playback
+
     def save_configs(self, configurations: Any) -> None:
         """Write the trainer's configurations to configurations.json.
 
@@ -389,6 +472,7 @@ class Probe:
             SystemExit: with code 1, under `on_finding: stop`, after the run was closed.
         """
         if (recorder := self._recording("step")) is None:
+            self._steps_ended += 1
             if self._live is not None and self._live.step_ended(None):
                 self._end_training()
             return

@@ -20,11 +20,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import warn
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.probe import Probe
 
 #: The name in a module of MindRLHF that says whether it found msprobe, whose `save` it then calls.
 CALLS_MSPROBE = "ENABLE_MSPROBE"
@@ -158,6 +161,31 @@ class Patches:
         else:
             self._copies[function] = copy
         return function
+
+    def play(self, owner: Any, name: str, probe_of: Callable[[], Probe | None]) -> None:
+        """Let what a method that `wrap` wrapped returns be a rollout: recorded, or played.
+
+        Its batch is what the method is given behind `self`.
+
+        Args:
+            probe_of: returns the probe of the training that runs, None if there is none.
+
+        Raises:
+            LookupError: the method is not wrapped.
+        """
+        function = self.run_instead(owner, name, None)
+
+        def through(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            probe = probe_of()
+            if probe is None:
+                return function(instance, *args, **kwargs)
+
+            def generate(batch: dict[str, Any]) -> Any:
+                return function(instance, *batch["args"], **batch["kwargs"])
+
+            return probe.rollout(generate, {"args": args, "kwargs": kwargs})
+
+        self.run_instead(owner, name, through)
 
     def report(self, note: Callable[[str, Message], None]) -> None:
         """Log what was not found, each once.

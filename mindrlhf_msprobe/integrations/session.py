@@ -41,7 +41,7 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
     if not settings.msprobe:
         return None
     probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
-    return Session(probe) if probe.enabled else None
+    return Session(probe) if probe.enabled or probe.plays else None
 
 
 def ignored_by(trainer: Message) -> Callable[[Message], None]:

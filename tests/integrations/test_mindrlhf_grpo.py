@@ -41,7 +41,9 @@ PHASES = {
 }
 OF_LOSS = {"log_prob", "ratio", "kl", "kl_loss", "actor_loss"}
 OF_TRAIN_STEP = {"loss", "overflow", "loss_scale", "lr"}  # its gradient norm is None
+ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
+    *ROLLOUT,
     *("prompts", "responses", "advantages", "ref_log_prob", "old_log_prob", "loss_inputs"),
     *("rewards", "rewards.share_of_solution", "rewards.number_of_sample"),
     *OF_LOSS,
@@ -131,6 +133,18 @@ def test_a_training_is_recorded_and_stays_as_it_is(tmp_path, configure, untouche
     assert configurations["actor_config"] == {"learning_rate": 0.1}
     assert configurations["rl_config"]["beta"] == 0.1  # a section the file leaves out
     assert configurations["generate_config"]["sampling_config"]["max_tokens"] == 3
+
+
+def test_a_recorded_rollout_is_played_without_an_edit(tmp_path, configure, monkeypatch):
+    """Nothing is generated, and all that follows is the same to the bit."""
+    mindrlhf.install()
+    trained = train(configure(ALL))
+    played = configure({**ALL, "rollout_from": str(tmp_path / "run")}, name="played")
+    monkeypatch.setattr(module(HOMES["InferWorker"]).InferWorker, "generate", None)
+    assert train(played) == trained
+    result = compare_runs(tmp_path / "run", tmp_path / "played", output_path=tmp_path / "out")
+    assert result.verdict.status.value == "identical"
+    assert "were played instead" in " ".join(gap.reason for gap in result.verdict.coverage)
 
 
 @pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
@@ -441,7 +455,8 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
     run = open_run(tmp_path / "run")
     assert set(run.phases) == PHASES - lost
     each = {key for key in KEYS if key.startswith("rewards.")} if "rewards" in lost else set()
-    assert set(run.keys) == KEYS - lost - each
+    played = ROLLOUT if "responses" in lost else set()
+    assert set(run.keys) == KEYS - lost - each - played
     assert run.steps == [0, 1, 2, 3]
     assert (run.configurations() is None) == ("configurations" in lost)
     coverage = run.coverage()

@@ -29,7 +29,9 @@ PHASES = {
     "reference_compute_log_prob",
     "actor_update",
 }
+ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
+    *ROLLOUT,
     *("prompts", "responses", "rewards", "advantages"),
     *("ref_log_prob", "old_log_prob", "loss", "overflow", "loss_scale", "lr", "loss_inputs"),
     *("rewards.qwen_accuracy_reward", "rewards.format_reward"),
@@ -118,6 +120,23 @@ def test_training_stays_as_it_is_and_everything_is_recorded(trained):
     configurations = run.configurations()
     assert configurations["rl_config"]["beta"] == 0.01
     assert configurations["TrainWorker.sft_model_config_train"]["hidden_size"] == 16
+
+
+def test_a_played_rollout_gives_the_same_training(trained):
+    """Though what generates would draw other responses."""
+    root = trained["root"]
+    from drivers.mindrlhf_on_cpu import write_files
+
+    section = {**SECTION, "dump_path": str(root / "replayed"), "rollout_from": str(root / "run")}
+    played = write_files(root / "played", MINDRLHF, mode=trained["mode"], section=section)
+    losses, said = start(played, launched=True)
+    assert losses == trained["plain"]
+    assert weights(root / "played") == weights(root / "plain")
+    assert any("it is given probe_rollout of" in line for line in said)
+    run = open_run(root / "replayed")
+    assert set(run.phases) == PHASES - {"actor_generate_sequences"}
+    result = compare_runs(root / "run", root / "replayed", output_path=root / "replayed out")
+    assert result.verdict.status.value == "identical"
 
 
 def test_log_probabilities_of_a_rollout_are_found_in_the_packed_rows(trained):

@@ -42,7 +42,9 @@ PHASES = [
     "actor_update",
     "critic_update",
 ]
+ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
+    *ROLLOUT,
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
     *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale"),
 }

@@ -33,7 +33,9 @@ PHASES = [
     "actor_update",
     "critic_update",
 ]
+ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
+    *ROLLOUT,
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
     *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale", "loss_inputs"),
     *("log_prob", "ratio", "kl_loss", "actor_loss", "value_loss"),

@@ -67,6 +67,11 @@ EXTENSIONS = {
     "budget": 0.0,
     "compute_dtype": "",
     "phases": {},
+    "rollout_from": "",
+    "rollout_order": "same",
+    "rollout_seed": 0,
+    "rollout_steps": [],
+    "replace": {},
 }
 EVERY_KEY = {
     "msprobe": True,
@@ -119,6 +124,11 @@ EVERY_KEY = {
     "budget": 0.0,
     "compute_dtype": "",
     "phases": {"reward_compute": "reward"},
+    "rollout_from": "run_a",
+    "rollout_order": "shuffle",
+    "rollout_seed": 7,
+    "rollout_steps": [2, 5],
+    "replace": {"advantages": "run_a"},
 }
 
 

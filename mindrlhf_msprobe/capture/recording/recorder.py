@@ -172,6 +172,11 @@ class Recorder:
             self._writer.note_changed_training(settings)
         warn("log.changes_training", **settings)
 
+    def note_played(self, content: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write down which values another run gives to the training."""
+        with self._lock:
+            self._writer.note_played(content)
+
     def observe_calls(self, observer_of: ObserverOf | None) -> None:
         """Have the calls of each opening of a phase, from the next one on, looked at; or not."""
         self._observer_of = observer_of
@@ -431,6 +436,11 @@ class Recorder:
         if news and not quiet:
             warn("log.left_out", what=what, why=[*as_messages(why)])
 
+    def _left_out(self, kind: str) -> Mapping[str, Any]:
+        """Return what is known not to be recorded: name → why."""
+        with self._lock:
+            return self._writer.manifest.content.coverage.get(kind, {})
+
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
             from mindrlhf_msprobe.capture.framework.private import missing
@@ -522,7 +532,8 @@ class Recorder:
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         for phase, capture in opening.phases.items():
-            if not (capture.cells_seen or raised) and self._first("silent", phase.name):
+            expected = not (raised or phase.name in self._left_out(PHASES))
+            if expected and not capture.cells_seen and self._first("silent", phase.name):
                 warn("log.silent", phase=phase.name, step=self.step, role=phase.role)
 
     def _note_held(self, held: Sequence[tuple[str, str]]) -> None:

@@ -33,7 +33,7 @@ from mindrlhf_msprobe.comparison.preflight.values import (
     text_of,
 )
 from mindrlhf_msprobe.comparison.preflight.weights import compare_weights
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import SAME, ProbeConfig
 from mindrlhf_msprobe.findings import Difference, Preflight
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
@@ -69,6 +69,7 @@ _NOT_RECORDING = (
         "on_finding",
         "rules",
         "tensorboard",
+        *("rollout_from", "rollout_order", "rollout_seed", "rollout_steps", "replace"),
     ),
 )
 
@@ -147,6 +148,7 @@ def _of_ranks(
         compare_random_states(rank, left, right, merged)
         _note_left_out(left, right, notes)
         _note_changed_training(left, right, notes)
+        _note_played(left, right, notes)
     yield from merged.differences()
 
 
@@ -281,6 +283,17 @@ def _note_changed_training(a: RunFile, b: RunFile, notes: Notes) -> None:
         if changed is not None:
             by = ", ".join(text_of(value) for value in changed.values())
             notes.add("changed_training", side=name, by=by)
+
+
+def _note_played(a: RunFile, b: RunFile, notes: Notes) -> None:
+    """Note what was given to a training by another run (`rollout_from`, `replace`)."""
+    for name, side in zip("AB", (a, b)):
+        for what, how in (side.played or {}).items():
+            found = how if isinstance(how, dict) else {}
+            order = found.get("order", SAME)
+            said = "" if order == SAME else f" ({text_of(order)})"
+            path = text_of(found.get("from", "?"))
+            notes.add("played", side=name, name=text_of(what), path=path, order=said)
 
 
 def _configurations(run: Given) -> dict[str, Any] | None:

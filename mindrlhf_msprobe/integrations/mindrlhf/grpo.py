@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -223,6 +223,7 @@ class _Integration:
             otherwise = message("trainer.no_keys", keys=keys)
             if self._wrap(f"GRPOExperienceMaker.{method}", around, otherwise, keys):
                 self._recorded.update(keys)
+        self._play_rollouts()
         self._replace_own_msprobe()
         self._vllm.install()
         self._wrap(
@@ -235,6 +236,16 @@ class _Integration:
             self._around_run,
             message("trainer.no_configurations"),
         )
+
+    def _play_rollouts(self) -> None:
+        """Let what is generated be recorded, or played, as a rollout; where it is wrapped."""
+        maker = self._class("GRPOExperienceMaker")
+        if maker is not None:
+            with suppress(NotThere):
+                self._patches.play(maker, "generate_sequence", self._probe)
+
+    def _probe(self) -> Probe | None:
+        return None if self._session is None else self._session.probe
 
     def _wrap(
         self,

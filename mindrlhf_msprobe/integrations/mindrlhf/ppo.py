@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
@@ -25,6 +26,7 @@ from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import inform
 from mindrlhf_msprobe.phases import LOSS_INPUTS
+from mindrlhf_msprobe.probe import Probe
 
 _TRAINER = message("trainer.ppo")
 _GENERATE = "actor_generate_sequences"
@@ -116,6 +118,8 @@ class _Integration:
                 lost=lost,
                 raises=(ConfigError, RunError),
             )
+        with suppress(NotThere):
+            self._patches.play(self._class, "generate", self._probe)
 
     def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         configs = {**dict(zip(_CONFIGS, args)), **kwargs}
@@ -131,6 +135,9 @@ class _Integration:
             raise
         self._watch(session, trainer)
         session.probe.save_configs({name: _plain(config) for name, config in configs.items()})
+
+    def _probe(self) -> Probe | None:
+        return None if self._session is None else self._session.probe
 
     def _begin(self, config: Any) -> None:
         """Begin to record a training, if its configuration says so."""

@@ -313,6 +313,7 @@ class RunFile(Settings):
     random_states = Key(_object)
     checkpoints = Key(_section)
     changed_training = Key(_section)
+    played = Key(_section)
     recording = Key(_section)
     stopped = Key(_one(Stopped))
 

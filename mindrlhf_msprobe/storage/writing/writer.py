@@ -500,6 +500,10 @@ class RunWriter:
         """Note by what the training goes on with results that it did not compute itself."""
         self.manifest.content.changed_training = dict(content)
 
+    def note_played(self, content: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note which values another run gave to the training: name → the run and the order."""
+        self.manifest.content.played = {name: dict(what) for name, what in content.items()}
+
     def note_random_states(self, content: Mapping[str, Any]) -> None:
         """Note the states of random generators; as `note_generation`."""
         self._hand_over(

@@ -495,4 +495,55 @@ TEXTS = {
         f"module {module!r} has no attribute {name!r}: msprobe is not installed, and "
         f"mindrlhf_msprobe stands in with {names or 'its modules'} alone"
     ),
+    "playback_itself": (
+        "{path} is this run's own dump_path: a run cannot be given its own values. Give the "
+        "dump_path of another run."
+    ),
+    "playback_nothing": "nothing",
+    "playback_no_calls": (
+        "{path} holds no {key} of rank {rank}, so there is nothing to play; of key data it holds "
+        "{keys}. Record it with key_data_dump: true and a trainer that calls probe.rollout(…) or "
+        "probe.replace(…), or MindRLHF's GRPO."
+    ),
+    "playback_no_steps": (
+        "rollout_steps: [{first}, {last}]: {path} has no rollout of these steps; it has those of "
+        "steps {steps}."
+    ),
+    "playback_unread": (
+        "{path}: {key} of step {step}, call {call}, cannot be played: {why}. Record that run "
+        "again, or leave its step out by rollout_steps."
+    ),
+    "playback_no_call": (
+        "step {step} asks for call {call} of {key} in step {source}, and {path} has {calls} of "
+        "that step; it has steps {first} to {last}. Play a run that is as long, or give "
+        "rollout_order: cycle, or rollout_steps: [{first}, {last}]."
+    ),
+    "playback_no_batch": (
+        "{path} does not say of which batch the rollout of step {step}, call {call}, is. Record "
+        "that run again."
+    ),
+    "playback_difference": "{at}: recorded {a}, given {b}",
+    "playback_differs": lambda name, path, step, call, differences, more, batch: (
+        f"{'the batch' if batch else name} is not the one of {path}, step {step}, call {call}: "
+        + "; ".join(map(str, differences))
+        + (f"; and {more} more" if more else "")
+        + ". Give both trainings the same data in the same order, or play another run."
+    ),
+    "playback_items": "a {kind} of {count}",
+    "playback_tensor": "a tensor",
+    "playback_text": "a text",
+    "playback_whole": "the value itself",
+    "playback_form": "what was recorded is no value that can be played: {form}",
+    "playback_class": (
+        "a value of type {name} was recorded, and this training has imported none that has the "
+        "same fields. Import it before the first rollout."
+    ),
+    "playback_opaque": (
+        "a value of type {name} does not come back when it is played; return tensors, arrays, "
+        "texts and numbers in lists, tuples, dicts, dataclasses or named tuples."
+    ),
+    "playback_name": (
+        "replace({name!r}, …): expected a name of letters, digits and underscores, such as "
+        "advantages."
+    ),
 }

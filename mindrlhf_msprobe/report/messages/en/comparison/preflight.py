@@ -58,6 +58,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "run {side} is no training of its own: handler_type: fix handed it results of second "
             "runs ({by})"
         ),
+        "played": (
+            "run {side} was given {name} of {path} instead of its own{order}: what made it is not "
+            "compared"
+        ),
         "ranks_alone": "rank {some_ranks}: only run {side} recorded it",
         "no_common_rank": "settings and initial weights: the runs have no rank in common",
         "no_manifest": (

@@ -31,6 +31,7 @@ def _thinned_steps(what: str, ranks: Sequence[int], steps: Sequence[Sequence[int
 
 
 TEXTS: dict[str, Text] = {
+    "rollout_played": "rollouts of {path} were played instead",
     "cannot_be_saved": "a value of type {type} cannot be saved",
     # What a graph does not hand over, of a cell or of a value.
     "graph_mode": _graph_mode,

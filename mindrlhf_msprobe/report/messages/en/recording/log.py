@@ -76,6 +76,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "({task}, {pert_mode}) to the training instead of its own. run.json says so under "
             "changed_training."
         ),
+        "played": (
+            "THE TRAINING IS CHANGED: it is given {name} of {path} instead of its own. run.json "
+            "says so under played."
+        ),
         "left_out": Joined("{what} are not recorded: {why}", "; "),
         "layers_of": "the layers of {phase}",
         "needs_mindspore": "what needs MindSpore's {name}",

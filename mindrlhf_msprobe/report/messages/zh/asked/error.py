@@ -403,4 +403,50 @@ TEXTS = {
         f"模块 {module!r} 没有 {name!r}：未安装 msprobe，由 mindrlhf_msprobe 代替，只提供 "
         f"{names or '其中的模块'}"
     ),
+    "playback_itself": (
+        "{path} 就是本次运行自己的 dump_path，不能回放自己的值。请给出另一次运行的 dump_path。"
+    ),
+    "playback_nothing": "无",
+    "playback_no_calls": (
+        "{path} 中没有 rank {rank} 的 {key}，无可回放；"
+        "其中的关键数据有：{keys}。请设置 key_data_dump: true，"
+        "并用调用 probe.rollout(…) 或 probe.replace(…) 的训练脚本（或 MindRLHF 的 GRPO）采集。"
+    ),
+    "playback_no_steps": (
+        "rollout_steps: [{first}, {last}]：{path} 中没有这些 step 的 rollout，只有 step {steps}。"
+    ),
+    "playback_unread": (
+        "{path}：step {step} 第 {call} 次调用的 {key} "
+        "无法回放：{why}。请重新采集，或用 rollout_steps 排除该 step。"
+    ),
+    "playback_no_call": (
+        "step {step} 需要 {path} 中 step {source} "
+        "第 {call} 次调用的 {key}，而该 step 只有 {calls} 次；"
+        "该运行含 step {first} 至 {last}。请回放同样长的运行，或设置 rollout_order: cycle，"
+        "或 rollout_steps: [{first}, {last}]。"
+    ),
+    "playback_no_batch": (
+        "{path} 未记录 step {step} 第 {call} 次 rollout 的输入 batch。请重新采集该运行。"
+    ),
+    "playback_difference": "{at}：记录为 {a}，实际为 {b}",
+    "playback_differs": lambda name, path, step, call, differences, more, batch: (
+        f"{'batch' if batch else name} 与 {path} 中 step {step} 第 {call} 次调用的不同："
+        + "；".join(map(str, differences))
+        + (f"；另有 {more} 处" if more else "")
+        + "。请让两次训练按相同顺序使用相同数据，或回放另一次运行。"
+    ),
+    "playback_items": "{count} 个元素的 {kind}",
+    "playback_tensor": "张量",
+    "playback_text": "文本",
+    "playback_whole": "整个值",
+    "playback_form": "记录的内容不是可回放的值：{form}",
+    "playback_class": (
+        "记录的类型 {name} 不是本次训练已导入且字段一致的 dataclass "
+        "或 namedtuple。请在首次 rollout 之前导入它。"
+    ),
+    "playback_opaque": (
+        "类型为 {name} 的值无法回放；请返回张量、数组、文本和数字，"
+        "可放在列表、元组、字典、dataclass 或 namedtuple 中。"
+    ),
+    "playback_name": "replace({name!r}, …)：名称应由字母、数字和下划线组成，例如 advantages。",
 }

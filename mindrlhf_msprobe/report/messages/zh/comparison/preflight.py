@@ -52,6 +52,10 @@ TEXTS: Mapping[str, Any] = chosen(
         "changed_training": (
             "{side} 侧的训练已被改变：handler_type: fix 使它改用第二次运行的结果（{by}）"
         ),
+        "played": (
+            "{side} 侧的训练使用 {path} 记录的 {name}，"
+            "而不是自己的结果{order}：其生成过程未参与比对"
+        ),
         "ranks_alone": "rank {some_ranks}：仅 {side} 侧有采集",
         "no_common_rank": "配置和初始权重：两侧没有相同的 rank",
         "no_manifest": "版本、配置和初始权重：{no_run_file}可读取的 run.json{whose_ranks}",

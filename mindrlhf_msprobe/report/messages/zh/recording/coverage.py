@@ -30,6 +30,7 @@ def _thinned_steps(what: str, ranks: Sequence[int], steps: Sequence[Sequence[int
 
 
 TEXTS: dict[str, Text] = {
+    "rollout_played": "生成结果取自 {path} 的回放",
     "cannot_be_saved": "类型为 {type} 的值无法保存",
     "graph_mode": _graph_mode,
     "vectorised": "在 vmap、jacrev 或 jacfwd 中执行",

@@ -1,0 +1,267 @@
+"""Rollouts and other values of a training: recorded, and played again in another one.
+
+`probe.rollout(generate, batch)` and `probe.replace(name, value)` save what the training computes
+under keys of their own. In a run with `rollout_from` or `replace` they return what another run
+saved there instead.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, take_apart
+from mindrlhf_msprobe.capture.playback.recorded import (
+    Recorded,
+    RecordedCalls,
+    content_of,
+    differences,
+)
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import CYCLE, NAME, SAME, ProbeConfig
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.phases import BATCH, GENERATE, REPLACED, ROLLOUT
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
+
+#: Differences that an error lists.
+_LISTED = 3
+
+
+class Playback:
+    """What is played in one process, and what is recorded so that it can be played.
+
+    Args:
+        config: with `rollout_from` and `replace`.
+        rank: this process's. One that is not recorded plays all the same.
+
+    Raises:
+        RunError: a run that is to be played is none, is the one that is recorded, or holds
+            nothing to play.
+    """
+
+    def __init__(self, config: ProbeConfig, rank: int) -> None:
+        self._config = config
+        self._recorder: Recorder | None = None
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[int, str], int] = {}
+        self._rollouts: RecordedCalls | None = None
+        self._order: Order | None = None
+        own = Path(config.dump_path).expanduser().resolve()
+
+        def calls(run: str, key: str) -> RecordedCalls:
+            root = Path(run).expanduser().absolute()
+            if root.resolve() == own:
+                raise RunError.saying("error.playback_itself", path=run)
+            return RecordedCalls(root, key, rank)
+
+        if config.rollout_from:
+            self._rollouts = calls(config.rollout_from, ROLLOUT)
+            self._order = Order(config, self._rollouts.steps, self._rollouts.root)
+        self._values = {
+            name: calls(run, f"{REPLACED}.{name}") for name, run in config.replace.items()
+        }
+        self._played_from = self._described()
+        for name, what in self._played_from.items():
+            warn("log.played", name=name, path=what["from"])
+
+    def _described(self) -> dict[str, dict[str, Any]]:
+        """Return what run.json says of it: name → the run and the order."""
+        played: dict[str, dict[str, Any]] = {}
+        if self._rollouts is not None and self._order is not None:
+            steps = [self._order.steps[0], self._order.steps[-1]]
+            order = self._config.rollout_order
+            played[ROLLOUT] = {"from": str(self._rollouts.root), "order": order, "steps": steps}
+        for name, calls in self._values.items():
+            played[name] = {"from": str(calls.root)}
+        return played
+
+    @property
+    def plays(self) -> bool:
+        """Whether the training goes on with anything of another run."""
+        return bool(self._played_from)
+
+    def record(self, recorder: Recorder) -> None:
+        """Record what is computed and played from now on, and that it is played."""
+        self._recorder = recorder
+        if self._played_from:
+            recorder.note_played(self._played_from)
+        if self._rollouts is not None:
+            why = message("coverage.rollout_played", path=str(self._rollouts.root))
+            recorder.leave_out(self._config.phase_table()[GENERATE], why, quiet=True)
+
+    def rollout(self, generate: Callable[[Any], Any], batch: Any, step: int) -> Any:
+        """Return what is played in the place of `generate(batch)`, or that; record both.
+
+        Raises:
+            UsageError: the recorded step or call is not there, or had another batch.
+        """
+        call = self._next(step, ROLLOUT)
+        form, leaves = self._taken_apart(ROLLOUT + BATCH, batch)
+        self._save(ROLLOUT + BATCH, form, leaves, call)
+        played = None if self._rollouts is None else self._played(step, call, form, leaves)
+        value = generate(batch) if played is None else played.value
+        self._save_whole(ROLLOUT, value, call)
+        return value
+
+    def replace(self, name: str, value: Any, step: int) -> Any:
+        """Return what is played in the place of `value`, or that; record it.
+
+        Raises:
+            UsageError: the recorded call is not there, or its value has other shapes or dtypes.
+        """
+        key = f"{REPLACED}.{name}"
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise UsageError.saying("error.playback_name", name=name)
+        call = self._next(step, key)
+        calls = self._values.get(name)
+        if calls is not None:
+            recorded = self._recorded(calls, key, step, step, call)
+            form, leaves = take_apart(value)
+            _refuse(name, calls, step, call, recorded, form, leaves, values=False)
+            value = recorded.value
+        self._save_whole(key, value, call)
+        return value
+
+    def _next(self, step: int, key: str) -> int:
+        with self._lock:
+            call = self._counts.get((step, key), 0)
+            self._counts = {at: n for at, n in self._counts.items() if at[0] >= step}
+            self._counts[step, key] = call + 1
+            return call
+
+    def _played(self, step: int, call: int, form: Form, leaves: Sequence[Any]) -> Recorded | None:
+        assert self._rollouts is not None
+        assert self._order is not None
+        source = self._order.source_of(step)
+        if source is None:
+            return None
+        recorded = self._recorded(self._rollouts, ROLLOUT, step, source, call)
+        batch = self._rollouts.at(source, call, BATCH)
+        if batch is None:
+            raise UsageError.saying(
+                "error.playback_no_batch", path=self._rollouts.root, step=source, call=call
+            )
+        same = self._config.rollout_order == SAME
+        _refuse(ROLLOUT, self._rollouts, source, call, batch, form, leaves, values=same)
+        return recorded
+
+    def _recorded(
+        self, calls: RecordedCalls, key: str, step: int, source: int, call: int
+    ) -> Recorded:
+        found = calls.at(source, call)
+        if found is None:
+            raise UsageError.saying(
+                "error.playback_no_call",
+                key=key,
+                step=step,
+                source=source,
+                call=call,
+                calls=calls.calls(source),
+                path=calls.root,
+                first=calls.steps[0],
+                last=calls.steps[-1],
+            )
+        return found
+
+    def _taken_apart(self, key: str, value: Any) -> tuple[Form, list[Any]]:
+        """Take a value apart; what raises when it is looked at does not come back."""
+        try:
+            return take_apart(value)
+        except Exception as error:
+            if self._recorder is not None:
+                self._recorder.fault(message("lost.key_data", key=key), error)
+            return {"opaque": type(value).__name__}, []
+
+    def _save_whole(self, key: str, value: Any, call: int) -> None:
+        form, leaves = self._taken_apart(key, value)
+        parts = sorted(set(opaque_parts(form)))
+        if parts and self._recorder is not None:
+            why = TypeError(message("error.playback_opaque", name=", ".join(parts)))
+            self._recorder.fault(message("lost.key_data", key=key), why)
+            return
+        self._save(key, form, leaves, call)
+
+    def _save(self, key: str, form: Form, leaves: Sequence[Any], call: int) -> None:
+        if self._recorder is not None and self._config.key_data_dump:
+            self._recorder.save_key_data(key, content_of(form, leaves), (call,))
+
+
+def _refuse(
+    name: str,
+    calls: RecordedCalls,
+    step: int,
+    call: int,
+    recorded: Recorded,
+    form: Form,
+    leaves: Sequence[Any],
+    *,
+    values: bool,
+) -> None:
+    """Raise an error that shows both, if a value is not the one that was recorded."""
+    found = list(differences(recorded, form, leaves, values=values))
+    if not found:
+        return
+    lines: list[Message] = [
+        message("error.playback_difference", at=at, a=a, b=b) for at, a, b in found[:_LISTED]
+    ]
+    raise UsageError.saying(
+        "error.playback_differs",
+        name=name,
+        path=calls.root,
+        step=step,
+        call=call,
+        differences=lines,
+        more=max(0, len(found) - _LISTED),
+        batch=name == ROLLOUT,
+    )
+
+
+class Order:
+    """Which recorded step is played in which step of the training.
+
+    Args:
+        config: `rollout_order`, `rollout_seed`, `rollout_steps`, and the number of its first step.
+        recorded: the steps of which there are rollouts.
+        root: whose they are.
+
+    Raises:
+        RunError: none of them lies in `rollout_steps`.
+    """
+
+    def __init__(self, config: ProbeConfig, recorded: Sequence[int], root: Path) -> None:
+        self._order, self._seed, self._first = (
+            config.rollout_order,
+            config.rollout_seed,
+            config.initial_step,
+        )
+        self._window = config.rollout_steps
+        self.steps = [step for step in recorded if self._in_window(step)]
+        if not self.steps:
+            first, last = self._window
+            raise RunError.saying(
+                "error.playback_no_steps",
+                first=first,
+                last=last,
+                path=root,
+                steps=", ".join(map(str, recorded)),
+            )
+
+    def _in_window(self, step: int) -> bool:
+        return not self._window or self._window[0] <= step <= self._window[1]
+
+    def source_of(self, step: int) -> int | None:
+        """Return the recorded step that is played in a step; None if nothing is."""
+        if self._order == SAME:
+            return step if self._in_window(step) else None
+        turn, place = divmod(step - self._first, len(self.steps))
+        if self._order == CYCLE:
+            return self.steps[place]
+        order = np.random.default_rng([self._seed, max(turn, 0)]).permutation(len(self.steps))
+        return self.steps[int(order[place])]

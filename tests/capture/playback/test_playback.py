@@ -1,0 +1,274 @@
+"""Rollouts and other values that a run recorded, given to another training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import namedtuple
+
+import mindspore as ms
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, compare_runs, open_run
+from mindrlhf_msprobe.capture.playback.forms import put_together, take_apart
+from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.storage.leaves import Leaf
+
+Generated = namedtuple("Generated", "tokens mask")
+
+
+@dataclasses.dataclass
+class Sampled:
+    tokens: np.ndarray
+    text: str
+
+    def __post_init__(self):
+        assert self.text != "never made again"
+
+
+class Training:
+    """A trainer that samples, with random numbers that no other one has."""
+
+    def __init__(self, path, steps=3, calls=2, data=0, generate=None, **options):
+        self.asked = 0
+        self.seen = []
+        self.probe = Probe.from_config(
+            {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **options}
+        )
+        with self.probe as probe:
+            for step in range(steps):
+                for call in range(calls):
+                    batch = {"ids": np.arange(6).reshape(2, 3) + data + 10 * step + call}
+                    self.seen.append(probe.rollout(generate or self.generate, batch))
+                drawn = ms.Tensor(np.random.default_rng().random(4), ms.float32)
+                self.seen.append(probe.replace("advantages", drawn))
+                probe.save_data(responses=step)
+                probe.step()
+
+    def generate(self, batch):
+        self.asked += 1
+        rng = np.random.default_rng()
+        tokens = rng.integers(99, size=(2, 5)).astype(np.int32)
+        return Generated(ms.Tensor(tokens), ms.Tensor(rng.random((2, 5)), ms.bfloat16)), "ended"
+
+
+def same(a, b):
+    """Whether two values are the same in kind, structure, dtype and bits."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, ms.Tensor):
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and to_host(a).array.tobytes() == to_host(
+            b
+        ).array.tobytes()
+    if isinstance(a, (np.ndarray, np.generic)):
+        if a.dtype == object:
+            return a.shape == b.shape and all(map(same, a.reshape(-1), b.reshape(-1)))
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if dataclasses.is_dataclass(a):
+        return same(vars(a), vars(b))
+    return repr(a) == repr(b)
+
+
+def test_a_played_training_goes_on_with_what_was_recorded(tmp_path):
+    """Structure, dtypes and bits come back; nothing is generated; the runs are the same."""
+    first = Training(tmp_path / "a")
+    played = {"rollout_from": str(tmp_path / "a"), "replace": {"advantages": str(tmp_path / "a")}}
+    second = Training(tmp_path / "b", **played)
+    assert (first.asked, second.asked) == (6, 0)
+    assert same(first.seen, second.seen)
+    result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    assert result.verdict.status.value == "identical"
+    third = Training(tmp_path / "c", rollout_from=str(tmp_path / "b"))
+    assert same(first.seen[0], third.seen[0])
+    assert not same(first.seen[2], third.seen[2])
+
+
+def test_it_is_said_that_a_training_was_played(tmp_path, caplog):
+    """In the log, in run.json, and by a comparison."""
+    Training(tmp_path / "a")
+    Training(tmp_path / "b", rollout_from=str(tmp_path / "a"))
+    assert "THE TRAINING IS CHANGED: it is given probe_rollout of" in caplog.text
+    played = json.loads((tmp_path / "b/run.json").read_text())["played"]
+    expected = {"from": str(tmp_path / "a"), "order": "same", "steps": [0, 2]}
+    assert played == {"probe_rollout": expected}
+    result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+    notes = result.preflight.unknown
+    assert any(f"run B was given probe_rollout of {tmp_path / 'a'}" in note for note in notes)
+
+
+def test_a_rollout_is_no_second_save_of_the_trainers_own_keys(tmp_path):
+    Training(tmp_path / "a", steps=1)
+    run = open_run(tmp_path / "a")
+    assert run.keys == [
+        *("probe_replace.advantages", "probe_rollout", "probe_rollout.batch", "responses")
+    ]
+    assert [datum.micro_step for datum in run.key_data("responses")] == [0]
+    assert [datum.micro_step for datum in run.key_data("probe_rollout")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("order", "window", "expected"),
+    [
+        ("same", [], [0, 1, 2]),
+        ("same", [1, 1], [None, 1, None, None, None]),
+        ("cycle", [], [0, 1, 2, 0, 1, 2, 0]),
+        ("cycle", [1, 2], [1, 2, 1, 2, 1]),
+    ],
+)
+def test_which_step_is_played(tmp_path, order, window, expected):
+    first = Training(tmp_path / "a", calls=1)
+    options = {"rollout_from": str(tmp_path / "a"), "rollout_order": order, "rollout_steps": window}
+    second = Training(tmp_path / "b", calls=1, steps=len(expected), **options)
+    recorded, seen = first.seen[::2], second.seen[::2]
+    found = [
+        next((n for n, one in enumerate(recorded) if same(one, value)), None) for value in seen
+    ]
+    assert found == expected
+    assert second.asked == expected.count(None)
+
+
+def test_a_shuffle_plays_every_step_in_each_turn_and_follows_its_seed(tmp_path):
+    first = Training(tmp_path / "a", calls=1, steps=5)
+
+    def orders(name, seed):
+        played = {"rollout_from": str(tmp_path / "a"), "rollout_order": "shuffle"}
+        seen = Training(tmp_path / name, calls=1, steps=10, rollout_seed=seed, **played).seen[::2]
+        recorded = first.seen[::2]
+        return [next(n for n, r in enumerate(recorded) if same(r, value)) for value in seen]
+
+    found = [orders(f"b{i}", seed) for i, seed in enumerate((1, 1, 2))]
+    assert found[0] == found[1] != found[2]
+    for turns in found:
+        assert sorted(turns[:5]) == sorted(turns[5:]) == [0, 1, 2, 3, 4]
+
+
+def test_another_batch_is_an_error_that_shows_both(tmp_path):
+    Training(tmp_path / "a")
+    with pytest.raises(UsageError) as error:
+        Training(tmp_path / "b", data=1, rollout_from=str(tmp_path / "a"))
+    said = str(error.value)
+    assert "step 0, call 0: ['ids']: recorded Int64 [2, 3] [0, 1, 2, 3, 4, 5], given" in said
+    assert "[1, 2, 3, 4, 5, 6]" in said
+    shuffled = {"rollout_from": str(tmp_path / "a"), "rollout_order": "cycle"}
+    assert Training(tmp_path / "c", data=1, **shuffled).asked == 0
+
+
+def test_a_value_of_another_shape_is_no_replacement(tmp_path):
+    probe = {"msprobe": True, "key_data_dump": True}
+    with Probe.from_config({**probe, "dump_path": str(tmp_path / "a")}) as first:
+        first.replace("advantages", np.zeros(3, np.float32))
+        first.step()
+    options = {"dump_path": str(tmp_path / "b"), "replace": {"advantages": str(tmp_path / "a")}}
+    with (
+        Probe.from_config({**probe, **options}) as second,
+        pytest.raises(UsageError, match=r"recorded Float32 \[3\] .* given Float32 \[4\]"),
+    ):
+        second.replace("advantages", np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rollout_from": "none"}, "none"),
+        ({"rollout_from": "b"}, "own dump_path"),
+        ({"rollout_from": "a", "rollout_steps": [7, 9]}, "has no rollout of these steps"),
+        ({"rollout_from": "a", "rollout_order": "backwards"}, "same, cycle, shuffle"),
+        ({"rollout_from": "a", "rollout_steps": [3, 1]}, "the first and the last step"),
+        ({"replace": ["advantages"]}, "a mapping of a value's name"),
+        ({"replace": {"values": "a"}}, "no probe_replace.values of rank 0"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_at_the_start(tmp_path, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    Training("a", steps=1)
+    with pytest.raises((ConfigError, RunError), match=said):
+        Training("b", **options)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_training_that_is_longer_than_the_recorded_one_says_how_to_go_on(tmp_path):
+    Training(tmp_path / "a", steps=2)
+    with pytest.raises(UsageError, match=r"step 2 asks for call 0.*steps 0 to 1.*cycle"):
+        Training(tmp_path / "b", steps=3, rollout_from=str(tmp_path / "a"))
+    with pytest.raises(UsageError, match=r"call 2 of probe_rollout in step 0.* has 2 of"):
+        Training(tmp_path / "c", calls=3, rollout_from=str(tmp_path / "a"))
+
+
+def test_a_rank_that_is_not_recorded_plays_its_own(tmp_path, monkeypatch):
+    seen = []
+    for path, options in (("a", {}), ("b", {"rollout_from": str(tmp_path / "a"), "ranks": [0]})):
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK_ID", rank)
+            monkeypatch.setenv("RANK_SIZE", "2")
+            seen.append(Training(tmp_path / path, **options).seen)
+    assert same(seen[1][:2], seen[3][:2])
+    assert not same(seen[0][:2], seen[1][:2])
+    assert open_run(tmp_path / "b").ranks == [0]
+
+
+def test_a_value_that_does_not_come_back_stops_nothing_until_it_is_played(tmp_path):
+    """Recording counts it as lost; the training gets what it generated."""
+    lock = object()
+    first = Training(tmp_path / "a", steps=1, generate=lambda batch: lock)
+    assert first.seen[0] is lock
+    lost = json.loads((tmp_path / "a/run.json").read_text())["lost"]
+    assert lost == {"key data probe_rollout: TypeError": 2}
+    with pytest.raises(RunError, match="holds no probe_rollout of rank 0"):
+        Training(tmp_path / "b", rollout_from=str(tmp_path / "a"))
+
+
+def test_without_a_probe_it_is_the_trainers_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    probe = Probe.from_config({"msprobe": False, "rollout_from": "nowhere"})
+    batch = object()
+    assert probe.rollout(lambda given: given, batch) is batch
+    assert probe.replace("anything", batch) is batch
+    assert not list(tmp_path.iterdir())
+
+
+numbers = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text()),
+    arrays.arrays(
+        st.sampled_from(["?", "i1", "u2", "i4", "u8", "i8", "f2", "f4", "f8", "c8", "c16"]),
+        arrays.array_shapes(min_dims=0, min_side=0, max_side=3),
+    ),
+    st.sampled_from(
+        [
+            *(np.float16(1.5), np.int8(-3), np.bool_(True), ms.Tensor([1, 2], ms.float16)),
+            *(ms.Tensor(3.25, ms.bfloat16), np.array(["a", "bc"]), np.array([{"x": 1}, None])),
+            *(Generated(1, "x"), Sampled(np.arange(2), "text")),
+        ]
+    ),
+)
+values = st.recursive(
+    numbers,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.integers(), st.booleans()), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(values)
+def test_every_value_comes_back_as_it_was(value):
+    """Through JSON, for tensors, arrays, texts and numbers in what may hold them."""
+    form, leaves = take_apart(value)
+    described = [
+        (Leaf("str"), leaf)
+        if isinstance(leaf, str)
+        else (Leaf((host := to_host(leaf)).type, dtype=host.dtype), host.values())
+        for leaf in leaves
+    ]
+    back = put_together(json.loads(json.dumps(form)), described)
+    assert same(value, back)
