@@ -94,6 +94,23 @@ def numbers(*shape, dtype=ms.float32, scale=1.0):
     return Tensor((np.random.standard_normal(shape) * scale).astype(np.float32)).astype(dtype)
 
 
+@pytest.mark.parametrize("mode", MODES[:4])
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_inputs_that_are_not_finite_keep_their_rows(layer_probe, mode, level):
+    """A NaN that changes its place changes the inputs by no number."""
+
+    class Sum(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return ops.sum(x * 2, -1)
+
+    values = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    values[0, 0], values[1, 3] = np.nan, np.inf
+    settings = {"task": "free_benchmark", "pert_mode": mode, "level": level, "strict": True}
+    rows, _ = run_once(layer_probe(**settings), Sum(), Tensor(values))
+    assert len(rows) == (1 if level == "L0" else 2)
+    assert not any("why" in row for row in rows)
+
+
 @pytest.mark.parametrize(
     ("mode", "stage", "recompute", "set_grad"),
     [

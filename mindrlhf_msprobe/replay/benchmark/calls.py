@@ -440,7 +440,7 @@ class _Repeated:
             dtype=dtype,
             shape=[*values.shape],
             change=_finite(found.change),
-            disturbed_by=by,
+            disturbed_by=_finite(by),
             coarsest=coarsest,
             ratio=None if found.ratio is None else _finite(found.ratio),
             differing=found.differing,
@@ -486,13 +486,7 @@ class _Repeated:
             return [self._phase.row(self.entry, why=[said.as_json()])]
 
     def _gradient_rows(self) -> list[Row]:
-        if gradients_flow():
-            raise CannotRepeatError(message("benchmark.differentiated"))
-        if self._drawn:
-            name = self._drawn[0].operator.full_name
-            raise CannotRepeatError(message("benchmark.draws", operator=name))
-        if name := self._state.trained:
-            raise CannotRepeatError(message("benchmark.writes", parameter=name))
+        self._check_that_it_can_be_differentiated()
         disturbed = [*self._disturbed()]
         floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
         network = self._network
@@ -507,14 +501,32 @@ class _Repeated:
             improves = self._settings.mode == IMPROVE_PRECISION
             higher = self._higher() if improves else None
             second = self._differentiated(floating, weights, dict(disturbed), higher)
-            for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
-                before, after = _values(a), _values(b)
-                if before is None or after is None or before.shape != after.shape:
-                    continue
-                row = self._row(index, name, str(a.dtype), before, after, disturbed)
-                if name not in worst or _badness(row) > _badness(worst[name]):
-                    worst[name] = row
+            for row in self._rows_of(first, second, disturbed):
+                path = row["path"]
+                if path not in worst or _badness(row) > _badness(worst[path]):
+                    worst[path] = row
         return [*worst.values()]
+
+    def _rows_of(
+        self,
+        first: Sequence[tuple[str, Tensor]],
+        second: Sequence[tuple[str, Tensor]],
+        disturbed: Sequence[tuple[int, np.ndarray]],
+    ) -> Iterator[Row]:
+        """Yield a row of each gradient."""
+        for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
+            before, after = _values(a), _values(b)
+            if before is not None and after is not None and before.shape == after.shape:
+                yield self._row(index, name, str(a.dtype), before, after, disturbed)
+
+    def _check_that_it_can_be_differentiated(self) -> None:
+        if gradients_flow():
+            raise CannotRepeatError(message("benchmark.differentiated"))
+        if self._drawn:
+            name = self._drawn[0].operator.full_name
+            raise CannotRepeatError(message("benchmark.draws", operator=name))
+        if name := self._state.trained:
+            raise CannotRepeatError(message("benchmark.writes", parameter=name))
 
     def _differentiated(
         self,

@@ -206,24 +206,31 @@ class Tape:
         draws: list[np.ndarray] = []
         with np.errstate(all="ignore"):
             for i in range(self.draws + 1):
-                operands_of_draw = [operand.draws[i] for operand in operands]
                 if i and all(operand.draws[i] is operand.draws[0] for operand in operands):
-                    result = draws[0]
+                    draws.append(draws[0])
                 else:
-                    result = np.asarray(function(*operands_of_draw))
-                draws.append(result)
+                    draws.append(np.asarray(function(*(o.draws[i] for o in operands))))
             if rounds and draws[0].dtype.kind == "f":
-                inexact = 1.0 if scale is not None else ~is_held(draws[0], self.precision)
-                for i in range(1, self.draws + 1):
-                    of_draw = [operand.draws[i] for operand in operands]
-                    by = np.abs(draws[i]) if scale is None else scale(draws[i], *of_draw)
-                    by = self.precision.unit * np.where(np.isfinite(by), by, 0)
-                    draws[i] = self._moved(draws[i], (by + self.precision.tiny) * inexact)
+                self._round(draws, operands, scale)
         if not self.gradients or pull is None or draws[0].dtype.kind not in "fc":
             return Value(draws)
         if not any(operand.floating for operand in operands):
             return Value(draws)
         return Value(draws, tuple(operands), pull)
+
+    def _round(
+        self,
+        draws: list[np.ndarray],
+        operands: Sequence[Value],
+        scale: Callable[..., np.ndarray] | None,
+    ) -> None:
+        """Disturb all results of an operation but the exact one, by one rounding."""
+        inexact = 1.0 if scale is not None else ~is_held(draws[0], self.precision)
+        for i in range(1, self.draws + 1):
+            of_draw = [operand.draws[i] for operand in operands]
+            by = np.abs(draws[i]) if scale is None else scale(draws[i], *of_draw)
+            by = self.precision.unit * np.where(np.isfinite(by), by, 0)
+            draws[i] = self._moved(draws[i], (by + self.precision.tiny) * inexact)
 
     def summed_scale(self, total: np.ndarray, squares: np.ndarray, length: int) -> np.ndarray:
         """Return by what a sum is disturbed: its own rounding, and that of its partial sums.

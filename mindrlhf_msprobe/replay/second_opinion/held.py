@@ -81,6 +81,33 @@ class HeldCall:
         leaves = leaves_of([[*self.call.args], self.call.kwargs])
         return {id(leaf): v for leaf, v in zip(leaves, self.run.inputs) if v is not None}
 
+    def left(self) -> list[tuple[np.ndarray, np.ndarray | float] | None]:
+        """Return the gradient that left through each of `inputs`, and what may be wrong with it.
+
+        None where it is not known, or holds more: of what is returned as it was given.
+        """
+        assert self.run is not None
+        passed_on = {id(leaf) for leaf in leaves_of(self.output)} | {*self.run.parameters}
+        found: list[tuple[np.ndarray, np.ndarray | float] | None] = []
+        for key in self.inputs():
+            gradient, after, whole = self.leaving.get(key, (None, None, True))
+            if gradient is None or whole or key in passed_on:
+                found.append(None)
+            else:
+                found.append(self._less(np.asarray(gradient, np.float64), after))
+        return found
+
+    def _less(
+        self, gradient: np.ndarray, after: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | float]:
+        """Return a gradient less its part from after the call, and the rounding of that."""
+        assert self.precision is not None
+        if after is None:
+            return gradient, 0.0
+        with np.errstate(all="ignore"):  # Inf less Inf
+            beside = self.precision.unit * np.maximum(np.abs(gradient), np.abs(after))
+            return gradient - np.asarray(after, np.float64), beside
+
     def output_paths(self) -> dict[int, str]:
         """Return the records of outputs by their ids."""
         several = isinstance(self.output, tuple) and not hasattr(self.output, "_fields")

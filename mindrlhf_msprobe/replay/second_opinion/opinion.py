@@ -299,9 +299,7 @@ class SecondOpinion(CallObserver):
             return [], message("second.gradients_unknown") if unknown else None
         inputs, parameters = call.inputs(), [*run.parameters.values()]
         wanted = [*inputs.values(), *(value for _, value in parameters)]
-        passed_on = {id(leaf) for leaf in leaves_of(call.output)} | {*run.parameters}
-        actual = [None if key in passed_on else call.leaving.get(key) for key in inputs]
-        left = [None if one is None or one[2] else _left(one, call) for one in actual]
+        left = call.left()
 
         def compute() -> Gradients:
             return run.gradients(arriving, wanted)
@@ -309,25 +307,20 @@ class SecondOpinion(CallObserver):
         alone = [None if one is None else one[0] for one in left]
         found, sharing = fitted(run.tape, compute, [*alone, *[None] * len(parameters)])
         free = compute() if sharing.met else found
-        for (parameter, _), value in zip(parameters, free.of[len(inputs) :]):
-            known = complete and not found.stopped_at and not run.unseen
-            self._parameters.share(entry, call, parameter, value, known=known)
+        known = complete and not found.stopped_at
+        shares = zip((parameter for parameter, _ in parameters), free.of[len(inputs) :])
+        self._parameters.share(entry, call, shares, known=known and not run.unseen)
         if found.stopped_at:
             operators = ", ".join(sorted(set(found.stopped_at))[:4])
             return [], message("second.no_gradient", operators=operators)
-        if not complete:
+        if not known:
             return [], message("second.gradients_unknown")
         paths = call.input_paths(entry)
         judged = []
-        for key, gradient, value, other in zip(inputs, left, found.of, free.of):
-            if gradient is None:
-                continue
-            judgement = _judged(call, gradient, value)
-            if judgement.opinion is Opinion.WRONG and sharing.broken:
-                freely = _judged(call, gradient, other)
-                if freely.opinion is not Opinion.WRONG:
-                    judgement = _undecided(judgement, "ties")
-            judged.append((paths[key], judgement))
+        for key, gradient, value, freely in zip(inputs, left, found.of, free.of):
+            if gradient is not None:
+                other = freely if sharing.broken else value
+                judged.append((paths[key], _judged(call, gradient, value, other)))
         return judged, None
 
     # --- what is written -----------------------------------------------------------------------
@@ -436,27 +429,31 @@ def _undecided(found: Judgement, reason: str) -> Judgement:
     return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
 
 
-def _left(
-    gradient: tuple[np.ndarray, np.ndarray | None, bool], call: HeldCall
-) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return what left a call through an input, and what its measurement may have added to it."""
-    assert call.precision is not None
-    actual, after = np.asarray(gradient[0], np.float64), gradient[1]
-    if after is None:
-        return actual, 0.0
-    with np.errstate(all="ignore"):  # Inf less Inf
-        beside = call.precision.unit * np.maximum(np.abs(actual), np.abs(after))
-        return actual - np.asarray(after, np.float64), beside
-
-
 def _judged(
-    call: HeldCall, gradient: tuple[np.ndarray, np.ndarray | float], value: Value | None
+    call: HeldCall,
+    gradient: tuple[np.ndarray, np.ndarray | float],
+    value: Value | None,
+    freely: Value | None,
 ) -> Judgement:
+    """Judge a gradient.
+
+    Args:
+        freely: where rounding made equal operands of a cell unequal, and each may have any share:
+            what it then may be.
+    """
     assert call.precision is not None
     actual, beside = gradient
-    if value is None:
-        value = Value([np.zeros(actual.shape)] * 2)
-    found = judge(actual, value.exact, value.draws[1:], call.precision, beside)
+
+    def by(value: Value | None) -> Judgement:
+        assert call.precision is not None
+        exact = Value([np.zeros(actual.shape)] * 2) if value is None else value
+        return judge(actual, exact.exact, exact.draws[1:], call.precision, beside)
+
+    found = by(value)
+    if found.opinion is Opinion.WRONG and freely is not value:
+        other = by(freely)
+        if other.opinion is not Opinion.WRONG:
+            return _undecided(found, "ties")
     return _doubted(found, call, call.arriving.values())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,31 +67,36 @@ class ParameterOpinions:
             self._arrived[id(parameter)] = host_values(gradient)
 
     def share(
-        self, entry: str, call: HeldCall, parameter: Parameter, value: Value | None, *, known: bool
+        self,
+        entry: str,
+        call: HeldCall,
+        gradients: Iterable[tuple[Parameter, Value | None]],
+        *,
+        known: bool,
     ) -> None:
-        """Add what a call contributes to the gradient of a parameter.
+        """Add what a call contributes to the gradients of parameters.
 
         Args:
             entry: the call's backward entry.
-            value: the contribution; None: nothing flows to the parameter.
+            gradients: of each parameter; None: nothing flows to it.
             known: whether that is all of it.
         """
-        if not parameter.requires_grad:
-            return
         assert call.run is not None
         assert call.precision is not None
-        key = id(parameter)
-        draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
-        uses = call.run.uses.get(key, 0)
-        shares = self._shares.setdefault(key, {})
-        share = shares.get(call.by_cell)
-        if share is not None:
-            share.add(draws, uses, known=known)
-            return
-        record = f"{entry}.parameters.{parameter.name}"
-        shares[call.by_cell] = Share(
-            entry, call.cell_name, record, call.precision, draws, uses, known
-        )
+        for parameter, value in gradients:
+            if not parameter.requires_grad:
+                continue
+            draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
+            uses = call.run.uses.get(id(parameter), 0)
+            shares = self._shares.setdefault(id(parameter), {})
+            share = shares.get(call.by_cell)
+            if share is not None:
+                share.add(draws, uses, known=known)
+                continue
+            record = f"{entry}.parameters.{parameter.name}"
+            shares[call.by_cell] = Share(
+                entry, call.cell_name, record, call.precision, draws, uses, known
+            )
 
     def close(self) -> None:
         """Judge what is left."""

@@ -11,11 +11,12 @@ def _what(stage: str, path: str) -> str:
     return f"output {path}"
 
 
-def _changes(path: str, stage: str, change: float | None, by: float, mode: str) -> str:
+def _changes(path: str, stage: str, change: float | None, by: float | None, mode: str) -> str:
     how = "becomes NaN or Inf" if change is None else f"changes by {change:.3g}"
     if mode == "improve_precision":
         return f"{_what(stage, path)} {how} in higher precision"
-    return f"{_what(stage, path)} {how} where the inputs change by {by:.3g} ({mode})"
+    of_inputs = "are exchanged" if by is None else f"change by {by:.3g}"  # with NaN or Inf
+    return f"{_what(stage, path)} {how} where the inputs {of_inputs} ({mode})"
 
 
 def _not_deterministic(path: str, stage: str, differing: int, size: int) -> str:

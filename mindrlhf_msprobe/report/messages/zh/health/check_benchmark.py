@@ -9,11 +9,12 @@ def _what(stage: str, path: str) -> str:
     return f"梯度 {path} " if stage == "backward" else f"输出 {path} "
 
 
-def _changes(path: str, stage: str, change: float | None, by: float, mode: str) -> str:
+def _changes(path: str, stage: str, change: float | None, by: float | None, mode: str) -> str:
     how = "变为 NaN 或 Inf" if change is None else f"变化 {change:.3g}"
     if mode == "improve_precision":
         return f"升精度后{_what(stage, path)}{how}"
-    return f"输入变化 {by:.3g}（{mode}）时，{_what(stage, path)}{how}"
+    of_inputs = "交换" if by is None else f"变化 {by:.3g}"  # 含 NaN 或 Inf
+    return f"输入{of_inputs}（{mode}）时，{_what(stage, path)}{how}"
 
 
 def _not_deterministic(path: str, stage: str, differing: int, size: int) -> str:
