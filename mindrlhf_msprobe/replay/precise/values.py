@@ -212,11 +212,15 @@ class Tape:
                     draws.append(np.asarray(function(*(o.draws[i] for o in operands))))
             if rounds and draws[0].dtype.kind == "f":
                 self._round(draws, operands, scale)
-        if not self.gradients or pull is None or draws[0].dtype.kind not in "fc":
-            return Value(draws)
+        return self.made_of(Value(draws), operands, pull)
+
+    def made_of(self, value: Value, operands: Sequence[Value], pull: Pull | None) -> Value:
+        """Return a value that knows what it was computed of, where gradients are wanted."""
+        if not self.gradients or pull is None or not value.floating:
+            return value
         if not any(operand.floating for operand in operands):
-            return Value(draws)
-        return Value(draws, tuple(operands), pull)
+            return value
+        return Value(value.draws, tuple(operands), pull)
 
     def _round(
         self,

@@ -253,6 +253,24 @@ def test_faults_are_wrong(length, seed):
     assert opinion(0.5 * (arriving @ w), gradient) is Opinion.WRONG
 
 
+@pytest.mark.parametrize(
+    "name", ["tanh", "sigmoid", "exp", "erf", "silu", "gelu", "log_softmax", "softmax", "softplus"]
+)
+@pytest.mark.parametrize("shape", [(4, 8), (8, 1000)], ids=str)
+def test_functions_that_were_rounded_are_wrong(name, shape):
+    """To float16, results and gradients, in every draw of arguments."""
+    precision = PRECISIONS["float32"]
+    for seed in range(6):
+        r = np.random.default_rng(seed)
+        x, g = (r.normal(size=shape).astype(np.float32) for _ in range(2))
+        found = compute_operator("Functional", name, (x,), {}, precision, seed=seed)
+        for value in (found.outputs[0], found.gradients([g])[0]):
+            for dtype, opinion in ((np.float32, Opinion.ORDINARY), (np.float16, Opinion.WRONG)):
+                actual = value.exact.astype(dtype)
+                judged = judge(actual, value.exact, value.draws[1:], precision)
+                assert judged.opinion is opinion, (seed, judged)
+
+
 def test_small_rows_beside_large_ones_are_seen():
     """A row that is lost is wrong, however small it is."""
     precision, x = PRECISIONS["float32"], np.ones((4, 16), np.float32)

@@ -28,8 +28,14 @@ def softmax(b: Basic, input: Any, axis: int) -> Value:
 def log_softmax(b: Basic, input: Any, axis: int) -> Value:
     """Return the logarithm of the softmax over an axis."""
     value = b.floating(input)
-    away = b.subtract(value, b.detached(b.extreme(np.max, value, axis, True)))
-    return b.subtract(away, b.log(b.sum(b.exp(away), axis, True)))
+    with b.tape.without_gradients():
+        away = b.subtract(value, b.extreme(np.max, value, axis, True))
+        out = b.subtract(away, b.log(b.sum(b.exp(away), axis, True)))
+
+    def pull(g: Value, out: Value, a: Value) -> Any:  # kernels take powers of what they returned
+        return (b.subtract(g, b.multiply(b.exp(out), b.sum(g, axis, True))),)
+
+    return b.tape.made_of(out, (value,), pull)
 
 
 def _axis(b: Basic, dim: tuple[Any, ...], named: dict[str, Any]) -> int:
