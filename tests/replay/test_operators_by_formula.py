@@ -104,6 +104,8 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield "Conv2D.same", ops.Conv2D(6, 3, pad_mode="same"), (image, kernel)
     grouped = ops.Conv2D(6, 3, group=2, dilation=2)
     yield "Conv2D.group", grouped, (image, kernel[:, :2])
+    yield "AvgPool", ops.AvgPool(2, 2), (image,)
+    yield "MaxPool", ops.MaxPool(3, 2), (image,)
     yield "group_norm", lambda x: ops.group_norm(x, heads), (image,)
 
 

@@ -99,6 +99,39 @@ def _summed(b: Basic, value: Value, own: str, needed: str) -> tuple[Value, str]:
     return (b.sum(value, over) if over else value), "".join(i for i in own if i in needed)
 
 
+def _patches(
+    b: Basic,
+    image: Value,
+    kernel: tuple[int, ...],
+    steps: tuple[int, ...],
+    gaps: tuple[int, ...] = (1, 1),
+) -> Value:
+    """Return what a kernel covers: [batch, channel, row, column, kernel row, kernel column]."""
+    reach = [(n - 1) * gap + 1 for n, gap in zip(kernel, gaps)]
+    rows = np.arange((image.shape[2] - reach[0]) // steps[0] + 1) * steps[0]
+    columns = np.arange((image.shape[3] - reach[1]) // steps[1] + 1) * steps[1]
+    down = b.of(rows[:, None, None, None] + np.arange(kernel[0])[:, None] * gaps[0])
+    across = b.of(columns[None, :, None, None] + np.arange(kernel[1]) * gaps[1])
+    return b.index(image, (slice(None), slice(None), down, across))
+
+
+def _pooled(b: Basic, p: Any, input: Any) -> Value:
+    if str(p.data_format) not in ("NCHW", "0") or str(p.pad_mode).lower() not in ("valid", "2"):
+        raise OtherFormError
+    steps = numbers(p.strides)[-2:]
+    return _patches(b, b.floating(input), _two(p.kernel_size)[-2:], steps * (3 - len(steps)))
+
+
+@primitive("AvgPool")
+def _avg_pool(b: Basic, p: Any, input: Any) -> Value:
+    return b.mean(_pooled(b, p, input), (-2, -1))
+
+
+@primitive("MaxPool")
+def _max_pool(b: Basic, p: Any, input: Any) -> Value:
+    return b.extreme(np.max, _pooled(b, p, input), (-2, -1))
+
+
 def _convolved(
     b: Basic,
     input: Any,
@@ -119,21 +152,7 @@ def _convolved(
     if any(widths):
         above, below, left, right = widths
         x = b.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
-    reach = [(n - 1) * gap + 1 for n, gap in zip(w.shape[2:], gaps)]
-    rows = np.arange((x.shape[2] - reach[0]) // steps[0] + 1) * steps[0]
-    columns = np.arange((x.shape[3] - reach[1]) // steps[1] + 1) * steps[1]
-    down = np.arange(w.shape[2])[:, None] * gaps[0]
-    across = np.arange(w.shape[3]) * gaps[1]
-    patches = b.index(
-        x,
-        (
-            slice(None),
-            slice(None),
-            b.of(rows[:, None, None, None] + down),
-            b.of(columns[None, :, None, None] + across),
-        ),
-    )  # [batch, channel, row, column, kernel row, kernel column]
-    patches = b.transpose(patches, (0, 2, 3, 1, 4, 5))
+    patches = b.transpose(_patches(b, x, w.shape[2:], steps, gaps), (0, 2, 3, 1, 4, 5))
     parts, channels, outputs = [], x.shape[1] // groups, w.shape[0] // groups
     for i in range(groups):
         own = b.index(
