@@ -22,6 +22,8 @@ from mindrlhf_msprobe.phases import PROMPTS, UNNAMED_PHASE, phase_table
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 
+_PYNATIVE = "PyNative"  # the mode, in run.json
+
 
 def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | None:
     """Return the settings that record the place of the divergence more closely.
@@ -62,7 +64,9 @@ def _closer(
         return section
     elements = config is not None and config.task == "tensor"
     if _is_cell_known(first, entry, origin):
-        return None if elements else section | _elements(first, entry, origin)
+        if elements:
+            return _operators_in(section, first, entry, origin)
+        return section | _elements(first, entry, origin)
     # The culprit may be a cell that was left out: not where a cell was given the same, nor
     # where no cell is around it that could come before.
     blamed = first.event.kind == END or origin not in (None, entry.name)
@@ -85,6 +89,30 @@ def _of_operator(
     if is_operator(origin or entry.name):
         wanted["entries"] = [f"{cell_name(origin or entry.name)}."]
     return wanted
+
+
+def _operators_in(
+    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
+) -> dict[str, Any] | None:
+    """Return a section that records the operators in the cell that computed otherwise.
+
+    None where they were recorded, where Python does not run them, and where what the cell was given
+    or holds is to blame.
+    """
+    config, of_cell = first.config, ("forward", "backward")
+    computed = first.event.kind == END and entry.direction in of_cell
+    if config is None or config.level != "L0" or not (computed and _runs_in_python(first)):
+        return None
+    wanted = _elements(first, entry, origin) | {"level": "mix"}
+    wanted.pop("entries", None)  # they are parts of names of cells
+    patterns = [pattern.replace("(\\.|$)", "$") for pattern in wanted["include"]]
+    return section | wanted | {"include": patterns}
+
+
+def _runs_in_python(first: FirstDifference) -> bool:
+    """Return whether both runs are known to be PyNative: in a graph no operator is an entry."""
+    files = [file for run in first.runs for file in run.run_files]
+    return all((file.device or {}).get("mode") == _PYNATIVE for file in files)
 
 
 def _is_at_input(first: FirstDifference) -> bool:
