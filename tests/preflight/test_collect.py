@@ -175,6 +175,51 @@ def test_processes_that_a_script_starts_are_looked_at_rank_by_rank(here: Path) -
     assert complete == {"random.seed": True, "random.random": False}
 
 
+def test_workers_of_multiprocessing_are_counted_to_their_end(here: Path) -> None:
+    """They end without `atexit`, and are complete all the same."""
+    (here / "work.py").write_text(
+        "import multiprocessing, random\n\ndef work():\n    for _ in range(1000):\n"
+        "        random.random()\n\nif __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('fork')\n"
+        "    workers = [context.Process(target=work) for _ in range(2)]\n"
+        "    [w.start() for w in workers], [w.join() for w in workers]\n"
+    )
+    content = collect(Asked(command=[sys.executable, "work.py"]), "a.json")
+    found = {(c["function"], c["count"], c["complete"]) for c in content["random_calls"]}
+    assert found == {("random.random", 2000, True)}
+
+
+TORCH = """
+def manual_seed(seed):
+    return seed
+
+class _Base:
+    def uniform_(self, a=0.0):
+        return self, a
+
+class Tensor(_Base):
+    pass
+
+rand = len
+"""
+
+
+def test_functions_and_methods_of_torch_are_counted_as_they_were(here: Path) -> None:
+    """A stand-in of PyTorch: builtins, functions, methods that a class inherits."""
+    (here / "torch.py").write_text(TORCH)
+    (here / "train.py").write_text(
+        "import torch\nfrom torch import rand\nassert torch.manual_seed(3) == 3\n"
+        "one = torch.Tensor()\nassert one.uniform_(a=2) == (one, 2)\nassert rand([1, 2]) == 2\n"
+    )
+    content = collect(Asked(command=[sys.executable, "train.py"]), "a.json")
+    assert content["script"]["exit_code"] == 0
+    assert calls_of(content) == {
+        ("torch.manual_seed", 3): 1,
+        ("torch.Tensor.uniform_", 5): 1,
+        ("torch.rand", 6): 1,
+    }
+
+
 def test_another_sitecustomize_is_still_imported(here: Path, monkeypatch: Any) -> None:
     """What an environment does in its own sitecustomize is done."""
     (here / "site").mkdir()

@@ -89,6 +89,8 @@ _FUNCTIONS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
     ),
 }
 _SEEDING = frozenset(("seed", "set_seed", "manual_seed", "manual_seed_all", "default_rng"))
+_WORKERS = "multiprocessing.util"
+_LAST = -1000  # the priority of what is done when all else is done
 #: Of a process that has loaded none of these, the settings are those of the environment alone.
 _COUNTING = ("numpy", "mindspore", "torch")
 
@@ -100,6 +102,7 @@ class Calls:
         self._directory = directory
         self._found: dict[tuple[str, types.CodeType, int], dict[str, Any]] = {}
         self._settings: dict[str, Any] | None = None
+        self._is_fork = False
         self._is_library = functools.lru_cache(maxsize=4096)(_is_library)
         self._began_here()
 
@@ -112,8 +115,9 @@ class Calls:
         self._found.clear()
 
     def forked(self) -> None:
-        """Begin anew in the child of a fork."""
+        """Begin anew in the child of a fork, whose settings are those of its parent."""
         with suppress(Exception):
+            self._settings, self._is_fork = None, True
             self._began_here()
 
     def call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -168,7 +172,7 @@ class Calls:
 
     def end(self) -> None:
         """Write all, as the last thing that the process does."""
-        if self._settings is None:
+        if self._settings is None and not self._is_fork:
             self.note_settings()
         with suppress(Exception):
             self.write(ended=True)
@@ -249,8 +253,8 @@ class _Counted:
         return reduced if not isinstance(reduced, str) else self._counted[1].__qualname__
 
 
-def _counted(name: str, function: Any, calls: Calls) -> Any:
-    if not isinstance(function, types.FunctionType):
+def _counted(name: str, function: Any, calls: Calls, *, is_method: bool) -> Any:
+    if not (is_method or isinstance(function, types.FunctionType)):
         return _Counted(name, function, calls)
 
     # A graph compiler takes the source of the function that is wrapped, and counts nothing.
@@ -270,14 +274,26 @@ def _replace(module: str, calls: Calls) -> None:
             home = getattr(home, part, None)
         if home is None:
             continue
+        is_class = isinstance(home, type)
         for name in names:
-            function = vars(home).get(name)
+            function = getattr(home, name, None) if is_class else vars(home).get(name)
             if function is None or isinstance(function, type) or not callable(function):
                 continue
-            stand_in = made.get(id(function)) or _counted(f"{path}.{name}", function, calls)
+            stand_in = made.get(id(function)) or _counted(
+                f"{path}.{name}", function, calls, is_method=is_class
+            )
             made[id(function)] = stand_in
             with suppress(Exception):  # a class that cannot be changed
                 setattr(home, name, stand_in)
+
+
+def _note_ends_of_workers(multiprocessing_util: Any, calls: Calls) -> None:
+    """Let forked workers of multiprocessing, which end without `atexit`, write at their end."""
+
+    def in_worker(of: Calls) -> None:
+        multiprocessing_util.Finalize(of, of.end, exitpriority=_LAST)
+
+    multiprocessing_util.register_after_fork(calls, in_worker)
 
 
 class _AfterImport:
@@ -285,7 +301,7 @@ class _AfterImport:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._waiting = {*_FUNCTIONS} - {*sys.modules}
+        self._waiting = {*_FUNCTIONS, _WORKERS} - {*sys.modules}
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         """Find one of those modules by the other finders, to be told when it is loaded."""
@@ -309,6 +325,9 @@ class _AfterImport:
                 del loader.exec_module
             load(module)
             with suppress(Exception):
+                if name == _WORKERS:
+                    _note_ends_of_workers(module, self._calls)
+                    return
                 _replace(name, self._calls)
                 if name == "mindspore":  # before MindSpore ends, which then answers no more
                     atexit.register(self._calls.note_settings)
