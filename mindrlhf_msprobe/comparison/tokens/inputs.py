@@ -22,6 +22,7 @@ _MASKS = ("mask",)
 _PADDING = ("padding_mask", "pad_mask")  # true where there is no token
 _BLOCKS = ("block_table",)
 _SLOTS = ("slot_mapping",)
+_PARENTS = ("beam_idx", "beam_index", "reorder")
 _MOST_IDS = 1 << 26  # elements of an input that is read whole
 
 
@@ -41,6 +42,7 @@ class CallInputs:
         blocks: int64 [samples, any], the blocks of each sample in a paged cache, or None.
         slots: int64 [tokens], where each token is written to in a paged cache, -1 for padding; or
             None.
+        parents: int64 [batch], which row of the call before each row goes on with, or None.
     """
 
     ids: np.ndarray
@@ -52,6 +54,7 @@ class CallInputs:
     mask: np.ndarray | None = None
     blocks: np.ndarray | None = None
     slots: np.ndarray | None = None
+    parents: np.ndarray | None = None
 
 
 def token_ids(entry: Entry) -> Record | None:
@@ -160,6 +163,8 @@ def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) ->
     if kind == "slots":
         return value.reshape(-1) if value.size == math.prod(shape) else None
     value = value.reshape(-1)
+    if kind == "parents":
+        return value if value.size == batch and width == 1 and (value >= 0).all() else None
     if kind == "ends":
         return _ends(value, width) if batch == 1 else None
     return value if value.size == batch or (batch == 1 and value.size >= 1) else None
@@ -188,6 +193,7 @@ def _kind(record: Record) -> str | None:
     for kind, words in (
         ("blocks", _BLOCKS),
         ("slots", _SLOTS),
+        ("parents", _PARENTS),
         ("ends", _CUMULATIVE),
         ("counts", _COUNTS),
         ("lengths", _LENGTHS),

@@ -311,6 +311,8 @@ class _Builder:
                 self._note(note, piece)
             samples = []
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
+        if one_each and inputs.parents is not None and inputs.blocks is None:
+            self._reorder(inputs.parents)
         for rows, start, key in zip(samples, starts, self._keys):
             if len(rows):
                 piece = self._piece(inputs, key, rows, start)
@@ -363,6 +365,22 @@ class _Builder:
             slot is not None and start == len(slot.tokens) + slot.shift
             for slot, start in zip(slots, starts)
         )
+
+    def _reorder(self, parents: np.ndarray) -> None:
+        """Put the sequences into the places in which they go on; one may do so in several."""
+        before, self._slots = self._slots, {}
+        lost, self._lost = self._lost, set()
+        used: set[int] = set()
+        for key, parent in enumerate(parents.tolist()):
+            slot = before.get(parent)
+            if parent in lost:
+                self._lost.add(key)
+            elif slot is not None and parent in used:
+                self._begin(key, slot.tokens, [], slot.shift)
+                self._begun[-1] = self._begun[slot.sequence]
+            elif slot is not None:
+                self._slots[key] = slot
+            used.add(parent)
 
     def _piece(self, inputs: CallInputs, key: int, rows: np.ndarray, start: int | None) -> Piece:
         """Take note of a sample's tokens in the last call."""
