@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,30 +70,44 @@ def put_together(form: Form, leaves: Sequence[tuple[Leaf, Any]]) -> Any:
 
 
 def _form(value: Any, leaves: list[Any], depth: int) -> Form:
+    plain = _PLAIN.get(type(value))
+    if plain is not None:
+        return plain(value)
     if depth > MAX_DEPTH:
         return {"opaque": _name_of(type(value))}
-    kind = type(value)
-    if value is None or kind in (bool, int):
-        return {"value": value}
-    if kind is float:
-        return {"float": value.hex()}
-    if kind is complex:
-        return {"complex": [value.real.hex(), value.imag.hex()]}
-    if kind is str:
+    kind = _kind_of_leaf(value)
+    if kind is not None:
         leaves.append(value)
-        return {"text": len(leaves) - 1}
+        return {kind: len(leaves) - 1}
+    return _structure(value, lambda item: _form(item, leaves, depth + 1))
+
+
+_PLAIN: dict[type, Callable[[Any], Form]] = {
+    **dict.fromkeys((type(None), bool, int), lambda value: {"value": value}),
+    float: lambda value: {"float": value.hex()},
+    complex: lambda value: {"complex": [value.real.hex(), value.imag.hex()]},
+}
+
+
+def _kind_of_leaf(value: Any) -> str | None:
+    if type(value) is str:
+        return "text"
     if is_tensor(value) or is_torch_tensor(value):
-        leaves.append(value)
-        return {"scalar" if isinstance(value, np.generic) else "leaf": len(leaves) - 1}
+        return "scalar" if isinstance(value, np.generic) else "leaf"
+    return None
+
+
+def _structure(value: Any, form_of: Callable[[Any], Form]) -> Form:
+    kind = type(value)
     if kind is np.ndarray and value.dtype.kind in "OU":
-        items = [_form(item, leaves, depth + 1) for item in value.reshape(-1).tolist()]
+        items = [form_of(item) for item in value.reshape(-1).tolist()]
         return {"array": items, "shape": list(value.shape), "dtype": value.dtype.str}
     if kind in (list, tuple):
-        return {kind.__name__: [_form(item, leaves, depth + 1) for item in value]}
+        return {kind.__name__: [form_of(item) for item in value]}
     if kind is dict:
-        return {"dict": [[_key(k), _form(item, leaves, depth + 1)] for k, item in value.items()]}
+        return {"dict": [[_key(key), form_of(item)] for key, item in value.items()]}
     if (names := _fields(kind)) is not None:
-        fields = [[name, _form(getattr(value, name, None), leaves, depth + 1)] for name in names]
+        fields = [[name, form_of(getattr(value, name, None))] for name in names]
         return {"record": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
     return {"opaque": _name_of(kind)}
 
@@ -122,13 +136,18 @@ class _Built:
 
     def __init__(self, leaves: Sequence[tuple[Leaf, Any]]) -> None:
         self._leaves = leaves
+        self._kinds: dict[str, Callable[[Any, Form], Any]] = {
+            **{"value": self._value, "float": self._float, "complex": self._complex},
+            **{"text": self._text, "leaf": self._leaf, "scalar": self._scalar},
+            **{"array": self._array, "list": self._list, "tuple": self._tuple},
+            **{"dict": self._dict, "record": self._record, "opaque": self._opaque},
+        }
 
     def of(self, form: Any) -> Any:
         ((kind, content), *_) = form.items()
-        return getattr(self, f"_{kind}", self._unknown)(content, form)
-
-    def _unknown(self, content: Any, form: Form) -> Any:
-        raise UsageError.saying("error.playback_form", form=next(iter(form)))
+        if kind not in self._kinds:
+            raise UsageError.saying("error.playback_form", form=kind)
+        return self._kinds[kind](content, form)
 
     def _value(self, content: Any, _: Form) -> Any:
         return content

@@ -209,7 +209,8 @@ def _refuse(
     if not found:
         return
     lines: list[Message] = [
-        message("error.playback_difference", at=at, a=a, b=b) for at, a, b in found[:_LISTED]
+        message("error.playback_difference", at=at or message("error.playback_whole"), a=a, b=b)
+        for at, a, b in found[:_LISTED]
     ]
     raise UsageError.saying(
         "error.playback_differs",

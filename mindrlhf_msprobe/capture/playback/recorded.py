@@ -128,28 +128,23 @@ class _Compared:
         elif kind in ("leaf", "scalar"):
             yield from self._tensors(at, *self._recorded[left], self._leaves[right])
         elif kind == "text":
-            texts = self._recorded[left][1], self._leaves[right]
-            if self._values and texts[0] != texts[1]:
-                yield at, repr(texts[0]), repr(texts[1])
-        elif kind in ("list", "tuple", "array"):
-            if len(left) != len(right) or a.get("shape") != b.get("shape"):
-                yield at, _said(kind, left), _said(kind, right)
-                return
-            for i, (x, y) in enumerate(zip(left, right)):
-                yield from self.forms(f"{at}[{i}]", x, y)
-        elif kind == "dict":
-            keys = [[_key(key) for key, _ in side] for side in (left, right)]
-            if sorted(keys[0]) != sorted(keys[1]):
-                yield at, _said(kind, left), _said(kind, right)
-                return
-            found = {key: item for key, (_, item) in zip(keys[1], right)}
-            for key, (_, item) in zip(keys[0], left):
-                yield from self.forms(f"{at}[{key}]", item, found[key])
-        elif kind == "record":
-            for (name, x), (_, y) in zip(a["fields"], b["fields"]):
-                yield from self.forms(f"{at}.{name}", x, y)
-        elif self._values and left != right:
-            yield at, _said(kind, left), _said(kind, right)
+            yield from self._plain(at, repr(self._recorded[left][1]), repr(self._leaves[right]))
+        elif kind in ("list", "tuple", "array", "dict", "record"):
+            yield from self._structures(at, kind, a, b)
+        else:
+            yield from self._plain(at, _said(kind, left), _said(kind, right))
+
+    def _plain(self, at: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+        if self._values and a != b:
+            yield at, a, b
+
+    def _structures(self, at: str, kind: str, a: Form, b: Form) -> Iterator[tuple[str, Any, Any]]:
+        items, others = (_items(kind, side) for side in (a, b))
+        if items.keys() != others.keys() or a.get("shape") != b.get("shape"):
+            yield at, _said(kind, a[kind]), _said(kind, b[kind])
+            return
+        for name, item in items.items():
+            yield from self.forms(at + name, item, others[name])
 
     def _tensors(self, at: str, leaf: Leaf, a: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
         torch = is_torch_tensor(given)
@@ -162,8 +157,13 @@ class _Compared:
             yield at, _elements(leaf.dtype, a), _elements(host.dtype, b)
 
 
-def _key(form: Form) -> str:
-    return repr(form.get("value", form))
+def _items(kind: str, form: Form) -> dict[str, Form]:
+    """Return what a structure holds, by how it is reached: `[0]`, `['ids']`, `.mask`."""
+    if kind == "record":
+        return {f".{name}": item for name, item in form["fields"]}
+    if kind == "dict":
+        return {f"[{key.get('value', key)!r}]": item for key, item in form["dict"]}
+    return {f"[{i}]": item for i, item in enumerate(form[kind])}
 
 
 def _said(kind: str, content: Any) -> Message | str:
