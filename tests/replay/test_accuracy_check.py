@@ -414,6 +414,28 @@ def test_the_first_step_that_is_wrong_is_named(layer_probe, monkeypatch):
     assert {one.place.step for one in checked.findings if one.rule == "accuracy.wrong"} == {1}
 
 
+def test_a_derivative_beyond_float16_is_no_fault(layer_probe):
+    """That of 1/sqrt(x) overflows, where the gradient itself would not."""
+    x = Tensor(np.float16([[1e-4, 0.5, 2e-4]]))
+
+    class Norm(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return mint.rsqrt(x * 1)
+
+    network = Norm()
+    probe = layer_probe(task="accuracy_check", level="mix")
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        gradient = ms.grad(lambda x: (network(x) * 1e-3).sum())(x)
+    probe.step()
+    assert not np.isfinite(gradient.asnumpy()).all()
+    found = result(probe)
+    assert found.status is Accuracy.ORDINARY
+    assert {one.worst.reason for one in found.ranked if one.opinion is Accuracy.UNDECIDED} >= {
+        "overflowed"
+    }
+
+
 def test_a_layer_that_rounds_is_named(layer_probe):
     """At level L0, by its cell: the innermost of those that are wrong."""
     network = Policy()

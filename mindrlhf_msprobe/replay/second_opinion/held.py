@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,9 @@ from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.replay.python_state import PythonState
 from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
+
+#: How many times larger than a derivative what it is made of may be.
+_ON_THE_WAY = 16
 
 
 @dataclass(eq=False)
@@ -80,6 +84,25 @@ class HeldCall:
         assert self.run is not None
         leaves = leaves_of([[*self.call.args], self.call.kwargs])
         return {id(leaf): v for leaf, v in zip(leaves, self.run.inputs) if v is not None}
+
+    def slopes_overflow(
+        self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
+    ) -> bool:
+        """Return whether derivatives, of which the gradient may be made, are beyond the dtype.
+
+        Inside a cell of float16 one may always be.
+        """
+        assert self.run is not None
+        assert self.precision is not None
+        if self.cell is not None and self.precision.name == "float16":
+            return True
+        finite = [(value, np.nan_to_num(g, posinf=0, neginf=0)) for value, g in arriving]
+        most = max((float(np.max(np.abs(g), initial=0)) for _, g in finite), default=0.0)
+        if not most:
+            return False
+        found = self.run.gradients([(value, g / most) for value, g in finite], wanted)
+        reach = max((float(np.max(np.abs(v.exact), initial=0)) for v in found.of if v), default=0)
+        return not reach < self.precision.largest / _ON_THE_WAY
 
     def left(self) -> list[tuple[np.ndarray, np.ndarray | float] | None]:
         """Return the gradient that left through each of `inputs`, and what may be wrong with it.

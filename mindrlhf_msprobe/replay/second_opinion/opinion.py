@@ -46,8 +46,8 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
 from mindrlhf_msprobe.replay.second_opinion.held import HeldCall
 from mindrlhf_msprobe.replay.second_opinion.parameters import ParameterOpinions, Share
-from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.reading.opinions import TensorOpinion
 
 #: Takes what is thought of one call, as JSON.
 Write = Callable[[Mapping[str, Any]], None]
@@ -305,6 +305,8 @@ class SecondOpinion(CallObserver):
             return run.gradients(arriving, wanted)
 
         alone = [None if one is None else one[0] for one in left]
+        if not all(np.isfinite(one).all() for one in alone if one is not None):
+            call.overflowed |= call.slopes_overflow(arriving, wanted)
         found, sharing = fitted(run.tape, compute, [*alone, *[None] * len(parameters)])
         free = compute() if sharing.met else found
         known = complete and not found.stopped_at
@@ -333,6 +335,8 @@ class SecondOpinion(CallObserver):
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:
         began = time.perf_counter()
+        if found.reason == "not_finite" and share.precision.name == "float16":
+            found = _undecided(found, "overflowed")  # on the way: no call is known that did it
         line = self._line(share.entry, share.cell_name, share.precision, began)
         self._write(line | {"tensors": [_as_json(share.record, found)]})
 
@@ -458,14 +462,5 @@ def _judged(
 
 
 def _as_json(record: str, found: Judgement) -> dict[str, Any]:
-    return {
-        "record": record,
-        "opinion": found.opinion.value,
-        "ratio": number_to_json(found.ratio),
-        "error": number_to_json(found.error),
-        "explained": number_to_json(found.explained),
-        "at": list(found.worst),
-        "actual": number_to_json(found.actual),
-        "exact": number_to_json(found.exact),
-        "reason": found.reason,
-    }
+    numbers = found.ratio, found.error, found.explained, found.worst, found.actual, found.exact
+    return TensorOpinion(record, found.opinion.value, *numbers, found.reason).to_json()

@@ -12,7 +12,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
+from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
 from mindrlhf_msprobe.storage.step_lines import StepLines
 
 ORDINARY, WRONG, UNDECIDED = "ordinary", "wrong", "undecided"
@@ -41,6 +41,15 @@ class TensorOpinion:
     actual: float = 0.0
     exact: float = 0.0
     reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it stands in its line."""
+        numbers = ("ratio", "error", "explained", "actual", "exact")
+        return {
+            **{"record": self.record, "opinion": self.opinion, "at": [*self.at]},
+            **{name: number_to_json(getattr(self, name)) for name in numbers},
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ TEXTS: dict[str, Text] = {
     "none": "{path} has no second opinion ({file}); record it with task: accuracy_check",
     "reason_unseen": "a tensor came from an operator that was not seen",
     "reason_ties": "equal elements may be put in another order",
-    "reason_overflowed": "the forward result is beyond what the dtype holds",
+    "reason_overflowed": "the forward result, or a derivative, is beyond what the dtype holds",
     "reason_given_not_finite": "it was given NaN or Inf",
     "reason_exact_not_finite": "the exact result is not finite",
     "reason_not_finite": "not finite, while the exact result is",

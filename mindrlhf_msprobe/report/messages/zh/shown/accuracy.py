@@ -30,7 +30,7 @@ TEXTS: dict[str, Text] = {
     "none": "{path} 中没有复算结果（{file}）；请以 task: accuracy_check 采集",
     "reason_unseen": "有张量来自未被识别的算子",
     "reason_ties": "相等的元素可能以其他顺序排列",
-    "reason_overflowed": "前向结果超出该 dtype 的范围",
+    "reason_overflowed": "前向结果或导数超出该 dtype 的范围",
     "reason_given_not_finite": "输入中已有 NaN 或 Inf",
     "reason_exact_not_finite": "精确结果不是有限值",
     "reason_not_finite": "不是有限值，而精确结果是",
