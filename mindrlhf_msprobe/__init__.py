@@ -19,6 +19,7 @@ _HOMES = {
     "Run": "mindrlhf_msprobe.storage.reading.reader",
     "check_run": "mindrlhf_msprobe.checks",
     "check_runs": "mindrlhf_msprobe.checks",
+    "compare_checkpoints": "mindrlhf_msprobe.comparison.checkpoints",
     "compare_runs": "mindrlhf_msprobe.comparison",
     "Tolerance": "mindrlhf_msprobe.comparison",
     "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
@@ -56,6 +57,7 @@ __all__ = [
     "__version__",
     "check_run",
     "check_runs",
+    "compare_checkpoints",
     "compare_distributed",
     "compare_runs",
     "load_config",
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.calls.saving import step as step
     from mindrlhf_msprobe.checks import check_run, check_runs
     from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+    from mindrlhf_msprobe.comparison.checkpoints import compare_checkpoints
     from mindrlhf_msprobe.compat.comparing import compare as compare
     from mindrlhf_msprobe.compat.comparing import compare_distributed
     from mindrlhf_msprobe.compat.debugger import PrecisionDebugger

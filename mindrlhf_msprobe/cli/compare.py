@@ -1,4 +1,4 @@
-"""`compare`: two runs, or two sides of one."""
+"""`compare`: two runs, two sides of one, or two checkpoints."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+    from mindrlhf_msprobe.cli.shared import checkpoints
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.replay.offline.of_comparison import command_for
@@ -97,6 +98,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.report.console.progress import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
 
+    if checkpoints.are_checkpoints(paths := _runs(arguments)):
+        return checkpoints.compare(arguments, paths)
     options = _compare_options(arguments)
     runs = [str(options[side]) for side in "ab" if options[side] is not None]
     if arguments.html is not None:

@@ -247,7 +247,7 @@ def _check_output(
     from mindrlhf_msprobe.report.files import load
     from mindrlhf_msprobe.report.staging import check_output
 
-    _refuse_among_evidence(Path(output), [run for run in runs if run])
+    refuse_among_evidence(Path(output), [run for run in runs if run])
     check_output(Path(output), beside=keep_earlier)
     return load
 
@@ -648,7 +648,7 @@ def _is_one_run(
     return True
 
 
-def _refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
+def refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
     """Refuse to write tables into what is compared."""
     if "\0" in str(output):
         return  # cannot be written at all

@@ -21,6 +21,8 @@ from mindrlhf_msprobe.findings import TOOL, Comparison
 
 VERDICT_FILE = "verdict.json"
 SUMMARY_FILE = "summary.xlsx"
+#: Of checkpoints, as msprobe names and writes it.
+SIMILARITY_FILE = "ckpt_similarity.json"
 
 #: Names, in a verdict.json that is a copy, the file of which it is one.
 KEPT_AS = "kept_as"
@@ -310,6 +312,8 @@ def _is_unchanged(path: Path, known: str) -> bool:
 
 
 def _is_table(name: Any) -> bool:
+    if name == SIMILARITY_FILE:
+        return True
     if not isinstance(name, str) or not name.endswith(_SUFFIXES) or "\0" in name:
         return False
     return Path(name).name == name

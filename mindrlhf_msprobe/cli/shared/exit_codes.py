@@ -11,6 +11,7 @@ from mindrlhf_msprobe.common.text.printable import printable, printable_json, pr
 from mindrlhf_msprobe.report.console.width import fitted
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.checkpoints import CheckpointComparison
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.health import CheckResults
     from mindrlhf_msprobe.mismatch import Mismatches
@@ -27,6 +28,15 @@ def of_comparison(comparison: Comparison) -> int:
     if comparison.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
     return SAME if comparison else DIVERGED
+
+
+def of_checkpoints(found: CheckpointComparison) -> int:
+    """Return the exit code that says what two checkpoints are to each other."""
+    from mindrlhf_msprobe.findings import Outcome
+
+    if found.status is Outcome.INCOMPARABLE:
+        return UNDECIDED
+    return SAME if found else DIVERGED
 
 
 def of_checks(checks: CheckResults) -> int:

@@ -28,7 +28,7 @@ MARGINS = ((574.0, 40.0, 13.0, 6.0), (27.0, 8.0, 5.0), (20.0, 8.0, 5.0))
 
 
 @dataclass(frozen=True)
-class _Distance:
+class Distance:
     """How far two records are apart.
 
     Attributes:
@@ -83,7 +83,7 @@ def within_noise(
 def _by_distance(
     b: Record,
     members: Sequence[Record],
-    measure: Callable[[Record, Record], _Distance],
+    measure: Callable[[Record, Record], Distance],
     values: Sequence[int],
 ) -> Noise:
     """Compare the distance of B from A and its repetitions with theirs from each other.
@@ -96,9 +96,23 @@ def _by_distance(
     if len(prints) == 1 and None not in prints:
         return Noise(False, message("note.repetitions_identical", repetitions=runs))
     spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
+    return by_distances(spreads, [measure(x, b) for x in members], values, runs)
+
+
+def by_distances(
+    spreads: Sequence[Distance], apart: Sequence[Distance], values: Sequence[int], runs: int
+) -> Noise:
+    """Compare how far B is from A and its repetitions with how far these are from each other.
+
+    Args:
+        spreads: of each two of A and its repetitions.
+        apart: of B from A and from each repetition.
+        values: of how many values each measure is.
+        runs: how many repetitions there are.
+    """
     # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is compared
     # with those only that have the same ones in the same places.
-    nearest = [found for found in (measure(x, b) for x in members) if not found.unlike]
+    nearest = [found for found in apart if not found.unlike]
     if not nearest:
         return Noise(False, message("note.repetitions_unlike_non_finite", repetitions=runs))
     spread, distance = _of_each(spreads, max), _of_each(nearest, min)
@@ -109,7 +123,7 @@ def _by_distance(
     return _noise(distance, spread, values, runs, not any(found.unlike for found in spreads))
 
 
-def _of_each(found: Sequence[_Distance], pick: Callable[..., float]) -> list[float] | None:
+def _of_each(found: Sequence[Distance], pick: Callable[..., float]) -> list[float] | None:
     """Return the largest, or least, of each measure; None where one cannot be measured."""
     known = [distance.by for distance in found if distance.by is not None]
     return None if len(known) < len(found) else [pick(column) for column in zip(*known)]
@@ -163,7 +177,7 @@ def _kind(record: Record) -> tuple[object, ...]:
 
 def _measure(
     a: Record, b: Record, members: Sequence[Record], elements: Elements
-) -> tuple[Callable[[Record, Record], _Distance] | None, Sequence[int]]:
+) -> tuple[Callable[[Record, Record], Distance] | None, Sequence[int]]:
     """Return how to measure the distance of two of these records, and of how many values it is."""
     all_records = [*members, b]
     leaf = a.leaf
@@ -180,15 +194,15 @@ def _measure(
     return _of_statistics, (size,)
 
 
-def _of_scalars(a: Record, b: Record) -> _Distance:
+def _of_scalars(a: Record, b: Record) -> Distance:
     x, y = a.leaf.value, b.leaf.value
     if is_finite(x) and is_finite(y):
-        return _Distance((float(abs(x - y)),))
+        return Distance((float(abs(x - y)),))
     same = x == y or (x != x and y != y)
-    return _Distance((0.0,), unlike=not same)
+    return Distance((0.0,), unlike=not same)
 
 
-def _of_elements(elements: Elements, a: Record, b: Record) -> _Distance:
+def _of_elements(elements: Elements, a: Record, b: Record) -> Distance:
     """Return the largest and the L2 distance of the elements.
 
     Of discrete ones the share that differs: the distance of two tokens means nothing.
@@ -196,12 +210,12 @@ def _of_elements(elements: Elements, a: Record, b: Record) -> _Distance:
     compared = elements.compare((a, b), (a.array(), b.array()), Tolerance())
     metrics = compared.metrics
     if a.leaf.is_discrete:
-        return _Distance((1.0 - metrics.equal_percent / 100,))
+        return Distance((1.0 - metrics.equal_percent / 100,))
     unlike = compared.one_sided or compared.unlike
-    return _Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
+    return Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
 
 
-def _of_statistics(a: Record, b: Record) -> _Distance:
+def _of_statistics(a: Record, b: Record) -> Distance:
     """Return the distance of max, min, norm and mean together.
 
     The mean of n elements varies √n times less than they do, so it counts √n times.
@@ -210,14 +224,14 @@ def _of_statistics(a: Record, b: Record) -> _Distance:
     unlike = (x.nan_count, x.inf_count) != (y.nan_count, y.inf_count)
     pairs = [(getattr(x, name), getattr(y, name)) for name in ("max", "min", "norm", "mean")]
     if same_fingerprint(x, y):
-        return _Distance((0.0,))
+        return Distance((0.0,))
     known = [pair for pair in pairs if pair != (None, None)]
     if not known or not all(is_finite(value) for pair in known for value in pair):
-        return _Distance(None, unlike)
+        return Distance(None, unlike)
     parts = [float(abs(p - q)) for p, q in known]
     if x.mean is not None:
         parts[-1] *= math.sqrt(math.prod(x.shape or ()))
-    return _Distance((math.hypot(*parts),), unlike)
+    return Distance((math.hypot(*parts),), unlike)
 
 
 #: Statuses that noise can explain.

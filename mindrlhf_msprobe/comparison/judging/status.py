@@ -47,9 +47,13 @@ def side_of(record: Record | None) -> Side:
     """Return what a table shows of a record."""
     if record is None:
         return Side()
-    leaf = record.leaf
+    return side_of_leaf(record.name, record.leaf)
+
+
+def side_of_leaf(name: str, leaf: Leaf) -> Side:
+    """Return what a table shows of a described value."""
     dtype = leaf.dtype if leaf.is_tensor else leaf.type
-    return Side(record.name, dtype, *_SHOWN_OF_LEAF(leaf))
+    return Side(name, dtype, *_SHOWN_OF_LEAF(leaf))
 
 
 def compare_records(
@@ -258,13 +262,14 @@ def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elemen
         compared = elements.compare((a, b), opened, tolerance)
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
-    status, metrics, notes = _status_of_elements(a.leaf, b.leaf, compared, tolerance)
+    status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     return status, metrics, (*notes, *note(FILE_CHANGED)) if same_prints else notes
 
 
-def _status_of_elements(
+def status_of_elements(
     a: Leaf, b: Leaf, compared: ArrayComparison, tolerance: Tolerance
 ) -> PairFound:
+    """Return the status of two tensors of one shape whose elements were compared."""
     if compared.equal:
         values = () if a.dtype == b.dtype else (message("note.same_values", a=a.dtype, b=b.dtype),)
         return Status.IDENTICAL, compared.metrics, values

@@ -32,6 +32,9 @@ DEPTH = 100
 SHARES = 1000
 #: Nulls that follow each other in a list or an object, and are a value each.
 NULLS = 100
+#: Parameters of a checkpoint, and bytes of the header or the index of safetensors.
+PARAMETERS = 1_000_000
+HEADER = 100_000_000
 #: Characters of an entry's name.
 NAME = 4096
 #: Frames of one call stack.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,18 @@ def fingerprint_of_file(dtype: str, array: np.ndarray) -> str:
     flat = array.reshape(-1)
     for start in range(0, flat.size, _AT_ONCE):
         digest.update(float32_to_bfloat16_bits(flat[start : start + _AT_ONCE]).data)
+    return f"{ALGORITHM}:{digest.hexdigest()}"
+
+
+def fingerprint_of_parts(dtype: str, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> str:
+    """Return the same of an array whose elements come part by part, in row-major order.
+
+    Args:
+        parts: C-contiguous; bfloat16 as float32.
+    """
+    digest = xxhash.xxh3_128(_kind(dtype, shape))
+    for part in parts:
+        digest.update((float32_to_bfloat16_bits(part) if dtype == BFLOAT16 else part).data)
     return f"{ALGORITHM}:{digest.hexdigest()}"
 
 

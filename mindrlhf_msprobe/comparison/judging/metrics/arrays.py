@@ -45,6 +45,7 @@ class ArrayComparison:
         one_sided: somewhere one side is NaN or infinite where the other is finite.
         unlike: somewhere neither side is finite, and they are not the same.
         within: all elements are within the tolerance.
+        norms: L2 norm of each side, over elements that are finite on both.
     """
 
     metrics: Metrics
@@ -52,6 +53,7 @@ class ArrayComparison:
     one_sided: bool
     unlike: bool
     within: bool
+    norms: tuple[float, float] = (0.0, 0.0)
 
 
 def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayComparison:
@@ -101,11 +103,21 @@ def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tol
         a, b: 1-d and contiguous, of more than SMALL elements.
         start: a multiple of BLOCK; and so is stop, but for the end.
     """
+    return sum_part(a[start:stop], b[start:stop], start, tolerance)
+
+
+def sum_part(a: np.ndarray, b: np.ndarray, start: int, tolerance: Tolerance) -> Sums:
+    """Return what a span of two large arrays adds to their sums, as `sum_span` does.
+
+    Args:
+        a, b: the span of each: 1-d and contiguous.
+        start: the index of its first element, a multiple of BLOCK.
+    """
     exact = is_exact(a) and is_exact(b)
     sums = Sums(tolerance, exact, small=False, products=EachBlock())
     compiled = _suits_library(a, b)
     with np.errstate(all="ignore"):
-        for at, x, y in blocks(a[start:stop], b[start:stop], start):
+        for at, x, y in blocks(a, b, start):
             _add_block(sums, at, x, y, compiled)
     return sums
 
@@ -220,6 +232,7 @@ def _finish(sums: Sums, size: int) -> ArrayComparison:
         one_sided=sums.one_sided,
         unlike=sums.unlike,
         within=sums.within_tolerance,
+        norms=(float(np.sqrt(sums.products.aa)), float(np.sqrt(sums.products.bb))),
     )
 
 

@@ -1,0 +1,1 @@
+"""Checkpoints → parameters that are read in pieces: MindSpore's .ckpt, safetensors, shards."""

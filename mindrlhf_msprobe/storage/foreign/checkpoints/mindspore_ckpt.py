@@ -1,0 +1,160 @@
+"""MindSpore's .ckpt: a protobuf message `Checkpoint` whose values are parameters by their tags.
+
+`save_checkpoint` cuts a parameter of more than 512 MB into several values with the same tag and
+the whole shape, one after the other; behind the last value may stand 17 bytes with a CRC-32, which
+is not checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    STORED,
+    DataFile,
+    FileTensor,
+    Piece,
+    StoredTensor,
+)
+from mindrlhf_msprobe.storage.foreign.checkpoints.wire import BYTES, VARINT, Wire
+
+_VALUE = ((1, BYTES),)
+_OF_VALUE = ((1, BYTES), (2, BYTES), (3, BYTES))
+_OF_TENSOR = ((1, VARINT), (1, BYTES), (2, BYTES), (3, BYTES))
+_TAG, _TENSOR, _MAP = 1, 2, 3
+_DIMS, _TYPE, _CONTENT = 1, 2, 3
+_CRC_MARK, _CRC_SIZE = b"crc_num", 17
+_TEXT = "str"
+_LONGEST_TEXT = 1 << 20  # bytes of a text, 4 for each character
+#: What stands at the beginning of files that are none of MindSpore's, and what they are.
+_OTHERS = (
+    (b"PK\x03\x04", "checkpoint.zip"),
+    (b"PK\x05\x06", "checkpoint.zip"),
+    (b"\x80", "checkpoint.pickle"),
+    (b"\x1f\x8b", "checkpoint.gzip"),
+    (b"\x89HDF", "checkpoint.hdf5"),
+    (b"\xd8\x5e\x3a\x7f", "checkpoint.encrypted"),
+    (b"\x7f\x3a\x5e\xd8", "checkpoint.encrypted"),
+)
+
+
+@dataclass
+class _Value:
+    """What the values of one tag say."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: list[Piece] = field(default_factory=list)
+    why: Message | None = None
+
+
+class _Unreadable(StoredTensor):
+    """A parameter of which no element can be read."""
+
+
+def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+    """Return the parameters of a .ckpt, and its texts, by their names.
+
+    Raises:
+        CheckpointError: it is no such file, or cut short.
+    """
+    if not file.size:
+        raise file.error("checkpoint.empty")
+    head = bytes(file.read(0, min(file.size, 16)))
+    for mark, code in _OTHERS:
+        if head.startswith(mark):
+            raise file.error(code)
+    if head[0] != _VALUE[0][0] << 3 | BYTES:
+        raise file.error("checkpoint.no_ckpt", head=head[:8].hex(" "))
+    wire = Wire(file)
+    found: dict[str, _Value] = {}
+    last = ""
+    for _, _, start, end in wire.fields(0, _end(file), _VALUE):
+        tag, value = _value(wire, start, end)
+        known = found.setdefault(tag, value)
+        if known is not value:
+            _join(known, value, follows=tag == last)
+        if len(found) > bounds.PARAMETERS:
+            raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
+        last = tag
+    tensors: dict[str, StoredTensor] = {}
+    texts: dict[str, str] = {}
+    for tag, value in found.items():
+        if value.dtype == _TEXT and value.why is None:
+            texts[tag] = _text(value)
+        elif value.why is None:
+            tensors[tag] = FileTensor(tag, value.dtype, value.shape, tuple(value.pieces))
+        else:
+            tensors[tag] = _Unreadable(tag, value.dtype, value.shape, value.why)
+    return tensors, texts
+
+
+def _end(file: DataFile) -> int:
+    """Return where the values end: before the CRC, where there is one."""
+    if file.size < _CRC_SIZE:
+        return file.size
+    tail = file.read(file.size - _CRC_SIZE, _CRC_SIZE)
+    return file.size - _CRC_SIZE if tail.startswith(_CRC_MARK) else file.size
+
+
+def _value(wire: Wire, start: int, end: int) -> tuple[str, _Value]:
+    tag, value = None, None
+    for number, _, first, last in wire.fields(start, end, _OF_VALUE):
+        if number == _TAG:
+            if last - first > bounds.NAME:
+                raise wire.file.error("checkpoint.long_name", at=first, length=last - first)
+            tag = wire.read(first, last).decode("utf-8", "backslashreplace")
+        elif number == _TENSOR:
+            value = _tensor(wire, first, last)
+        else:
+            value = _Value("MapTensor", (), why=message("checkpoint.map"))
+    if tag is None or value is None:
+        raise wire.file.error("checkpoint.no_tag", at=start)
+    return tag, value
+
+
+def _tensor(wire: Wire, start: int, end: int) -> _Value:
+    shape: list[int] = []
+    dtype, content = "", None
+    for number, kind, first, last in wire.fields(start, end, _OF_TENSOR):
+        if number == _DIMS:
+            shape += [first] if kind == VARINT else wire.varints(first, last)
+            if len(shape) > bounds.DIMENSIONS:
+                raise wire.file.error("checkpoint.dimensions", at=start, most=bounds.DIMENSIONS)
+        elif number == _TYPE:
+            dtype = shortened(wire.read(first, min(last, first + 64)).decode("utf-8", "replace"))
+        else:
+            content = Piece(wire.file, first, last - first)
+    if content is None:
+        raise wire.file.error("checkpoint.no_content", at=start)
+    # A tensor without axes is written with the shape [0].
+    if shape == [0] and dtype in STORED and content.size == STORED[dtype].itemsize:
+        shape = []
+    return _Value(dtype, tuple(shape), [content])
+
+
+def _join(known: _Value, value: _Value, *, follows: bool) -> None:
+    """Add a further slice of a parameter."""
+    if known.why is not None:
+        return
+    if value.why is not None or not follows:
+        known.why = value.why or message("checkpoint.twice")
+    elif (known.dtype, known.shape) != (value.dtype, value.shape):
+        known.why = message("checkpoint.unlike_slices")
+    else:
+        known.pieces += value.pieces
+
+
+def _text(value: _Value) -> str:
+    """Return a text, which lies there as numpy's, four bytes a character."""
+    size = sum(piece.size for piece in value.pieces)
+    data = b"".join(
+        bytes(piece.file.read(piece.offset, min(piece.size, _LONGEST_TEXT)))
+        for piece in value.pieces[:1]
+    )
+    text = data[: len(data) // 4 * 4].decode("utf-32-le", "replace").rstrip("\0")
+    return text if size <= _LONGEST_TEXT else f"{text}… ({size})"

@@ -1,0 +1,145 @@
+"""A path → the checkpoint that lies there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import read_ckpt
+from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
+    INDEX_SUFFIX,
+    looks_like_safetensors,
+    read_all,
+    read_index,
+    read_safetensors,
+)
+from mindrlhf_msprobe.storage.foreign.checkpoints.sharded import (
+    checkpoint_files,
+    files_of_ranks,
+    put_together,
+    rank_directories,
+)
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    Checkpoint,
+    CheckpointError,
+    DataFile,
+    StoredTensor,
+)
+
+_CKPT, _SAFETENSORS, _JSON = ".ckpt", ".safetensors", ".json"
+_PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
+#: Below a directory of this name the hub's cache keeps links to files beside it.
+_SNAPSHOTS = "snapshots"
+_SHOWN = 4
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a path is to be read as a checkpoint, and not as a run.
+
+    A file is one unless it is JSON that is no index of safetensors; a directory that holds
+    checkpoints is one unless it holds a run.
+    """
+    if path.is_dir():
+        if (path / layout.RUN_FILE).exists() or layout.has_dumps(path):
+            return False
+        return bool(_indices(path) or checkpoint_files(path) or rank_directories(path))
+    return path.is_file() and (path.suffix != _JSON or path.name.endswith(INDEX_SUFFIX))
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read what a checkpoint holds; of its elements none.
+
+    Args:
+        path: a .ckpt, a .safetensors, an index of safetensors, or a directory with one of them or
+            with several .safetensors; or with a directory `rank_N` for each rank.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    try:
+        return _in_directory(path) if path.is_dir() else _in_file(path)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = layout.why_unread(error)
+        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+
+
+def _in_file(path: Path) -> Checkpoint:
+    if path.name.endswith(INDEX_SUFFIX):
+        return _of_index(path, path.parent)
+    tensors, texts, kind = _read(path)
+    return Checkpoint(path, kind, {0: tensors}, texts)
+
+
+def _read(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str], str]:
+    """Return parameters and texts of a file by what it is, not by what it is called."""
+    file = DataFile(path)
+    head = bytes(file.read(0, min(file.size, 9)))
+    if path.suffix == _SAFETENSORS or looks_like_safetensors(head):
+        return read_safetensors(file), {}, "safetensors"
+    return *read_ckpt(file), "ckpt"
+
+
+def _of_index(path: Path, directory: Path) -> Checkpoint:
+    tensors, unlisted = read_index(path, _root_of(directory))
+    notes = (message("checkpoint.unlisted", names=unlisted[:_SHOWN], count=len(unlisted)),)
+    return Checkpoint(path, "safetensors", {0: tensors}, notes=notes if unlisted else ())
+
+
+def _root_of(directory: Path) -> Path:
+    """Return what no file of a directory may leave: the model's part of the cache, for the hub's.
+
+    There a snapshot holds links to files beside all snapshots.
+    """
+    return directory.parent.parent if directory.parent.name == _SNAPSHOTS else directory
+
+
+def _in_directory(path: Path) -> Checkpoint:
+    ranks = rank_directories(path)
+    if ranks:
+        return _of_ranks(path, ranks)
+    indices, files = _indices(path), checkpoint_files(path)
+    if len(indices) == 1:
+        return _of_index(indices[0], path)
+    kinds = {file.suffix for file in files}
+    several = len(files) > 1 and kinds != {_SAFETENSORS}
+    if len(indices) > 1 or several:
+        names = [file.name for file in (indices or files)[:_SHOWN]]
+        raise CheckpointError.saying("checkpoint.several", path=str(path), names=names)
+    if not files:
+        pickles = sorted(file.name for file in path.iterdir() if file.suffix in _PICKLES)
+        code = "checkpoint.only_pickles" if pickles else "checkpoint.none_there"
+        raise CheckpointError.saying(code, path=str(path), names=pickles[:_SHOWN])
+    for file in files:
+        _check_inside(path, file)
+    if kinds == {_CKPT}:
+        tensors, texts, kind = _read(files[0])
+        return Checkpoint(path, kind, {0: tensors}, texts)
+    return Checkpoint(path, "safetensors", {0: read_all(files)})
+
+
+def _of_ranks(path: Path, directories: dict[int, Path]) -> Checkpoint:
+    files, notes = files_of_ranks(directories)
+    ranks: dict[int, dict[str, StoredTensor]] = {}
+    texts: dict[str, str] = {}
+    for rank, file in files.items():
+        _check_inside(path, file)
+        ranks[rank], own, _ = _read(file)
+        texts |= {f"rank_{rank}: {name}": text for name, text in own.items()}
+    found = put_together(path, ranks, notes)
+    return Checkpoint(path, found.kind, found.ranks, texts, found.notes, found.whole)
+
+
+def _check_inside(directory: Path, file: Path) -> None:
+    """Refuse a file that a symbolic link leads out of the directory that was given.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    if not layout.inside(_root_of(directory), file):
+        why = message("checkpoint.link_leaves")
+        raise CheckpointError.saying("checkpoint.of_file", path=str(file), why=why)
+
+
+def _indices(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if file.name.endswith(INDEX_SUFFIX))

@@ -1,0 +1,101 @@
+"""The parameters that a run recorded, as a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Messages, message
+from mindrlhf_msprobe.phases import phase_table
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    Checkpoint,
+    CheckpointError,
+    StoredTensor,
+)
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.storage.records import Record, network_name
+
+_PREFERRED = "actor"
+
+
+class RecordedTensor(StoredTensor):
+    """A parameter that a run recorded: by its elements, or by statistics alone.
+
+    Attributes:
+        leaf: how it was described.
+    """
+
+    def __init__(self, name: str, record: Record) -> None:
+        self.leaf = record.leaf
+        super().__init__(name, record.leaf.dtype or "", record.leaf.shape or (), record.leaf.why)
+        self._record = record
+
+    @property
+    def has_elements(self) -> bool:
+        """Whether the elements were stored, and not statistics alone."""
+        return self._record.location is not None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
+        try:
+            array = self._record.array()
+            part = np.array(array.reshape(-1)[start:stop])
+            give_back(array)
+        except (ArrayFileError, OSError, ValueError) as error:
+            path = str(self._record.file)
+            raise CheckpointError.saying("checkpoint.of_file", path=path, why=error) from None
+        return part
+
+
+def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
+    """Return the parameters of one network of a run, by their names in it.
+
+    They are those of the actor, else of the first network that recorded any; each as it was first
+    recorded: the initial weights.
+
+    Args:
+        step: as they were in this step, instead.
+
+    Raises:
+        RunError: there is no run, or it recorded no parameters (there).
+    """
+    run = open_run(path.absolute())
+    steps = run.steps if step is None else [step]
+    roles: dict[str, dict[int, dict[str, StoredTensor]]] = {}
+    known = 0
+    for at in steps:
+        for rank in run.ranks:
+            present = run.phases_at(at, rank)
+            for phase in (phase for phase in run.phases if phase in present):
+                of_role = roles.setdefault(_role(run, phase, rank), {})
+                _add(of_role.setdefault(rank, {}), run, phase, at, rank)
+        before, known = known, sum(len(t) for ranks in roles.values() for t in ranks.values())
+        if known and known == before:  # every step records the same ones
+            break
+    held = {role: {r: t for r, t in ranks.items() if t} for role, ranks in roles.items()}
+    held = {role: ranks for role, ranks in held.items() if ranks}
+    if not held:
+        code = "checkpoint.no_parameters" if step is None else "checkpoint.no_parameters_in_step"
+        raise CheckpointError.saying(code, path=str(path), step=step)
+    role = _PREFERRED if _PREFERRED in held else next(iter(held))
+    others = [name for name in held if name != role]
+    notes: Messages = (message("checkpoint.of_role", role=role, others=others, step=step),)
+    return Checkpoint(path, "run", held[role], notes=notes)
+
+
+def _role(run: Run, phase: str, rank: int) -> str:
+    config = run.config(rank)
+    known = (config.phase_table() if config else phase_table({})).get(phase)
+    return phase if known is None else known.role
+
+
+def _add(found: dict[str, StoredTensor], run: Run, phase: str, step: int, rank: int) -> None:
+    """Add the parameters of one phase, as far as they are not known from before."""
+    for entry in run.each_entry(phase, step, rank):
+        for record in entry.records:
+            if record.io == "parameters" and record.leaf.is_tensor:
+                name = network_name(entry.cell, record.path)
+                if name not in found:
+                    found[name] = RecordedTensor(name, record)

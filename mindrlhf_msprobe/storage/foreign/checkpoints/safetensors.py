@@ -1,0 +1,215 @@
+"""safetensors: eight bytes with the length of a JSON header, the header, and the elements.
+
+The header is checked as its format wants it: the parts of the file that its entries name lie one
+behind the other, from the first byte behind it to the last one of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    STORED,
+    CheckpointError,
+    DataFile,
+    FileTensor,
+    Piece,
+    StoredTensor,
+)
+
+INDEX_SUFFIX = ".safetensors.index.json"
+_LENGTH = struct.Struct("<Q")
+_METADATA = "__metadata__"
+_DTYPES = {
+    **{"BOOL": "Bool", "BF16": BFLOAT16, "F16": "Float16", "F32": "Float32", "F64": "Float64"},
+    **{f"I{n}": f"Int{n}" for n in (8, 16, 32, 64)},
+    **{f"U{n}": f"UInt{n}" for n in (8, 16, 32, 64)},
+    **{"F8_E4M3": "Float8E4M3FN", "F8_E5M2": "Float8E5M2", "C64": "Complex64"},
+}
+
+
+def looks_like_safetensors(head: bytes) -> bool:
+    """Return whether a file begins as safetensors do.
+
+    Args:
+        head: its first nine bytes at least.
+    """
+    return len(head) > _LENGTH.size and head[_LENGTH.size : _LENGTH.size + 1] == b"{"
+
+
+def read_safetensors(file: DataFile) -> dict[str, StoredTensor]:
+    """Return the parameters of one file by their names.
+
+    Raises:
+        CheckpointError: it is no such file, cut short, or its header does not fit it.
+    """
+    header, start = _header(file)
+    metadata = header.pop(_METADATA, None)
+    packed = metadata if isinstance(metadata, dict) else {}
+    if len(header) > bounds.PARAMETERS:
+        raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
+    found: dict[str, StoredTensor] = {}
+    parts: list[tuple[int, int, str]] = []
+    for name, entry in header.items():
+        dtype, shape, begin, end = _entry(file, name, entry)
+        parts.append((begin, end, name))
+        # MindSpore says of its 4-bit integers, which lie there two by two, in the metadata.
+        known = _DTYPES.get(dtype, dtype) if name not in packed else str(packed[name])
+        if known in STORED and math.prod(shape) * STORED[known].itemsize != end - begin:
+            what = {"name": shortened(name), "shape": str(list(shape)), "dtype": dtype}
+            raise file.error("checkpoint.entry_size", **what, size=end - begin)
+        found[name] = FileTensor(name, known, shape, (Piece(file, start + begin, end - begin),))
+    _check_parts(file, parts, file.size - start)
+    return found
+
+
+def _header(file: DataFile) -> tuple[dict[str, Any], int]:
+    """Return the header and where it ends."""
+    if not file.size:
+        raise file.error("checkpoint.empty")
+    if file.size < _LENGTH.size:
+        raise file.error("checkpoint.no_safetensors")
+    (length,) = _LENGTH.unpack(file.read(0, _LENGTH.size))
+    if length > bounds.HEADER:
+        raise file.error("checkpoint.header_long", size=length, most=bounds.HEADER)
+    if length > file.size - _LENGTH.size:
+        present = file.size - _LENGTH.size
+        raise file.error("checkpoint.header_cut_short", size=length, present=present)
+    text = file.read(_LENGTH.size, length)
+    if not text.startswith(b"{"):
+        raise file.error("checkpoint.no_safetensors")
+    try:
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
+    except _Twice as error:
+        raise file.error("checkpoint.name_twice", name=shortened(str(error))) from None
+    except (ValueError, RecursionError) as error:
+        raise file.error("checkpoint.header", why=shortened(str(error))) from None
+    return header, _LENGTH.size + length
+
+
+class _Twice(ValueError):
+    """A name that stands twice in an object."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise _Twice(next(k for k, _ in pairs if k in seen or seen.add(k)))  # type: ignore[func-returns-value]
+    return found
+
+
+def _entry(file: DataFile, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape and place of an entry."""
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype: Any = fields.get("dtype")
+    shape: Any = fields.get("shape")
+    place: Any = fields.get("data_offsets")
+    known = (
+        isinstance(dtype, str)
+        and _are_sizes(shape)
+        and len(shape) <= bounds.DIMENSIONS
+        and _are_sizes(place)
+        and len(place) == 2
+    )
+    if not known or len(name) > bounds.NAME:
+        raise file.error("checkpoint.entry", name=shortened(name), shown=shortened(repr(entry)))
+    return dtype, tuple(shape), place[0], place[1]
+
+
+def _are_sizes(value: Any) -> bool:
+    whole = isinstance(value, list) and all(type(n) is int for n in value)
+    return whole and all(0 <= n <= bounds.SIZE for n in value)
+
+
+def _check_parts(file: DataFile, parts: list[tuple[int, int, str]], present: int) -> None:
+    """Make sure that the entries' parts fill the file without a gap, and none lies over another."""
+    at, before = 0, ""
+    for begin, end, name in sorted(parts):
+        places = {"name": shortened(name), "begin": begin, "end": end}
+        if end < begin or end > present:
+            raise file.error("checkpoint.outside", **places, present=present)
+        if begin < at:
+            raise file.error("checkpoint.overlap", **places, before=shortened(before))
+        if begin > at:
+            raise file.error("checkpoint.hole", **places, at=at)
+        at, before = end, name
+    if at != present:
+        raise file.error("checkpoint.rest", size=at, present=present)
+
+
+def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Return the parameters of all files that an index names, and names that it does not have.
+
+    Args:
+        root: the directory that no file may leave.
+
+    Raises:
+        CheckpointError: the index, or a file, cannot be used.
+    """
+    try:
+        content = layout.read_json(root, path, bounds.HEADER)
+    except (OSError, ValueError) as error:
+        why = layout.why_unread(error)
+        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    texts = isinstance(names, dict) and all(isinstance(file, str) for file in names.values())
+    if not isinstance(names, dict) or not texts or not names:
+        why = message("checkpoint.index")
+        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+    files: dict[str, Path] = {}
+    for file in dict.fromkeys(names.values()):
+        files[file] = _inside(path, root, file)
+    found = read_all([*files.values()])
+    missing = {
+        name: _Missing(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
+        for name, file in names.items()
+        if name not in found
+    }
+    return {**found, **missing}, [name for name in found if name not in names]
+
+
+class _Missing(StoredTensor):
+    """A parameter that an index names and no file holds."""
+
+
+def _inside(index: Path, root: Path, name: str) -> Path:
+    """Return the path of a file that an index names; it stands beside the index, and nowhere else.
+
+    Raises:
+        CheckpointError: it lies elsewhere.
+    """
+    plain = name not in ("", ".", "..") and "/" not in name and "\\" not in name
+    path = index.parent / name if plain and "\0" not in name else None
+    if path is None or not layout.inside(root, path):
+        why = message("checkpoint.leaves", name=shortened(name))
+        raise CheckpointError.saying("checkpoint.of_file", path=str(index), why=why)
+    return path
+
+
+def read_all(paths: list[Path]) -> dict[str, StoredTensor]:
+    """Return the parameters of several files, in which each name stands once.
+
+    Raises:
+        CheckpointError: a file cannot be used, or a name stands in two.
+    """
+    found: dict[str, StoredTensor] = {}
+    homes: dict[str, Path] = {}
+    for path in paths:
+        file = DataFile(path)
+        tensors = read_safetensors(file)
+        for name in tensors.keys() & found.keys():
+            others = homes[name].name
+            raise file.error("checkpoint.in_two_files", name=shortened(name), other=others)
+        found |= tensors
+        homes |= dict.fromkeys(tensors, path)
+    return found

@@ -1,0 +1,231 @@
+"""One parameter of a checkpoint, read in pieces, and the checkpoint that holds it.
+
+No file is mapped: one that is cut short while it is read is an error then, and no signal.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, bfloat16_bits_to_float32
+
+#: MindSpore's names of dtypes, and how their elements lie in a file.
+STORED = {
+    **{name: np.dtype(name.lower()) for name in ("Bool", "Int8", "UInt8")},
+    **{
+        name: np.dtype(name.lower()).newbyteorder("<")
+        for name in ("Int16", "Int32", "Int64", "UInt16", "UInt32", "UInt64")
+    },
+    **{name: np.dtype(name.lower()).newbyteorder("<") for name in ("Float16", "Float32")},
+    **{name: np.dtype(name.lower()).newbyteorder("<") for name in ("Float64", "Complex64")},
+    BFLOAT16: np.dtype("<u2"),
+    "Float8E4M3FN": np.dtype("u1"),
+    "Float8E5M2": np.dtype("u1"),
+}
+
+
+class CheckpointError(RunError):
+    """A checkpoint that cannot be used; the message names the file and says why."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file that holds elements of a parameter.
+
+    Attributes:
+        offset, size: in bytes.
+    """
+
+    file: DataFile
+    offset: int
+    size: int
+
+
+class DataFile:
+    """A file of a checkpoint; only as it was when it was first opened.
+
+    Args:
+        path: may be a symbolic link; whoever makes this has checked where it leads.
+
+    Raises:
+        CheckpointError: it is missing, no regular file, or cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        file = self._open()
+        try:
+            status = os.fstat(file)
+        finally:
+            os.close(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise self.error("checkpoint.no_file")
+        self.size = status.st_size
+        self._known = _identity(status)
+
+    def error(self, code: str, **params: object) -> CheckpointError:
+        """Return the error that says of this file what a code says."""
+        why = message(code, **params)
+        return CheckpointError.saying("checkpoint.of_file", path=str(self.path), why=why)
+
+    def read(self, offset: int, size: int) -> bytearray:
+        """Return a part of the file.
+
+        Raises:
+            CheckpointError: it ends before, was replaced or changed, or cannot be read.
+        """
+        found = bytearray(size)
+        file = self._open()
+        try:
+            if _identity(os.fstat(file)) != self._known:
+                raise self.error("checkpoint.changed")
+            view, at = memoryview(found), 0
+            while at < size:
+                got = os.preadv(file, [view[at:]], offset + at)
+                if not got:
+                    raise self.error("checkpoint.ends", end=offset + size, present=offset + at)
+                at += got
+        except OSError as error:
+            raise self._failed(error) from None
+        finally:
+            os.close(file)
+        return found
+
+    def _open(self) -> int:
+        try:
+            # Without O_NONBLOCK, opening a pipe would wait for ever.
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:  # or a name that no file can have
+            raise self._failed(error) from None
+
+    def _failed(self, error: Exception) -> CheckpointError:
+        why = getattr(error, "strerror", None) or str(error)
+        return self.error("unread.failed", why=why)
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class StoredTensor:
+    """One parameter, whose elements are read where they are asked for.
+
+    Attributes:
+        name, shape: as the checkpoint has them.
+        dtype: by MindSpore's name, e.g. BFloat16.
+        why: why its elements cannot be read; None if they can.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        why: Message | None = None,
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.why = why
+        self.size = math.prod(shape)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the elements from `start` to before `stop`, in row-major order: 1-d.
+
+        bfloat16 and 8-bit floats come as float32, all else in its dtype.
+
+        Raises:
+            CheckpointError: the file was changed, or cannot be read.
+        """
+        raise NotImplementedError
+
+
+class FileTensor(StoredTensor):
+    """A parameter that lies in a file as it is, in one piece or in several."""
+
+    def __init__(
+        self, name: str, dtype: str, shape: tuple[int, ...], pieces: tuple[Piece, ...]
+    ) -> None:
+        super().__init__(name, dtype, shape, _why(dtype, shape, sum(p.size for p in pieces)))
+        self._pieces = pieces
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
+        stored = STORED[self.dtype]
+        first, last = start * stored.itemsize, stop * stored.itemsize
+        parts, at = [], 0
+        for piece in self._pieces:
+            begin, end = max(first, at), min(last, at + piece.size)
+            if begin < end:
+                parts.append(piece.file.read(piece.offset + begin - at, end - begin))
+            at += piece.size
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return in_numbers(self.dtype, np.frombuffer(data, stored))
+
+
+def _why(dtype: str, shape: tuple[int, ...], present: int) -> Message | None:
+    if len(shape) > bounds.DIMENSIONS or not all(0 <= n <= bounds.SIZE for n in shape):
+        return message("unread.claimed_shape", shape=shortened(list(shape)))
+    if dtype not in STORED:
+        return message("checkpoint.dtype", dtype=shortened(dtype))
+    expected = math.prod(shape) * STORED[dtype].itemsize
+    if expected != present:
+        return message("checkpoint.size", size=expected, present=present)
+    return None
+
+
+def in_numbers(dtype: str, stored: np.ndarray) -> np.ndarray:
+    """Return elements as numpy can compute with them: bfloat16 and 8-bit floats as float32."""
+    if dtype == BFLOAT16:
+        return bfloat16_bits_to_float32(stored)
+    if dtype == "Float8E5M2":  # the upper half of a float16
+        return (stored.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+    if dtype == "Float8E4M3FN":
+        return _e4m3()[stored]
+    # A byte that is neither 0 nor 1 is true; numpy would compare its bits.
+    return stored.view(np.uint8) != 0 if dtype == "Bool" else stored
+
+
+@cache
+def _e4m3() -> np.ndarray:
+    """Return the value of each of the 256 8-bit floats with 4 bits of exponent and no infinity."""
+    bits = np.arange(256)
+    exponent, fraction = (bits >> 3) & 15, bits & 7
+    normal = np.ldexp(1 + fraction / 8, exponent - 7)
+    values = np.where(exponent == 0, np.ldexp(fraction / 8, -6), normal)
+    values = np.where(bits & 127 == 127, np.nan, values)
+    return np.where(bits & 128, -values, values).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        path: as it was given.
+        kind: ckpt, safetensors, sharded, or run.
+        ranks: parameters by name for each rank; of all else they are those of rank 0.
+        texts: entries that are no tensors, by name.
+        notes: how it was read, e.g. which of several checkpoints was taken.
+        whole: whether the parameters are those of the whole network, and no rank's part.
+    """
+
+    path: Path
+    kind: str
+    ranks: Mapping[int, Mapping[str, StoredTensor]]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    notes: Messages = ()
+    whole: bool = True

@@ -1,0 +1,105 @@
+"""The command compare, given checkpoints: answers, exit codes, options that are not for them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from helpers.checkpoint_files import write_ckpt, write_safetensors
+
+from mindrlhf_msprobe.cli import main
+
+W = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def compare(tmp_path, capsys, monkeypatch):
+    """Return what runs `compare` in a directory and returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = main(["compare", *map(str, arguments), "--lang", "en"])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_equal_ones_are_identical(compare, tmp_path):
+    """Exit code 0, and where the tables are."""
+    write_ckpt(tmp_path / "a.ckpt", {"w": W})
+    write_safetensors(tmp_path / "b.safetensors", {"w": W})
+    code, out, err = compare("a.ckpt", "b.safetensors")
+    assert (code, err) == (0, "")
+    assert out.startswith("IDENTICAL: all 1 parameters are equal.")
+    assert "ckpt_similarity.json" in out
+    assert (tmp_path / "msprobe_compare_output" / "checkpoint.xlsx").exists()
+
+
+def test_unlike_ones_are_said_worst_first(compare, tmp_path):
+    """Exit code 1; with --json what verdict.json holds."""
+    write_ckpt(tmp_path / "a.ckpt", {"near": W, "far": W, "gone": W})
+    write_ckpt(tmp_path / "b.ckpt", {"near": W * np.float32(1.001), "far": -W})
+    code, out, _ = compare("a.ckpt", "b.ckpt")
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0] == "DIVERGED: 3 of 3 parameters do not agree."
+    assert lines[4].startswith("  far · cosine -1, l2 14.8 (relative 2), max abs 10, 83.3 % of 6")
+    assert lines[5].startswith("  near · ")
+    assert lines[7] == "  gone"
+    code, out, _ = compare("a.ckpt", "b.ckpt", "--json")
+    found = json.loads(out)
+    assert (code, found["status"], found["of"]) == (1, "diverged", "checkpoints")
+    assert found["counts"] == {"only_in_a": 1, "different": 2}
+
+
+def test_suspicious_ones_fail_where_that_is_asked_for(compare, tmp_path):
+    """NaN on both sides."""
+    for name in "ab":
+        write_ckpt(tmp_path / f"{name}.ckpt", {"w": np.float32([math.nan])})
+    assert compare("a.ckpt", "b.ckpt")[0] == 0
+    code, out, _ = compare("a.ckpt", "b.ckpt", "--fail-on", "suspicious")
+    assert code == 1
+    assert "1 NaN on both sides" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--html", "x.html"], "--html is for runs"),
+        (["--phases", "x,y"], "--phases is for runs"),
+        (["--engine", "ray"], "--engine is for runs"),
+        (["--first-only"], "--first-only is for runs"),
+        (["--steps", "1-2"], "expected one step"),
+    ],
+)
+def test_options_of_runs_are_refused(compare, tmp_path, options, words):
+    """And not ignored."""
+    for name in "ab":
+        write_ckpt(tmp_path / f"{name}.ckpt", {"w": W})
+    code, out, err = compare("a.ckpt", "b.ckpt", *options)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_what_cannot_be_read_is_exit_code_2(compare, tmp_path):
+    """Half a checkpoint, a directory without one, a file that is not there, nothing in common."""
+    whole = write_ckpt(tmp_path / "a.ckpt", {"w": W}).read_bytes()
+    (tmp_path / "half.ckpt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty").mkdir()
+    write_ckpt(tmp_path / "other.ckpt", {"v": W})
+    for other, words in (
+        ("half.ckpt", "half.ckpt: is cut short"),
+        ("empty", "holds no checkpoint"),
+        ("none.ckpt", "does not exist"),
+    ):
+        for given in (("a.ckpt", other), (other, "a.ckpt")):
+            code, out, err = compare(*given)
+            assert (code, out) == (2, "")
+            assert words in err
+            assert len(err.splitlines()) == 1
+    code, out, _ = compare("a.ckpt", "other.ckpt")
+    assert code == 2
+    assert out.startswith("INCOMPARABLE")

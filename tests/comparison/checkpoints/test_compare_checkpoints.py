@@ -1,0 +1,360 @@
+"""Two checkpoints: what differs by how much, what is missing, and what is the same otherwise."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from helpers.checkpoint_files import write_ckpt, write_safetensors, write_strategy
+from helpers.runs import record_training
+from openpyxl import load_workbook
+
+from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
+from mindrlhf_msprobe.comparison.checkpoints import elements
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
+from mindrlhf_msprobe.findings import Outcome, Status
+from mindrlhf_msprobe.storage.arrays.npy import (
+    bfloat16_bits_to_float32,
+    float32_to_bfloat16_bits,
+)
+from mindrlhf_msprobe.storage.records import network_name
+
+RNG = np.random.default_rng(11)
+
+
+def floats(*shape, dtype=np.float32):
+    return RNG.normal(size=shape).astype(dtype)
+
+
+def pair(folder, a, b, **options):
+    """Compare two .ckpt with these arrays."""
+    paths = (write_ckpt(folder / f"{name}.ckpt", arrays) for name, arrays in (("a", a), ("b", b)))
+    return compare_checkpoints(*paths, lang="en", **options)
+
+
+def statuses(found):
+    return {finding.record: finding.status for finding in found.findings}
+
+
+def test_both_formats_with_the_same_values_are_identical(tmp_path):
+    """Whatever the order of the parameters; also those that are empty or have no axis."""
+    arrays = {"w": floats(7, 3), "b": floats(5, dtype=np.float16), "n": np.array(3, np.int64)}
+    a = write_ckpt(tmp_path / "a.ckpt", arrays)
+    arrays |= {"w": arrays["w"].copy()}
+    b = write_safetensors(tmp_path / "b.safetensors", dict(reversed(arrays.items())))
+    found = compare_checkpoints(a, b)
+    assert found
+    assert found.status is Outcome.IDENTICAL
+    assert found.kinds == ("ckpt", "safetensors")
+    assert found.elements == 27
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64])
+@pytest.mark.parametrize("size", [100, 5 * BLOCK + 77])
+def test_the_numbers_are_those_of_numpy(tmp_path, monkeypatch, dtype, size):
+    """Of small parameters and of those that are read in several spans, by several threads."""
+    monkeypatch.setattr(elements, "SPAN", BLOCK)
+    a = (RNG.normal(size=size) * 100).astype(dtype)
+    b = a.copy()
+    changed = RNG.choice(size, size // 10, replace=False)
+    b[changed] += np.ones((), dtype)
+    found = pair(tmp_path, {"w": a}, {"w": b}, workers=3).weights[0]
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    metrics = found.metrics
+    assert found.status is Status.DIFFERENT
+    assert metrics.max_abs_err == pytest.approx(np.abs(x - y).max())
+    assert metrics.euclidean == pytest.approx(np.linalg.norm(x - y), rel=1e-6)
+    cosine = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    assert metrics.cosine == pytest.approx(cosine, abs=1e-6)
+    assert metrics.equal_percent == 100 * np.mean(a == b)
+    assert metrics.first_mismatch == int(np.argmax(a != b))
+    assert found.a.norm == pytest.approx(np.linalg.norm(x), rel=1e-6)
+    larger = max(np.linalg.norm(x), np.linalg.norm(y))
+    assert found.distance == pytest.approx(np.linalg.norm(x - y) / larger, rel=1e-5)
+
+
+def similar(a, b):
+    """Return what msprobe 26.2.0 writes of two arrays (core/config_check/ckpt_compare/metrics)."""
+    if a.shape != b.shape:
+        sizes = a.size if a.size == b.size else [a.size, b.size]
+        return {"l2": None, "cos": None, "numel": sizes, "shape": [list(a.shape), list(b.shape)]}
+    norms = np.linalg.norm(a), np.linalg.norm(b)
+    cos = 1.0 if norms == (0, 0) else None
+    if all(norms):
+        cos = (a.flatten().dot(b.flatten()) / (norms[0] * norms[1])).item()
+    l2 = np.linalg.norm(a - b).item()
+    return {"l2": l2, "cos": cos, "numel": a.size, "shape": list(a.shape)}
+
+
+def test_ckpt_similarity_is_msprobes(tmp_path):
+    """Its names and its numbers, also of zeros, unlike shapes, and what is not finite."""
+    zero = np.zeros(3, np.float32)
+    a = {"w": floats(4, 5), "z": zero, "o": zero, "s": floats(4), "t": floats(2, 3), "x": zero}
+    b = {"w": floats(4, 5), "z": zero, "o": zero + 1, "s": floats(5), "t": floats(3, 2), "y": zero}
+    a["n"] = b["n"] = np.float32([1, math.nan])
+    found = pair(tmp_path, a, b, output_path=tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "ckpt_similarity.json").read_text())
+    assert written == found.similarity()
+    expected = {name: similar(a[name], b[name]) for name in "wzost"}
+    expected["n"] = {"l2": "NaN", "cos": "NaN", "numel": 2, "shape": [2]}
+    assert {*written} == {*expected}
+    for name, of in expected.items():
+        for key, value in of.items():
+            number = isinstance(value, float)
+            assert written[name][key] == (pytest.approx(value, rel=1e-5) if number else value), name
+
+
+def test_what_one_side_lacks_differs_unless_it_is_asked_for(tmp_path):
+    """With common it is coverage; nothing in common is no success."""
+    arrays = {"v": floats(3), "w": floats(3), "x": floats(2)}
+    found = pair(
+        tmp_path, {"w": arrays["w"], "v": arrays["v"]}, {"w": arrays["w"], "x": arrays["x"]}
+    )
+    assert found.status is Outcome.DIVERGED
+    assert statuses(found) == {
+        "w": Status.IDENTICAL,
+        "v": Status.ONLY_IN_A,
+        "x": Status.ONLY_IN_B,
+    }
+    common = compare_checkpoints(found.a, found.b, common=True)
+    assert common.status is Outcome.IDENTICAL
+    assert [said.params["names"] for said in common.coverage] == [["v"], ["x"]]
+    nothing = pair(tmp_path, {"v": arrays["v"]}, {"w": arrays["w"]})
+    assert nothing.status is Outcome.INCOMPARABLE
+    assert not nothing
+    assert not compare_checkpoints(nothing.a, nothing.b, common=True)
+
+
+def test_shapes_are_never_cut_to_fit(tmp_path):
+    """Nor is a matrix its transpose."""
+    w = floats(3, 3, 2)
+    found = pair(tmp_path, {"v": w, "w": w}, {"v": w.T, "w": w.reshape(9, 2)})
+    assert {*statuses(found).values()} == {Status.SHAPE_MISMATCH}
+
+
+def test_nan_on_both_sides_agrees_and_is_suspicious(tmp_path):
+    """On one side it is non_finite; infinities of unlike sign differ."""
+    a = {
+        "n": np.float32([1, math.nan]),
+        "o": np.float32([1, math.nan]),
+        "i": np.float32([math.inf]),
+    }
+    b = {"n": a["n"].copy(), "o": np.float32([1, 1]), "i": -a["i"]}
+    found = pair(tmp_path, a, b)
+    assert statuses(found) == {
+        "n": Status.IDENTICAL,
+        "o": Status.NON_FINITE,
+        "i": Status.DIFFERENT,
+    }
+    assert found.suspicious == 1
+    assert [bool(f.suspicions) for f in found.weights] == [True, False, False]
+
+
+def test_a_lower_dtype_is_compared_by_value(tmp_path):
+    """Rounding is what an export does: it is told from other values, and said."""
+    w = floats(300, 100)
+    bits = float32_to_bfloat16_bits(w)
+    wrong = bits.copy()
+    wrong[7, 7] ^= 1
+    half = w.astype(np.float16)
+    a = write_safetensors(
+        tmp_path / "a.safetensors",
+        {"cast": w, "off": w, "same": bfloat16_bits_to_float32(bits), "half": w},
+    )
+    b = write_safetensors(
+        tmp_path / "b.safetensors", {"cast": bits, "off": wrong, "same": bits, "half": half}
+    )
+    found = compare_checkpoints(a, b, lang="en")
+    assert statuses(found) == {
+        "cast": Status.WITHIN_TOLERANCE,
+        "off": Status.DIFFERENT,
+        "same": Status.IDENTICAL,
+        "half": Status.WITHIN_TOLERANCE,
+    }
+    notes = {f.record: f.note for f in found.weights}
+    assert notes["cast"] == "Float32 against BFloat16: equal once rounded to BFloat16"
+    assert notes["off"] == "Float32 against BFloat16"
+    assert "same values" in notes["same"]
+
+
+def test_tolerance_and_rules_decide_as_for_runs(tmp_path):
+    """By the parameter's name; a rule that matches nothing is refused."""
+    w = floats(50)
+    arrays = ({"v": w, "w": w}, {"v": w * np.float32(1 + 1e-4), "w": w * np.float32(1 + 1e-4)})
+    assert not pair(tmp_path, *arrays)
+    assert pair(tmp_path, *arrays, tolerance=Tolerance(rtol=1e-3))
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("w: {rtol: 1e-3}\n")
+    found = pair(tmp_path, *arrays, tolerance=rules)
+    assert statuses(found) == {"v": Status.DIFFERENT, "w": Status.WITHIN_TOLERANCE}
+    assert [(rule.records, rule.passed) for rule in found.rules] == [(1, 1)]
+    rules.write_text("nowhere: {rtol: 1e-3}\n")
+    with pytest.raises(UsageError, match="nowhere"):
+        pair(tmp_path, *arrays, tolerance=rules)
+
+
+def test_noise_of_repetitions_explains_what_is_as_large(tmp_path):
+    """And nothing larger."""
+    w, size = floats(1000), 1e-4
+    paths = [
+        write_ckpt(tmp_path / f"{i}.ckpt", {"w": w + np.float32(size) * floats(1000)})
+        for i in range(4)
+    ]
+    far = write_ckpt(tmp_path / "far.ckpt", {"w": w + np.float32(100 * size) * floats(1000)})
+    a, b, *noise = paths
+    assert not compare_checkpoints(a, b)
+    assert compare_checkpoints(a, b, noise=noise).status is Outcome.WITHIN_TOLERANCE
+    assert not compare_checkpoints(a, far, noise=noise)
+
+
+def test_a_prefix_is_taken_off_also_behind_an_optimizers(tmp_path):
+    """And said; a rule of the mapping holds for an optimizer's state, too."""
+    arrays = {f"layers.{i}.weight": floats(3) for i in range(4)}
+    a = arrays | {f"adam_m.{name}": array for name, array in arrays.items()}
+    b = {f"network.{name}": array for name, array in arrays.items()}
+    b |= {f"adam_m.{name}": b[name] for name in [*b]}
+    found = pair(tmp_path, a, b)
+    assert found
+    assert (len(found.weights), len(found.optimizer)) == (4, 4)
+    assert [remark.code for remark in found.remarks] == ["checkpoint.below"]
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_text("layers.*: blocks.*\n")
+    b = {name.replace("layers", "blocks"): array for name, array in a.items()}
+    assert pair(tmp_path, a, b, mapping=mapping)
+    mapping.write_text("layers.*: block\n")
+    with pytest.raises(UsageError, match="come to the name"):
+        pair(tmp_path, a, b, mapping=mapping)
+    mapping.write_text("nowhere: block\n")
+    with pytest.raises(UsageError, match="nowhere"):
+        pair(tmp_path, a, b, mapping=mapping)
+
+
+def test_an_optimizers_state_that_one_side_does_not_have_is_coverage(tmp_path):
+    """An export holds weights alone; one moment that is missing among others differs."""
+    w = floats(4)
+    state = {"moment1.w": w, "moment2.w": w, "global_step": np.array([3], np.int32)}
+    found = pair(tmp_path, {"w": w, **state}, {"w": w})
+    assert found.status is Outcome.IDENTICAL
+    assert [said.code for said in found.coverage] == ["checkpoint.optimizer_only_in"]
+    found = pair(tmp_path, {"w": w, **state}, {"w": w, "moment1.w": w})
+    assert found.status is Outcome.DIVERGED
+
+
+def test_include_and_exclude_choose_parameters(tmp_path):
+    """By the names of either side; what leaves nothing is refused."""
+    a = {"layers.0.w": floats(2), "layers.1.w": floats(2), "head": floats(2)}
+    b = {**a, "layers.1.w": floats(2)}
+    found = pair(tmp_path, a, b, exclude=r"layers\.1")
+    assert found
+    assert found.coverage[0].params == {"count": 1}
+    assert [f.record for f in pair(tmp_path, a, b, include=r"1\.w").weights] == ["layers.1.w"]
+    with pytest.raises(UsageError, match="no record to compare"):
+        pair(tmp_path, a, b, include="nowhere")
+
+
+def test_a_parameter_that_cannot_be_read_never_agrees(tmp_path):
+    """Not even with the same bytes on both sides."""
+    found = pair(tmp_path, {"w": floats(2)}, {"w": floats(2)})
+    for name in "ab":
+        path = tmp_path / f"{name}.ckpt"
+        path.write_bytes(path.read_bytes().replace(b"Float32", b"Float99"))
+    found = compare_checkpoints(tmp_path / "a.ckpt", tmp_path / "b.ckpt")
+    assert statuses(found) == {"w": Status.UNREADABLE}
+    assert not found
+
+
+@pytest.fixture
+def cut(tmp_path):
+    """A checkpoint of one file, and the same over two ranks, without a strategy."""
+    w = floats(4, 2)
+    whole = write_ckpt(tmp_path / "whole.ckpt", {"w": w, "b": w[0]})
+    for rank in range(2):
+        arrays = {"w": w[2 * rank : 2 * rank + 2], "b": w[0]}
+        write_ckpt(tmp_path / "ranks" / f"rank_{rank}" / "net.ckpt", arrays)
+    return whole, tmp_path / "ranks"
+
+
+def test_parts_of_parameters_need_a_strategy(cut, tmp_path):
+    """With one they are the whole; without, nothing is guessed."""
+    with pytest.raises(RunError, match="parts of parameters for 2 ranks"):
+        compare_checkpoints(*cut)
+    layouts = {"w": ([2], [0, -1]), "b": ([2], [-1])}
+    write_strategy(cut[1] / "strategy" / "src_strategy.ckpt", layouts)
+    found = compare_checkpoints(*cut)
+    assert found.status is Outcome.IDENTICAL
+    assert [remark.code for remark in found.remarks] == ["checkpoint.of_side"]
+
+
+def test_two_of_several_ranks_are_compared_rank_by_rank(cut, tmp_path):
+    """The finding says which rank."""
+    other = tmp_path / "other"
+    for rank in range(2):
+        write_ckpt(other / f"rank_{rank}" / "net.ckpt", {"w": floats(2, 2), "b": floats(2)})
+    source = (cut[1] / "rank_0" / "net.ckpt").read_bytes()
+    (other / "rank_0" / "net.ckpt").write_bytes(source)
+    found = compare_checkpoints(cut[1], other)
+    differing = {(finding.record, finding.rank) for finding in found.differing}
+    assert differing == {("w", 1), ("b", 1)}
+    write_ckpt(other / "rank_2" / "net.ckpt", {"w": floats(2, 2)})
+    with pytest.raises(RunError, match="A has ranks 0, 1, B ranks 0, 1, 2"):
+        compare_checkpoints(cut[1], other)
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_run_is_a_side(tmp_path, task):
+    """By its elements, or by fingerprints; what the checkpoint has otherwise is found."""
+    run = record_training(tmp_path / "run", task=task, steps=1, tokens=1)
+    recorded = open_run(record_training(tmp_path / "full", task="tensor", steps=1, tokens=1))
+    arrays = {
+        network_name(entry.cell, record.path): record.array()
+        for entry in reversed(recorded.entries(step=0))
+        for record in entry.records
+        if record.io == "parameters" and entry.phase.startswith("actor")
+    }
+    assert arrays
+    good = write_ckpt(tmp_path / "good.ckpt", arrays)
+    found = compare_checkpoints(run, good)
+    assert found.status is Outcome.IDENTICAL
+    assert found.kinds == ("run", "ckpt")
+    name = next(iter(arrays))
+    bad = write_ckpt(tmp_path / "bad.ckpt", {**arrays, name: arrays[name] + np.float32(1)})
+    found = compare_checkpoints(bad, run)
+    assert [finding.record for finding in found.differing] == [name]
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path):
+    """The same file twice, nothing there, an output among what is compared."""
+    a = write_ckpt(tmp_path / "a" / "a.ckpt", {"w": floats(2)})
+    b = write_ckpt(tmp_path / "b.ckpt", {"w": floats(2)})
+    (tmp_path / "link.ckpt").symlink_to(a)
+    with pytest.raises(RunError, match="given as a and as b"):
+        compare_checkpoints(a, tmp_path / "link.ckpt")
+    with pytest.raises(RunError, match="does not exist"):
+        compare_checkpoints(a, tmp_path / "none.ckpt")
+    with pytest.raises(RunError, match="inside"):
+        compare_checkpoints(tmp_path / "a", b, output_path=tmp_path / "a" / "out")
+
+
+def test_the_tables_hold_every_parameter(tmp_path):
+    """A row each, with its status; names cannot be formulas; a second comparison replaces them."""
+    a, b = {"=1+1": floats(2), "w": floats(2), "adam_m.w": floats(2)}, {"=1+1": floats(2)}
+    out = tmp_path / "out"
+    found = pair(
+        tmp_path, a, {**b, "w": a["w"], "adam_m.w": a["adam_m.w"]}, output_path=out, csv=True
+    )
+    book = load_workbook(out / "checkpoint.xlsx", read_only=True)
+    assert book.sheetnames == ["verdict", "parameters", "optimizer"]
+    header, *rows = book["parameters"].iter_rows(values_only=True)
+    by_name = {row[0].strip(" '"): dict(zip(header, row)) for row in rows}
+    assert by_name["=1+1"]["status"] == "different"
+    assert by_name["=1+1"]["l2"] == pytest.approx(found.weights[0].metrics.euclidean)
+    assert by_name["w"]["status"] == "identical"
+    verdict = json.loads((out / "verdict.json").read_text())
+    assert verdict["status"] == "diverged"
+    assert verdict["counts"] == {"different": 1, "identical": 2}
+    assert verdict["first_divergence"]["record"] == "=1+1"
+    assert {*verdict["tables"]} == {path.name for path in out.iterdir()} - {"verdict.json"}
+    again = compare_checkpoints(found.a, found.b, output_path=out)
+    assert {path.name for path in out.iterdir()} == {*again.tables, "verdict.json"}
