@@ -26,17 +26,17 @@ def _some(count: int, names: Sequence[str]) -> str:
 
 
 def _unlisted(names: Sequence[str], count: int) -> str:
-    return f"文件中有 {count} 个参数未列入索引：{_some(count, names)}"
+    return f"文件中有 {count} 个权重未列入索引：{_some(count, names)}"
 
 
 def _last_step(epoch: int, step: int, others: int) -> str:
     older = f"（另有 {others} 个更早的未读取）" if others else ""
-    return f"有多个 checkpoint，取所有 rank 都有的最后一个：epoch {epoch} step {step}{older}"
+    return f"有多个 checkpoint，取所有 rank 都有的最后一个：epoch {epoch}、step {step}{older}"
 
 
 def _of_role(role: str, others: Sequence[str], step: int | None) -> str:
     when = "首次采集时的值" if step is None else f"step {step} 的值"
-    said = f"{role} 的参数，{when}"
+    said = f"{role} 的权重，{when}"
     if others:
         said += f"；如需 {'、'.join(others)}，请给出其某个阶段的目录"
     return said
@@ -48,7 +48,7 @@ def _below(a: str, b: str) -> str:
 
 
 def _only_in(side: str, count: int, names: Sequence[str]) -> str:
-    return f"仅 {side} 侧有的参数 {count} 个：{_some(count, names)}"
+    return f"仅 {side} 侧有的权重 {count} 个：{_some(count, names)}"
 
 
 def _optimizer_only_in(side: str, count: int, names: Sequence[str]) -> str:
@@ -79,20 +79,20 @@ TEXTS: dict[str, Text] = {
     "encrypted": "是加密的 checkpoint（enc_key），无法读取；请保存为不加密的文件",
     "no_ckpt": "既不是 MindSpore 的 checkpoint，也不是 safetensors：文件开头为 {head}",
     "field": (
-        "不是完整的 MindSpore checkpoint：第 {at} 字节处为字段 {number}（wire type {kind}），"
+        "不是完整的 MindSpore 的 checkpoint：第 {at} 字节处为字段 {number}（类型 {kind}），"
         "该处不应有此字段"
     ),
     "field_cut_short": (
         "文件被截断：第 {at} 字节处的内容应有 {size} 字节，只有 {present} 字节。请重新复制或保存"
     ),
     "number": "文件被截断或损坏：第 {at} 字节处不是完整的整数",
-    "too_many": "参数超过 {most} 个",
+    "too_many": "权重超过 {most} 个",
     "long_name": "文件损坏：第 {at} 字节处的名称长达 {length} 字节",
     "no_tag": "文件损坏：第 {at} 字节处的条目没有名称或没有值",
     "no_content": "文件损坏：第 {at} 字节处的张量没有内容",
     "dimensions": "文件损坏：第 {at} 字节处的张量超过 {most} 维",
     "map": "是 MapTensor，不支持比对",
-    "twice": "在文件中出现两次，且不是同一参数的连续分片",
+    "twice": "在文件中出现两次，且不是同一权重的连续分片",
     "unlike_slices": "各分片的 dtype 或 shape 不同",
     "dtype": "元素类型为 {dtype}，无法比对",
     "size": "按 shape 和 dtype 应有 {size} 字节，实有 {present} 字节",
@@ -108,11 +108,11 @@ TEXTS: dict[str, Text] = {
         "{name!r} 应位于数据的第 {begin} 到 {end} 字节，而数据只有 {present} 字节：文件被截断或损坏"
     ),
     "overlap": "{name!r}（数据的第 {begin} 到 {end} 字节）与 {before!r} 重叠",
-    "hole": "数据的第 {at} 到 {begin} 字节不属于任何参数（在 {name!r} 之前）",
+    "hole": "数据的第 {at} 到 {begin} 字节不属于任何权重（在 {name!r} 之前）",
     "rest": "数据有 {present} 字节，文件头只描述了 {size} 字节",
-    "index": "不是 safetensors 索引：应有 weight_map，为每个参数给出文件名",
+    "index": "不是 safetensors 索引：应有 weight_map，为每个权重给出文件名",
     "leaves": "指定的文件 {name!r} 不在索引所在目录中；目录以外的文件一律不打开",
-    "in_two_files": "含有 {name!r}，而 {other} 中也有；每个参数应只出现一次",
+    "in_two_files": "含有 {name!r}，而 {other} 中也有；每个权重应只出现一次",
     "not_in_file": "索引称其位于 {file}，但该文件中没有",
     "unlisted": _unlisted,
     # directories
@@ -120,14 +120,14 @@ TEXTS: dict[str, Text] = {
     "several": _several,
     "none_there": (
         "{path} 中没有 checkpoint；应有 .ckpt、.safetensors，或含有它们的目录 rank_0、rank_1 等，"
-        "或为采集了参数的采集结果。"
+        "或为采集了权重的采集结果。"
     ),
     "only_pickles": _only_pickles,
     "no_common_step": "{path}：各 rank 没有同一 epoch、step 的 checkpoint。",
     "last_step": _last_step,
     # several ranks
     "by_strategy": "{ranks} 个 rank，按 {file} 合并",
-    "no_strategy": "不是 MindSpore 的策略文件：没有任何参数的切分方式",
+    "no_strategy": "不是 MindSpore 的策略文件：没有任何权重的切分方式",
     "strategy_json": "不是 MindSpore 的策略文件：{why}",
     "two_strategies": "对 {name!r} 切分方式的描述与同一 stage 的另一策略文件不同",
     "other_strategy": (
@@ -141,24 +141,24 @@ TEXTS: dict[str, Text] = {
     "shard_missing": "应由 rank {ranks} 保存的切片缺失",
     "copies_differ": "本应持有相同 {name!r} 的各 rank，内容不同",
     "other_ranks": (
-        "A 侧有 rank {a}，B 侧有 rank {b}，且不知道参数如何切分。"
+        "A 侧有 rank {a}，B 侧有 rank {b}，且不知道权重如何切分。"
         "请将 MindSpore 的策略文件放入 rank_0 旁的 strategy/ 目录。"
     ),
     "parts": (
-        "{path} 是 {ranks} 个 rank 的参数切片（{name!r} 与另一侧不符），"
+        "{path} 是 {ranks} 个 rank 的权重切片（{name!r} 与另一侧不符），"
         "且没有策略文件说明切分方式。"
         "请将 MindSpore 的策略文件放入 rank_0 旁的 strategy/ 目录，或保存完整的 checkpoint。"
     ),
     # a run
-    "no_parameters": "{path} 没有采集参数；请设置 parameters: true 并开启某个阶段后采集。",
-    "no_parameters_in_step": "{path} 在 step {step} 没有采集参数。",
+    "no_parameters": "{path} 没有采集权重；请设置 parameters: true 并开启某个阶段后采集。",
+    "no_parameters_in_step": "{path} 在 step {step} 没有采集权重。",
     "of_role": _of_role,
     "two_runs": "{a} 和 {b} 都是采集结果；请用 compare_runs 比对。",
     # what is asked for
     "same": "{path} 同时作为 {first} 和 {second} 给出；应为两个 checkpoint。",
     "two_to_one": "{side} 侧的 {first!r} 和 {second!r} 对应到同一名称 {name!r}；请修改映射文件。",
     "option": "{option} 用于采集结果，不用于 checkpoint；请去掉。",
-    "one_step": "--steps 为 {value!r}；应为采集结果的一个 step，比对该 step 的参数。",
+    "one_step": "--steps 为 {value!r}；应为采集结果的一个 step，比对该 step 的权重。",
     # names
     "below": _below,
     "unlike_names": "大多数名称在另一侧没有对应；请用 --mapping 指定对应关系",
@@ -166,24 +166,24 @@ TEXTS: dict[str, Text] = {
     "rounded": "{a} 对 {b}：舍入到 {to} 后相等",
     "no_noise": "没有重复 checkpoint 含有相同 dtype 和 shape 的元素：噪声未知",
     # coverage
-    "left_out": "{count} 个参数因 --include、--exclude 未比对",
+    "left_out": "{count} 个权重因 --include、--exclude 未比对",
     "only_in": _only_in,
     "optimizer_only_in": _optimizer_only_in,
     "texts_only_in": _texts_only_in,
     "of_side": "{side}：{what}",
     # the answer
-    "headline_identical": "一致（逐位）：{compared} 个参数全部相等。",
-    "headline_within_tolerance": "容差内一致：{compared} 个参数全部在容差之内。",
-    "headline_diverged": "存在差异：{compared} 个参数中 {different} 个不一致。",
+    "headline_identical": "一致（逐位）：{compared} 个权重全部相等。",
+    "headline_within_tolerance": "容差内一致：{compared} 个权重全部在容差之内。",
+    "headline_diverged": "存在差异：{compared} 个权重中 {different} 个不一致。",
     "headline_incomparable": (
-        "无法比对：A 侧没有任何参数出现在 B 侧。如果只是名称不同，请用 --mapping。"
+        "无法比对：A 侧没有任何权重出现在 B 侧。如果只是名称不同，请用 --mapping。"
     ),
     "side_a": "A（标杆）：{path}（{kind}）",
     "side_b": "B（待比对）：{path}（{kind}）",
-    "differing": "{count} 个参数不同：",
-    "only_in_a": "{count} 个参数仅 A 侧有：",
-    "only_in_b": "{count} 个参数仅 B 侧有：",
-    "suspicious": "{count} 个参数一致但可疑：",
+    "differing": "{count} 个权重不同：",
+    "only_in_a": "{count} 个权重仅 A 侧有：",
+    "only_in_b": "{count} 个权重仅 B 侧有：",
+    "suspicious": "{count} 个权重一致但可疑：",
     "of_rank": "{name}（rank {rank}）",
     "apart": (
         "余弦 {cosine}，l2 {l2:.3g}（相对 {relative:.3g}），最大绝对误差 {largest:.3g}，"
@@ -194,7 +194,7 @@ TEXTS: dict[str, Text] = {
     "optimizer": "优化器状态：{count} 个张量，{agreeing} 个一致",
     "coverage": "未比对：{what}",
     "remark": "说明：{what}",
-    "rule": "容差：{rule}：{records} 个参数，其中 {passed} 个仅因容差一致",
+    "rule": "容差：{rule}：{records} 个权重，其中 {passed} 个仅因容差一致",
     "tables": "表格：{output}：{tables}、verdict.json",
     "summary": "比对 {elements} 个元素，用时 {seconds:.1f} 秒：{counts}",
 }
