@@ -100,6 +100,9 @@ def test_what_cannot_be_read_is_exit_code_2(compare, tmp_path):
             assert (code, out) == (2, "")
             assert words in err
             assert len(err.splitlines()) == 1
+    code, _, err = compare("none.ckpt", "no.safetensors")
+    assert code == 2
+    assert "expected a .ckpt, a .safetensors" in err
     code, out, _ = compare("a.ckpt", "other.ckpt")
     assert code == 2
     assert out.startswith("INCOMPARABLE")

@@ -24,14 +24,19 @@ _OF_RUNS = {
     "network": None,
     "engine": "local",
 }
+_SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
 
 
 def are_checkpoints(paths: list[str]) -> bool:
-    """Return whether two paths are to be compared as checkpoints: one of them is one."""
+    """Return whether two paths are to be compared as checkpoints: one is, or is called so."""
     from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint
 
+    if len(paths) != 2:
+        return False
+    if any(path.endswith(_SUFFIXES) and not Path(path).is_dir() for path in paths):
+        return True
     try:
-        return len(paths) == 2 and any(is_checkpoint(Path(path)) for path in paths)
+        return any(is_checkpoint(Path(path)) for path in paths)
     except (OSError, ValueError):  # compare_runs says what is wrong with them
         return False
 
