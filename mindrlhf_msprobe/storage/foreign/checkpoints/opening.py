@@ -27,8 +27,9 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     StoredTensor,
 )
 
-_CKPT, _SAFETENSORS, _JSON = ".ckpt", ".safetensors", ".json"
+_CKPT, _SAFETENSORS = ".ckpt", ".safetensors"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
+_NAMES = (_CKPT, _SAFETENSORS, INDEX_SUFFIX, *_PICKLES)
 #: Below a directory of this name the hub's cache keeps links to files beside it.
 _SNAPSHOTS = "snapshots"
 _SHOWN = 4
@@ -37,14 +38,14 @@ _SHOWN = 4
 def is_checkpoint(path: Path) -> bool:
     """Return whether a path is to be read as a checkpoint, and not as a run.
 
-    A file is one unless it is JSON that is no index of safetensors; a directory that holds
-    checkpoints is one unless it holds a run.
+    A file is one if it is called so, or as PyTorch calls its own, which are refused; a directory
+    that holds checkpoints is one unless it holds a run.
     """
     if path.is_dir():
         if (path / layout.RUN_FILE).exists() or layout.has_dumps(path):
             return False
         return bool(_indices(path) or checkpoint_files(path) or rank_directories(path))
-    return path.is_file() and (path.suffix != _JSON or path.name.endswith(INDEX_SUFFIX))
+    return path.is_file() and path.name.endswith(_NAMES)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
