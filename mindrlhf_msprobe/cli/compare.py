@@ -119,9 +119,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         result = compare(None) if error.comparison is None else error.comparison
     if arguments.html is not None:
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
-    code = UNDECIDED if unwritable else of_comparison(result)
-    if code == SAME and arguments.fail_on == "suspicious" and result.verdict.suspicious.records:
-        code = DIVERGED
+    code = UNDECIDED if unwritable else _code(result, arguments.fail_on)
     seconds = time.perf_counter() - began
     replayed = _replayed(arguments, result)
     if arguments.json:
@@ -131,6 +129,13 @@ def _compare(arguments: argparse.Namespace) -> int:
     command = "" if arguments.replay else command_for(result, _folder_of(arguments))
     again = [] if replayed is None else [replayed.text]
     return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _code(result: Comparison, fail_on: str) -> int:
+    """Return the exit code of a comparison whose tables were written."""
+    code = of_comparison(result)
+    fails = code == SAME and fail_on == "suspicious" and result.verdict.suspicious.records
+    return DIVERGED if fails else code
 
 
 def _folder_of(arguments: argparse.Namespace) -> str:

@@ -83,11 +83,9 @@ class OperatorCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        around = [(capture, capture.around()) for capture in self._captures]
-        if not (self._observed or any(place.chosen for _, place in around)):
+        around = self._around()
+        if not around:
             return original(*args, **kwargs)
-        if len(around) > 1 and any(place.inside for _, place in around):
-            around = [(capture, place) for capture, place in around if place.inside]
         called = OperatorCall(operator, original, args, kwargs)
         calls = [
             call
@@ -104,10 +102,19 @@ class OperatorCalls:
             with guard:
                 instead = one.ended(output)
                 output = output if instead is None else instead
-        changed = args[:1] if operator.name in _RETURN_NOTHING else None
+        shown = args[:1] if operator.name in _RETURN_NOTHING else output
         for call in reversed(calls):
-            self._end(call, output if changed is None else changed)
+            self._end(call, shown)
         return output
+
+    def _around(self) -> list[tuple[EagerCapture, Around]]:
+        """Return the captures to which a call belongs, and where it is in each; [] for none."""
+        around = [(capture, capture.around()) for capture in self._captures]
+        if not (self._observed or any(place.chosen for _, place in around)):
+            return []
+        if len(around) > 1:
+            return [one for one in around if one[1].inside] or around
+        return around
 
     def _all_raised(
         self, observed: Sequence[tuple[Guarded, ObservedCall]], calls: Sequence[_Open]

@@ -111,20 +111,29 @@ class PhaseCapture:
             found[name] += SITES.gaps_of(number)
             if number in SITES.compiled:
                 found[name] += self._gaps_of_compiled(number, cell, elsewhere)
-                if self._opening.operators is not None and self._opening.operators(name):
-                    found[name].append(message("coverage.operators_in_graph"))
+                found[name] += self._operators_of_compiled(name)
         for name, around in self._compiled_early().items():
             found[name].append(message("coverage.compiled_before_watch", cell=around))
         for name in self._replaced():
             found[name].append(message("coverage.replaced"))
-        if self.graph.cells_seen:
-            for name, cell in named_cells(self._opening.root).items():
-                if is_inner_recurrent(cell):
-                    found[name].append(message("coverage.inside_recurrent"))
+        for name in self._inside_recurrent():
+            found[name].append(message("coverage.inside_recurrent"))
         watched = self._probes.has_optimizer(self._role)
         if self.graph.has_gradients and not watched and self._eager is None:
             found[PARAMETERS_GRAD].append(message("coverage.optimizer_not_watched"))
         return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
+
+    def _operators_of_compiled(self, name: str) -> list[Message]:
+        chosen = self._opening.operators
+        compiled = chosen is not None and chosen(name)
+        return [message("coverage.operators_in_graph")] if compiled else []
+
+    def _inside_recurrent(self) -> list[str]:
+        """Return the cells that a graph runs inside MindSpore's recurrent ones."""
+        if not self.graph.cells_seen:
+            return []
+        cells = named_cells(self._opening.root).items()
+        return [name for name, cell in cells if is_inner_recurrent(cell)]
 
     def _gaps_of_compiled(
         self, number: int, cell: nn.Cell, elsewhere: Mapping[int, set[str]]

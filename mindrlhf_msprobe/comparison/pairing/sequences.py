@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 #: What a pair of items is worth: their places → a whole number; 0 or less: they are no pair.
 Worth = Callable[[int, int], int]
@@ -83,17 +83,25 @@ def _exact(of_a: tuple[int, int], of_b: tuple[int, int], worth: Worth) -> _Pairs
             best = below[j] if below[j] >= row[j + 1] else row[j + 1]
             together = value[j] + below[j + 1]
             row[j] = together if value[j] and together >= best else best
-    pairs = []
+    return [(of_a[0] + i, of_b[0] + j) for i, j in _best_pairs(values, most)]
+
+
+def _best_pairs(values: list[list[int]], most: list[list[int]]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of places that are worth most together.
+
+    Args:
+        values: what each pair is worth.
+        most: from each pair of places on.
+    """
     i = j = 0
-    while i < height and j < width:
+    while i < len(values) and j < len(values[0]):
         if values[i][j] and most[i][j] == values[i][j] + most[i + 1][j + 1]:
-            pairs.append((of_a[0] + i, of_b[0] + j))
+            yield i, j
             i, j = i + 1, j + 1
         elif most[i][j] == most[i + 1][j]:
             i += 1
         else:
             j += 1
-    return pairs
 
 
 def _fewest_insertions(a: Sequence[Hashable], b: Sequence[Hashable]) -> _Pairs | None:

@@ -383,18 +383,23 @@ def _entered(first: FirstDifference, entry: Entry) -> Message:
         if is_operator(entry.name):
             code = f"{code}_operators"
         return message(code, records=earlier, phase=phase)
-    if first.filtered and is_operator(entry.name):
-        return message("explanation.first_recorded_operator", phase=phase)
-    if first.filtered and not _known(first, entry.name):
-        return message("explanation.first_recorded_cell", phase=phase)
-    if first.filtered and gradient:
-        return message("explanation.gradient")
-    if first.filtered and entry.cell != ROOT:
-        return message("explanation.input")
+    if first.filtered and (said := _entered_what_is_recorded(first, entry)) is not None:
+        return said
     if entry.token:
         code = "explanation.token_input" if first.filtered else "explanation.first_token"
         return message(code, token=entry.token)
     return message("explanation.phase_input", phase=phase)
+
+
+def _entered_what_is_recorded(first: FirstDifference, entry: Entry) -> Message | None:
+    """Say it of the first that was recorded of several; None where it began the phase."""
+    if is_operator(entry.name):
+        return message("explanation.first_recorded_operator", phase=entry.phase)
+    if not _known(first, entry.name):
+        return message("explanation.first_recorded_cell", phase=entry.phase)
+    if entry.direction == "backward":
+        return message("explanation.gradient")
+    return message("explanation.input") if entry.cell != ROOT else None
 
 
 def _missing_as_a_whole(first: FirstDifference) -> bool:

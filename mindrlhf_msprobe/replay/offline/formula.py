@@ -49,14 +49,7 @@ def _values(
     pairs: list[tuple[str, dict[str, Any], Value | None]] = [
         (node["at"], node, value) for node, value in zip(outputs, found.outputs) if "file" in node
     ]
-    if any("gradient" in node for node in given):
-        arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
-        gradients = found.gradients(arriving)
-        pairs += [
-            (f"gradient:{node['at']}", node["gradient"], value)
-            for node, value in zip(given, gradients)
-            if "gradient" in node
-        ]
+    pairs += _gradients(side, found, outputs, given)
     for record, node, value in pairs:
         recorded = side.array(node)
         if value is None or value.shape != recorded.shape:
@@ -66,6 +59,20 @@ def _values(
         opinion = judge(wide, value.exact, value.draws[1:], precision, beside)
         exact = value.exact.astype(wide.dtype)
         yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
+
+
+def _gradients(
+    side: Recomputed, found: Any, outputs: list[dict[str, Any]], given: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any], Value | None]]:
+    """Return name, node and what the formula gives of the gradients that were recorded."""
+    if not any("gradient" in node for node in given):
+        return []
+    arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
+    return [
+        (f"gradient:{node['at']}", node["gradient"], value)
+        for node, value in zip(given, found.gradients(arriving))
+        if "gradient" in node
+    ]
 
 
 def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:

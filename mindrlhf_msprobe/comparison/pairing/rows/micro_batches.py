@@ -52,10 +52,7 @@ def cut(
     """
     operators = [[e for e in side.entries if is_operator(e.name)] for side in (a, b)]
     if any(operators):
-        a, b = (
-            replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
-            for side in (a, b)
-        )
+        a, b = _without_operators(a), _without_operators(b)
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
     sides = (
         Side(a.entries, names.common_a, phases[0]),
@@ -66,6 +63,18 @@ def cut(
     given = Given.from_sides(sides)
     if given is None or given.alike:
         return None
+    return _cut(sides, given, (a, b), operators, phases)
+
+
+def _cut(
+    sides: tuple[Side, Side],
+    given: Given,
+    both: tuple[StepData, StepData],
+    operators: list[list[Entry]],
+    phases: tuple[str, str],
+) -> CutStep:
+    """Cut the larger batches of two sides; see `cut`."""
+    a, b = both
     small = given.small
     if not given.stored:
         data, extra, updated = _by_statistics(sides, small, given)
@@ -81,6 +90,10 @@ def cut(
     what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
     note = message("pairing.batch_sizes", **what, how=how, updated=updated)
     return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
+
+
+def _without_operators(side: StepData) -> StepData:
+    return replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
 
 
 def _not_compared(operator: Entry) -> Entry:

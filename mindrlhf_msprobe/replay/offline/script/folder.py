@@ -189,12 +189,8 @@ class _Written:
         if content is None:
             return {"value": None}
         if isinstance(content, dict) and not is_leaf(content):
-            return {
-                "dict": {
-                    str(name): self._node(half, io, item, child_path(path, name), leaving)
-                    for name, item in content.items()
-                }
-            }
+            named = [(str(name), child_path(path, name), item) for name, item in content.items()]
+            return {"dict": {n: self._node(half, io, item, at, leaving) for n, at, item in named}}
         if isinstance(content, list):
             items = [(child_path(path, i), item) for i, item in enumerate(content)]
             return {"list": [self._node(half, io, item, at, leaving) for at, item in items]}
@@ -204,10 +200,16 @@ class _Written:
         record = half.records.get((io, path))
         if record is None:  # more values than an entry may hold
             raise UsageError.saying("replay.argument", argument=path, kind=leaf.type)
-        name = f"{io}.{path}"
+        beside = leaving.get(("output" if io == "input" else "input", path))
+        return self._tensor_node(record, io, path, beside)
+
+    def _tensor_node(
+        self, record: Record, io: str, path: str, beside: Record | None
+    ) -> dict[str, Any]:
+        """Return what stands for a tensor, with the gradient that was recorded of it."""
+        name, leaf = f"{io}.{path}", record.leaf
         node = {**self._tensor(record, name), "at": printable(name)}
         node["numpy"] = leaf.type == "numpy.ndarray"
-        beside = leaving.get(("output" if io == "input" else "input", path))
         if beside is not None and node["dtype"] in FLOATING and self._is_gradient(beside, leaf):
             what = "gradient" if io == "input" else "arriving"
             node[what] = self._tensor(beside, f"gradient.{name}")
@@ -216,27 +218,23 @@ class _Written:
     def _plain(self, leaf: Leaf, path: str) -> dict[str, Any]:
         """Return what stands for a value that is no tensor."""
         value, kind = leaf.value, leaf.type
+        node: dict[str, Any] | None = None
         if kind == "NoneType":
-            return {"value": None}
-        if kind.rpartition(".")[2].lower() == "ellipsis":
-            return {"ellipsis": True}
-        if "dtype" in kind or "typing" in kind:
-            name = str(value).rpartition(".")[2]
-            found = [dtype for dtype in DTYPES if dtype.lower() == name.lower()]
-            if found:
-                return {"dtype": found[0]}
-        elif kind == "slice" and isinstance(value, list) and len(value) == 3:
-            if all(item is None or type(item) is int for item in value):
-                return {"slice": value}
+            node = {"value": None}
+        elif kind.rpartition(".")[2].lower() == "ellipsis":
+            node = {"ellipsis": True}
+        elif "dtype" in kind or "typing" in kind:
+            node = _dtype_node(value)
+        elif isinstance(value, list):
+            node = _listed_node(kind, value)
         elif kind == "str" and isinstance(value, str) and _TEXT.fullmatch(value):
-            return {"value": value}
+            node = {"value": value}
         elif isinstance(value, (bool, int, float)) and not leaf.opaque:
-            if isinstance(value, float) and not math.isfinite(value):
-                return {"number": str(value)}
-            return {"value": value}
-        elif isinstance(value, list) and all(type(item) in (bool, int, float) for item in value):
-            return {"list": [{"value": item} for item in value]}
-        raise UsageError.saying("replay.argument", argument=path, kind=shortened(kind))
+            finite = not isinstance(value, float) or math.isfinite(value)
+            node = {"value": value} if finite else {"number": str(value)}
+        if node is None:
+            raise UsageError.saying("replay.argument", argument=path, kind=shortened(kind))
+        return node
 
     def _tensor(self, record: Record, name: str) -> dict[str, Any]:
         """Write a tensor; return what stands for it."""
@@ -281,6 +279,21 @@ class _Written:
             file = f"{stem}.{number}.npy"
         self._files.add(file.lower())
         return file
+
+
+def _dtype_node(value: Any) -> dict[str, Any] | None:
+    """Return what stands for a dtype, None if it is none."""
+    name = str(value).rpartition(".")[2].lower()
+    return next(({"dtype": dtype} for dtype in DTYPES if dtype.lower() == name), None)
+
+
+def _listed_node(kind: str, value: list[Any]) -> dict[str, Any] | None:
+    """Return what stands for a slice, or for numbers in a row; None if it is neither."""
+    if kind == "slice" and len(value) == 3:
+        plain = all(item is None or type(item) is int for item in value)
+        return {"slice": value} if plain else None
+    numbers = all(type(item) in (bool, int, float) for item in value)
+    return {"list": [{"value": item} for item in value]} if numbers and kind != "slice" else None
 
 
 def _tensors(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -70,11 +70,11 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
     shown, recorded = shortened(operator.full_name), call.attributes or {}
     known = {n: v for n, v in recorded.items() if isinstance(v, (bool, int, float))}
     parameters = _parameters(operator)
-    if any(one.default is one.empty and one.name not in known for one in parameters):
+    needed = {one.name for one in parameters if one.default is one.empty}
+    if not needed <= known.keys():
         raise UsageError.saying("replay.primitive", operator=shown)
     if not parameters:
         return {}
-    names = [one.name for one in parameters]
     with tempfile.TemporaryDirectory() as directory:
         unmade = replace(call, attributes=None)
         write_side(Path(directory), unmade, draw=draw, compute_dtype=None)
@@ -84,9 +84,15 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
     certain = all(type(one.default) in (bool, int) for one in unknown)
     if not found or (not certain and found[0][0] > _ALIKE):
         raise UsageError.saying("replay.primitive", operator=shown)
-    _, _, values = found[0]
-    defaults = [one.default for one in parameters]
-    return {n: v for n, v, d in zip(names, values, defaults) if v is not d and v != d}
+    return _other_than_defaults(parameters, found[0][2])
+
+
+def _other_than_defaults(
+    parameters: list[inspect.Parameter], values: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Return the attributes that are not what they are where nothing is said."""
+    pairs = zip(parameters, values)
+    return {one.name: v for one, v in pairs if v is not one.default and v != one.default}
 
 
 def _fitting(

@@ -118,23 +118,17 @@ def find_call(run: Run, name: str, place: Place) -> Call:
     wanted = forward_name(name)
     near: dict[str, None] = {}
     found: Call | None = None
-    for step, rank in sorted(run.places):
-        if place.step not in (None, step) or place.rank not in (None, rank):
-            continue
-        phases = [p for p in run.phases_at(step, rank) if place.phase in (None, p)]
-        calls = [(phase, _Lines(run, phase, step, rank)) for phase in phases]
-        having = [phase for phase, lines in calls if wanted in lines.by_name]
+    for calls in _places(run, place):
+        having = {phase: lines for phase, lines in calls.items() if wanted in lines.by_name}
         if len(having) > 1:
             listed = ", ".join(having)
             raise UsageError.saying("replay.several_phases", entry=shortened(name), phases=listed)
-        for _, lines in calls:
-            if wanted in lines.by_name and found is None:
-                call = lines.call(wanted)
-                if has_elements(call.forward):
-                    return call
-                found = call
-            elif len(near) < _MOST_NEAR:
-                near.update(dict.fromkeys(lines.by_name))
+        for lines in having.values() if found is None else ():
+            found = lines.call(wanted)
+            if has_elements(found.forward):
+                return found
+        for lines in calls.values() if len(near) < _MOST_NEAR else ():
+            near.update(dict.fromkeys(lines.by_name))
     if found is not None:
         return found
     import difflib  # slow to import, and only a mistake needs it
@@ -142,6 +136,14 @@ def find_call(run: Run, name: str, place: Place) -> Call:
     close = difflib.get_close_matches(wanted, near, n=3, cutoff=0.3)
     hint = message("error.nearest_records", names=", ".join(close)) if close else ""
     raise RunError.saying("replay.no_entry", path=run.path, name=shortened(name), hint=hint)
+
+
+def _places(run: Run, place: Place) -> Iterator[dict[str, _Lines]]:
+    """Yield phase → its entries, of every step and rank in turn that a place names."""
+    for step, rank in sorted(run.places):
+        if place.step in (None, step) and place.rank in (None, rank):
+            phases = [p for p in run.phases_at(step, rank) if place.phase in (None, p)]
+            yield {phase: _Lines(run, phase, step, rank) for phase in phases}
 
 
 def operator_calls(run: Run, place: Place) -> Iterator[Call]:
@@ -261,30 +263,29 @@ class _Lines:
         """
         if backward is None:
             return None
-        own, grads = [], []
-        for other in self.by_name.values():
-            if cell_name(other.entry) != cell:
-                continue
-            if direction_of(other.entry) == PARAMETERS_GRAD:
-                grads.append(other)
-            elif direction_of(other.entry) == "backward":
-                own.append(other)
-        after = [
-            line.seq
-            for line in self.by_name.values()
-            if line.entry.rpartition(".")[0] == backward.entry.name.rpartition(".")[0]
-            and line.seq > backward.entry.seq
-        ]
-        span = range(backward.entry.seq, min(after, default=1 << 62))
+        of_cell = [line for line in self.by_name.values() if cell_name(line.entry) == cell]
+        grads = [line for line in of_cell if direction_of(line.entry) == PARAMETERS_GRAD]
+        own = [line for line in of_cell if direction_of(line.entry) == "backward"]
+        span = self._span(backward)
         within = [line for line in grads if line.seq in span]
         calls = [line for line in own if line.seq in span]
         if len(grads) != len(own) or len(within) != 1 or len(calls) != 1:
             return None
-        half = self._half(within[0].entry)
+        return self._gradient_in(within[0].entry, name)
+
+    def _gradient_in(self, entry: str, name: str) -> Record | None:
+        """Return the gradient of a parameter that an entry holds; None unless there is just one."""
+        half = self._half(entry)
         found = [] if half is None else [*half.records.items()]
         of_it = [r for (_, path), r in found if _unescaped(path.partition(".")[0]) == name]
         one = of_it[0] if len(of_it) == 1 else None
         return None if one is None or one.location is None or one.leaf.at_optimizer else one
+
+    def _span(self, backward: Half) -> range:
+        """Return the time from a backward entry to the next one of its cell."""
+        head, begins = backward.entry.name.rpartition(".")[0], backward.entry.seq
+        same = [line for line in self.by_name.values() if line.entry.rpartition(".")[0] == head]
+        return range(begins, min((line.seq for line in same if line.seq > begins), default=1 << 62))
 
 
 def _unescaped(path: str) -> str:

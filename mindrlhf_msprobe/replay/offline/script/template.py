@@ -2,9 +2,8 @@
 
     python replay.py [--device CPU|GPU|Ascend] [--json FILE]
 
-Needs MindSpore and numpy; for a cell also what builds its network. Beside it lie words.json and a/
-(b/ of a second run): the recorded tensors (.npy; bfloat16 as float32, which is exact) and
-entry.json, which says what they are, and what was judged when the folder was written.
+Needs MindSpore and numpy; for a cell also what builds its network. In a/ (b/ of a second run) lie
+the recorded tensors (.npy; bfloat16 as float32) and entry.json: what they are, and what was judged.
 """
 
 import argparse
@@ -83,6 +82,15 @@ class Side:
         classes = {"recorded": entry["class"], "built": type(called).__name__}
         if classes["recorded"] != classes["built"]:
             refuse("other_class", cell=".".join(filter(None, (at, attribute))), **classes)
+        self.find_weights(cells)
+        known = {id(node["parameter"]) for node in self.weights}
+        own = called.get_parameters() if attribute is None else ()
+        if left := [parameter.name for parameter in own if id(parameter) not in known]:
+            refuse("not_recorded", parameter=left[0], count=len(left))
+        return called
+
+    def find_weights(self, cells: dict[str, Any]) -> None:
+        """Find the parameters that were recorded; refuse those of other shapes."""
         for node in self.weights:
             held = cells.get(node["cell"]) or mindspore.nn.Cell()
             node["parameter"] = dict(held.parameters_and_names(expand=False)).get(node["name"])
@@ -91,11 +99,6 @@ class Side:
             shapes = {"recorded": tuple(node["shape"]), "built": node["parameter"].shape}
             if shapes["recorded"] != shapes["built"]:
                 refuse("other_shape", parameter=node["at"], **shapes)
-        known = {id(node["parameter"]) for node in self.weights}
-        own = called.get_parameters() if attribute is None else ()
-        if left := [parameter.name for parameter in own if id(parameter) not in known]:
-            refuse("not_recorded", parameter=left[0], count=len(left))
-        return called
 
     def cast_up(self, least: str) -> None:
         """Follow no casts below a dtype from here on, and cast up what cells hold."""
@@ -117,6 +120,10 @@ class Side:
             setattr(owner, name, cast(getattr(owner, name)))
         for name in ("half", "bfloat16", "float"):
             setattr(Tensor, name, lambda tensor: tensor.astype(wanted))
+        check, single = mindspore._checkparam.check_type_name, mindspore.float32
+        mindspore._checkparam.check_type_name = (  # which MindFormers asks about inputs
+            lambda name, dtype, *args: check(name, single if dtype == wanted else dtype, *args)
+        )
         for _, cell in self.network.cells_and_names():
             cell.mixed_precision_type = None  # to_float
             for name, value in [*vars(cell).items()]:
@@ -144,6 +151,14 @@ class Side:
             return slice(*node["slice"]) if "slice" in node else float(node["number"])
         return ... if "ellipsis" in node else node["value"]
 
+    def call(self, given: Any, least: str | None) -> dict[str, Any]:
+        """Return name → tensor of what is returned for these inputs."""
+        entry, known = self.entry, {node["at"]: one for node, one in zip(self.inputs, given)}
+        args = [self.value(node, known, least) for node in entry["args"]]
+        returned = self.called(*args, **self.value({"dict": entry["kwargs"]}, known, least))
+        several = isinstance(returned, tuple) and len(returned) == len(entry["output"])
+        return named(entry["output"], returned if several else [returned])
+
     def compute(self, least: str | None = None) -> dict[str, Any]:
         """Return name → tensor of what comes out; no floating value is below the dtype `least`."""
 
@@ -158,37 +173,37 @@ class Side:
             node["parameter"].set_dtype(value.dtype)
             node["parameter"].set_data(value)
         # network: end
-        entry, found = self.entry, {}
+        found: dict[str, Any] = {}
         arriving = {n["at"]: made(n["arriving"]) for n in self.outputs if "arriving" in n}
         weights = [node for node in self.weights if "gradient" in node]
 
         def forward(*given: Any) -> Any:
-            known = {node["at"]: tensor for node, tensor in zip(self.inputs, given)}
-            args = [self.value(node, known, least) for node in entry["args"]]
-            kwargs = self.value({"dict": entry["kwargs"]}, known, least)
-            returned = self.called(*args, **kwargs)
-            several = isinstance(returned, tuple) and len(returned) == len(entry["output"])
-            found.update(named(entry["output"], returned if several else [returned]))
+            found.update(self.call(given, least))
             # So the gradient at each output is the recorded one, exactly.
             products = [(found[at] * arriving[at]).sum() for at in arriving if at in found]
             return sum(products[1:], products[0]) if products else Tensor(0.0)
 
         inputs = [made(node) for node in self.inputs]
         if not arriving or not (inputs or weights):
-            forward(*inputs)
-            return found
+            return self.call(inputs, least)
         positions, parameters = tuple(range(len(inputs))), [node["parameter"] for node in weights]
-        gradients = mindspore.grad(forward, positions or None, parameters or None)(*inputs)
+        found_all = mindspore.grad(forward, positions or None, parameters or None)(*inputs)
+        gradients = found_all if isinstance(found_all, tuple) else (found_all,)
         # network: begin
-        if positions and parameters:
-            of_inputs, of_weights = gradients
-            gradients = (*of_inputs, *of_weights) if len(inputs) > 1 else (of_inputs, *of_weights)
+        gradients = flat(gradients)
         # network: end
-        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         names = [f"gradient:{node['at']}" for node in (*self.inputs, *weights)]
         return {**found, **dict(zip(names, gradients))}
 
 
+# network: begin
+def flat(found: Any) -> tuple[Any, ...]:
+    """Return the gradients that lie in tuples: of inputs, and of weights."""
+    nested = isinstance(found, tuple)
+    return tuple(inside for one in found for inside in flat(one)) if nested else (found,)
+
+
+# network: end
 def named(nodes: Any, values: Any) -> dict[str, Any]:
     """Return name → tensor of what was returned, as it was recorded."""
     found = {}
@@ -213,7 +228,7 @@ def distance(recorded: Any, found: Any, dtype: str) -> dict[str, float]:
     if dtype in BITS:
         mean, largest = size / max(1.0, apart.size**0.5), np.finfo(recorded.dtype).max / 2
         unit = np.spacing(np.clip(sizes, mean, largest).astype(recorded.dtype))
-        unit = unit * 65536.0 if dtype == "BFloat16" else unit
+        unit *= 65536.0 if dtype == "BFloat16" else 1.0
     relative = norm / size if size else np.inf * norm if norm else 0.0
     ulp, most = (float(np.max(array, initial=0.0)) for array in (apart / unit, apart))
     return {"ulp": ulp, "max_abs": most, "relative": float(relative)}
@@ -256,9 +271,9 @@ def main() -> None:
     parser.add_argument("--device", help=WORDS["help_device"])
     parser.add_argument("--json", metavar="FILE", help=WORDS["help_json"])
     arguments = parser.parse_args()
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     if arguments.device:
         mindspore.set_device(arguments.device)
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()  # one without a kernel raises where it is called
     # network: begin
     sys.path.insert(0, str(Path.cwd()))  # where its module may be
