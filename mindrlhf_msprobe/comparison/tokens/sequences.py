@@ -309,6 +309,7 @@ class _Builder:
                 piece = self._piece(inputs, number, rows, starts[number])
                 piece.lost = self._lose(ids[rows])
                 self._note(note, piece)
+            self._slots, self._lost = {}, {*range(len(samples))}
             samples = []
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
         if one_each and inputs.parents is not None and inputs.blocks is None:

@@ -146,3 +146,33 @@ def test_rejected_drafts_and_caches_filled_again_are_said(tmp_path):
     phase.call([[1, 2, 3, 4, 5]], values([1]), position_ids=[[0, 1, 2, 3, 4]])
     found = read_tokens(phase.entries)
     assert [(note.code, note.params["count"]) for note in found.notes] == [("tokens.refilled", 1)]
+
+
+def shrinking(tmp_path, saved):
+    """Return the tokens of four samples of which one leaves the batch before each further call."""
+    phase = CausalPhase(tmp_path / "phase")
+    prompts = [[1, 2], [3, 4], [5, 6], [7, 8]]
+    responses = [[11, 12, 13, 14], [21], [31, 32], [41, 42, 43]]
+    phase.call(prompts, values([1] * 4), position_ids=[[0, 1]] * 4)
+    for at in range(3):
+        live = [row for row in responses if len(row) > at + 1]
+        ids, positions = [[row[at]] for row in live], [[at + 2]] * len(live)
+        phase.call(ids, values([1] * len(live)), position_ids=positions)
+    samples = [SavedSample(np.array(p), np.array(r)) for p, r in zip(prompts, responses)]
+    whole = [p + r[:-1] for p, r in zip(prompts, responses)]
+    return read_tokens(phase.entries, samples=samples if saved else []), whole
+
+
+def test_samples_that_leave_the_batch_are_known_by_what_was_saved(tmp_path):
+    """Each row is behind the tokens of its own sample."""
+    found, whole = shrinking(tmp_path, saved=True)
+    assert sorted(sequence.tolist() for sequence in found.sequences) == sorted(whole)
+    assert (found.lost, found.notes) == (0, ())
+
+
+def test_without_it_no_row_of_them_is_put_anywhere(tmp_path):
+    """Not in the calls behind either, which have as many samples as the one that is not known."""
+    found, _ = shrinking(tmp_path, saved=False)
+    assert [sequence.tolist() for sequence in found.sequences] == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert found.lost == 6
+    assert {note.code for note in found.notes} == {"tokens.unknown_samples"}
