@@ -125,6 +125,11 @@ class _Thread:
         """Whether it may have left the batch."""
         return any(guess.is_over for guess in self.guesses)
 
+    @property
+    def state(self) -> frozenset[tuple[int, int, int]]:
+        """What it may be, and how far it is."""
+        return frozenset((guess.sample, guess.have, guess.last) for guess in self.guesses)
+
     def add(self, piece: Piece) -> None:
         """Go on with a piece."""
         self.pieces.append(piece)
@@ -182,7 +187,7 @@ def _fits(at: Mapping[int, _Thread], piece: Piece) -> bool:
 
 
 def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thread] | None:
-    """Return which of more threads each piece goes on with, where there is only one way to say it.
+    """Return which of more threads each piece goes on with; None where it may be unlike ones.
 
     They keep their order in the batch, and those that left it are over.
     """
@@ -194,7 +199,8 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
             fits = number > 0 and ways[number - 1][upto] and thread.fits(pieces[number - 1])
             row.append(min(2, left + (ways[number - 1][upto] if fits else 0)))
         ways.append(row)
-    if ways[-1][-1] != 1:
+    several = ways[-1][-1] > 1 and not _are_alike(threads, pieces)
+    if several or not ways[-1][-1]:
         return None
     found: list[_Thread] = []
     number = len(pieces)
@@ -203,6 +209,30 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
             continue
         number -= 1
         found.insert(0, threads[upto - 1])
+    return found
+
+
+def _are_alike(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> bool:
+    """Return whether all threads that each piece may go on with have the same tokens so far."""
+    first, last = _earliest(threads, pieces), _earliest(threads[::-1], pieces[::-1])
+    if first is None or last is None:
+        return False
+    for piece, low, high in zip(pieces, first, (len(threads) - 1 - at for at in last[::-1])):
+        able = [thread for thread in threads[low : high + 1] if thread.fits(piece)]
+        if len({thread.state for thread in able}) > 1:
+            return False
+    return True
+
+
+def _earliest(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[int] | None:
+    """Return the first threads that pieces may go on with in their order; None if there is none."""
+    found: list[int] = []
+    for piece in pieces:
+        start = found[-1] + 1 if found else 0
+        at = next((n for n in range(start, len(threads)) if threads[n].fits(piece)), None)
+        if at is None:
+            return None
+        found.append(at)
     return found
 
 

@@ -170,6 +170,23 @@ def test_samples_that_leave_the_batch_are_known_by_what_was_saved(tmp_path):
     assert (found.lost, found.notes) == (0, ())
 
 
+def test_samples_that_are_alike_may_leave_the_batch_in_any_order(tmp_path):
+    """Their rows are the same, whichever of them has ended."""
+    phase = CausalPhase(tmp_path / "phase")
+    responses = [[7, 8, 9], [7, 8], [7, 8, 9, 10]]
+    phase.call([[1, 2]] * 3, values([1] * 3), position_ids=[[0, 1]] * 3)
+    phase.call([[7]] * 3, values([1] * 3), position_ids=[[2]] * 3)
+    phase.call([[8]] * 2, values([1] * 2), position_ids=[[3]] * 2)
+    phase.call([[9]], values([1]), position_ids=[[4]])
+    samples = [SavedSample(np.array([1, 2]), np.array(response)) for response in responses]
+    found = read_tokens(phase.entries, samples=samples)
+    assert (found.lost, found.notes) == (0, ())
+    for call in found.calls[2:]:
+        for sequence, position in zip(call.sequence.tolist(), call.position.tolist()):
+            tokens = found.sequences[sequence][: position + 1].tolist()
+            assert tokens == [1, 2, 7, 8, 9][: position + 1]
+
+
 def test_without_it_no_row_of_them_is_put_anywhere(tmp_path):
     """Not in the calls behind either, which have as many samples as the one that is not known."""
     found, _ = shrinking(tmp_path, saved=False)
