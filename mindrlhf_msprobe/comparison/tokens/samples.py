@@ -13,20 +13,33 @@ UNKNOWN = -1
 
 
 def of_saved(
-    sequences: Sequence[np.ndarray], samples: Sequence[SavedSample]
+    sequences: Sequence[np.ndarray],
+    samples: Sequence[SavedSample],
+    begun: Sequence[int] = (),
+    pad: int | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the number of each sequence's sample, and how many of its tokens are no padding.
 
     A sequence is the sample that it shares the most tokens with, if these are the prompt or all
-    that the sequence has. One that has a whole response ends with it. -1 and all tokens of others.
+    that the sequence has. One that has a whole response ends with it, and one that was given in one
+    call, as by a generation without a cache, where nothing but padding follows. -1 and all tokens
+    of others.
+
+    Args:
+        begun: how many tokens the call that began each sequence was given.
+        pad: the token id of padding, or None.
     """
     partners, common = longest_common(sequences, [sample.tokens for sample in samples])
     numbers, ends = [], []
-    for sequence, number, alike in zip(sequences, partners.tolist(), common.tolist()):
+    given = begun or [-1] * len(sequences)
+    for sequence, size_given, number, alike in zip(
+        sequences, given, partners.tolist(), common.tolist()
+    ):
         size, end = 0, len(sequence)
         if number >= 0:
             size = len(samples[number].prompt)
-            if alike == len(samples[number].tokens):
+            padded = size_given == end and pad is not None and bool((sequence[alike:] == pad).all())
+            if alike == len(samples[number].tokens) or (padded and alike >= size):
                 end = alike
         is_it = size > 0 and min(size, len(sequence)) <= alike
         numbers.append(number if is_it else UNKNOWN)

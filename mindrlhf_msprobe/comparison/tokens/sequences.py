@@ -228,13 +228,14 @@ class _Builder:
         self._leave_out_empty(followed)
         drafts = sum(one.drafts for one in followed)
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        numbers, ends = of_saved(made, self._samples)
+        numbers, ends = of_saved(made, self._samples, self._begun, self._pad)
         begun = prompt_sizes(self._begun, made)
         again = sum(before != size for before, size in zip(self._begun, begun))
         for sequence, number in enumerate(numbers):
             if number >= 0 and begun[sequence]:
                 begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
-        if again:
+        has_cache = any(not piece.begins for pieces in self._pieces for piece in pieces)
+        if again and has_cache:
             self._note(message("tokens.refilled", count=again))
         if drafts:
             self._note(message("tokens.drafts", count=drafts))

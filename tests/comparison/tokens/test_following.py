@@ -193,3 +193,18 @@ def test_without_it_no_row_of_them_is_put_anywhere(tmp_path):
     assert [sequence.tolist() for sequence in found.sequences] == [[1, 2], [3, 4], [5, 6], [7, 8]]
     assert found.lost == 6
     assert {note.code for note in found.notes} == {"tokens.unknown_samples"}
+
+
+def test_padding_behind_a_generation_without_a_cache_is_no_token(tmp_path):
+    """Each call is given all tokens so far, and padding up to the limit."""
+    phase = CausalPhase(tmp_path / "phase")
+    sample = SavedSample(np.array([1, 2]), np.array([3, 4, 5]))
+    for size in (2, 3, 4):
+        phase.call([[*sample.tokens[:size], *[PAD] * (6 - size)]], values([1]))
+    found = read_tokens(phase.entries, samples=[sample], pad=PAD)
+    assert found.ends == (2, 3, 4)
+    assert found.count == 2 + 3 + 4
+    phase = CausalPhase(tmp_path / "unpadded")
+    for size in (2, 3, 4):
+        phase.call([sample.tokens[:size]], values([1]))
+    assert not read_tokens(phase.entries, samples=[sample], pad=PAD).notes  # no cache, no refill
