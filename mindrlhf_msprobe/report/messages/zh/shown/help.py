@@ -27,7 +27,7 @@ TEXTS: dict[str, str] = {
         "比对两份采集结果，写出表格和 verdict.json，给出首个差异点及其原因。退出码：0 一致，"
         "1 存在差异（或 --fail-on 所指情况），2 无法判定。"
     ),
-    "compare_runs": "两份采集结果的 dump_path：A 为标杆，B 为待比对",
+    "compare_runs": "两份采集结果的 dump_path，或两个 checkpoint：A 为标杆，B 为待比对",
     "compare_target_path": "B（待比对），msprobe 的叫法",
     "compare_golden_path": "A（标杆），msprobe 的叫法",
     "compare_output_path": "表格和 verdict.json 的输出目录（默认：%(default)s）",
