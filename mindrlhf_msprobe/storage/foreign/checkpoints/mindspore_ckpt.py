@@ -7,6 +7,7 @@ is not checked.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -73,13 +74,13 @@ def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     wire = Wire(file)
     found: dict[str, _Value] = {}
     last = ""
-    for _, _, start, end in wire.fields(0, _end(file), _VALUE):
+    for count, (_, _, start, end) in enumerate(wire.fields(0, _end(file), _VALUE)):
+        if count >= bounds.PARAMETERS:
+            raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
         tag, value = _value(wire, start, end)
         known = found.setdefault(tag, value)
         if known is not value:
             _join(known, value, follows=tag == last)
-        if len(found) > bounds.PARAMETERS:
-            raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
         last = tag
     tensors: dict[str, StoredTensor] = {}
     texts: dict[str, str] = {}
@@ -122,7 +123,8 @@ def _tensor(wire: Wire, start: int, end: int) -> _Value:
     dtype, content = "", None
     for number, kind, first, last in wire.fields(start, end, _OF_TENSOR):
         if number == _DIMS:
-            shape += [first] if kind == VARINT else wire.varints(first, last)
+            packed = itertools.islice(wire.varints(first, last), bounds.DIMENSIONS + 1)
+            shape += [first] if kind == VARINT else packed
             if len(shape) > bounds.DIMENSIONS:
                 raise wire.file.error("checkpoint.dimensions", at=start, most=bounds.DIMENSIONS)
         elif number == _TYPE:

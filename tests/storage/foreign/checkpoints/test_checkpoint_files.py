@@ -23,6 +23,7 @@ from helpers.checkpoint_files import (
     write_strategy,
 )
 
+from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
 
@@ -203,6 +204,19 @@ def test_no_cut_or_changed_byte_ends_in_anything_but_an_answer(tmp_path, kind):
         except CheckpointError:
             refused += 1
     assert refused > len(whole) // 2
+
+
+def test_slices_without_end_are_refused(tmp_path, monkeypatch):
+    """They take no more memory than as many parameters; nor does a shape of a million axes."""
+    monkeypatch.setattr(bounds, "PARAMETERS", 100)
+    path = tmp_path / "many.ckpt"
+    path.write_bytes(value("w", "Int8", [1], b"") * 101)
+    with pytest.raises(CheckpointError, match="more than 100"):
+        open_checkpoint(path)
+    tensor = part(1, b"\x01" * 1_000_000) + part(2, b"Int8") + part(3, b"a")
+    path.write_bytes(part(1, part(1, b"w") + part(2, tensor)))
+    with pytest.raises(CheckpointError, match="more than 64 axes"):
+        open_checkpoint(path)
 
 
 def test_parameters_that_cannot_be_read_are_there_and_say_why(tmp_path):

@@ -120,7 +120,7 @@ TEXTS: dict[str, Text] = {
         "save it again"
     ),
     "number": "is cut short or damaged: no whole number at byte {at}",
-    "too_many": "holds more than {most} parameters",
+    "too_many": "holds more than {most} parameters, or slices of them",
     "long_name": "is damaged: at byte {at} begins a name of {length} bytes",
     "no_tag": "is damaged: the entry at byte {at} has no name or no value",
     "no_content": "is damaged: the tensor at byte {at} has no content",

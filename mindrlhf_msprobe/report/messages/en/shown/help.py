@@ -30,7 +30,9 @@ TEXTS: dict[str, str] = {
         "its cause. Exit codes: 0 the same, 1 diverged (or what --fail-on says), 2 could not "
         "decide."
     ),
-    "compare_runs": "the dump_path of two runs, or two checkpoints: A is the baseline, B is under test",
+    "compare_runs": (
+        "the dump_path of two runs, or two checkpoints: A is the baseline, B is under test"
+    ),
     "compare_target_path": "run B, under test, as msprobe calls it",
     "compare_golden_path": "run A, the baseline, as msprobe calls it",
     "compare_output_path": ("directory for tables and verdict.json (default: %(default)s)"),

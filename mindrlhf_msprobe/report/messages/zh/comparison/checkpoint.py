@@ -86,7 +86,7 @@ TEXTS: dict[str, Text] = {
         "文件被截断：第 {at} 字节处的内容应有 {size} 字节，只有 {present} 字节。请重新复制或保存"
     ),
     "number": "文件被截断或损坏：第 {at} 字节处不是完整的整数",
-    "too_many": "权重超过 {most} 个",
+    "too_many": "权重或其分片超过 {most} 个",
     "long_name": "文件损坏：第 {at} 字节处的名称长达 {length} 字节",
     "no_tag": "文件损坏：第 {at} 字节处的条目没有名称或没有值",
     "no_content": "文件损坏：第 {at} 字节处的张量没有内容",
