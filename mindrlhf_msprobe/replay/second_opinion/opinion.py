@@ -300,30 +300,18 @@ class SecondOpinion(CallObserver):
         inputs, parameters = call.inputs(), [*run.parameters.values()]
         wanted = [*inputs.values(), *(value for _, value in parameters)]
         left = call.left()
-
-        def compute() -> Gradients:
-            return run.gradients(arriving, wanted)
-
-        alone = [None if one is None else one[0] for one in left]
-        if not all(np.isfinite(one).all() for one in alone if one is not None):
-            call.overflowed |= call.slopes_overflow(arriving, wanted)
-        found, sharing = fitted(run.tape, compute, [*alone, *[None] * len(parameters)])
-        free = compute() if sharing.met else found
+        found, freely, free = _fitted(call, arriving, wanted, left)
         known = complete and not found.stopped_at
-        shares = zip((parameter for parameter, _ in parameters), free.of[len(inputs) :])
+        shares = zip((one[0] for one in parameters), free[len(inputs) :])
         self._parameters.share(entry, call, shares, known=known and not run.unseen)
-        if found.stopped_at:
-            operators = ", ".join(sorted(set(found.stopped_at))[:4])
-            return [], message("second.no_gradient", operators=operators)
         if not known:
-            return [], message("second.gradients_unknown")
+            return [], _why_unknown(found)
         paths = call.input_paths(entry)
-        judged = []
-        for key, gradient, value, freely in zip(inputs, left, found.of, free.of):
-            if gradient is not None:
-                other = freely if sharing.broken else value
-                judged.append((paths[key], _judged(call, gradient, value, other)))
-        return judged, None
+        return [
+            (paths[key], _judged(call, gradient, value, other))
+            for key, gradient, value, other in zip(inputs, left, found.of, freely)
+            if gradient is not None
+        ], None
 
     # --- what is written -----------------------------------------------------------------------
 
@@ -431,6 +419,38 @@ def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] =
 
 def _undecided(found: Judgement, reason: str) -> Judgement:
     return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
+
+
+def _fitted(
+    call: HeldCall,
+    arriving: Sequence[tuple[Value, np.ndarray]],
+    wanted: Sequence[Value],
+    left: Sequence[tuple[np.ndarray, np.ndarray | float] | None],
+) -> tuple[Gradients, Sequence[Value | None], Sequence[Value | None]]:
+    """Return gradients as equal operands share them, those a cell may have, and any there may be.
+
+    Args:
+        left: the gradients of the first of `wanted`, as they were computed.
+    """
+    run = call.run
+    assert run is not None
+
+    def compute() -> Gradients:
+        return run.gradients(arriving, wanted)
+
+    alone = [None if one is None else one[0] for one in left]
+    if not all(np.isfinite(one).all() for one in alone if one is not None):
+        call.overflowed |= call.slopes_overflow(arriving, wanted)
+    found, sharing = fitted(run.tape, compute, [*alone, *[None] * (len(wanted) - len(alone))])
+    free = compute().of if sharing.met else found.of
+    return found, free if sharing.broken else found.of, free
+
+
+def _why_unknown(found: Gradients) -> Message:
+    if not found.stopped_at:
+        return message("second.gradients_unknown")
+    operators = ", ".join(sorted(set(found.stopped_at))[:4])
+    return message("second.no_gradient", operators=operators)
 
 
 def _judged(
