@@ -49,6 +49,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _collect(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.common.message import read_message
     from mindrlhf_msprobe.preflight.collect import Asked, collect
     from mindrlhf_msprobe.report.console.collected import collected_lines
 
@@ -65,6 +66,10 @@ def _collect(arguments: argparse.Namespace) -> int:
     code = DIVERGED if script.get("exit_code") else SAME
     if code:
         complain(NAME, say("collect.script_failed", code=script["exit_code"]))
+    for name, one in content.get("checkpoints", {}).items():
+        if "why" in one:
+            why = read_message(one["why"])
+            complain(NAME, say("collect.checkpoint_as_files", name=name, why=why))
     if script and "random_calls" not in content:
         complain(NAME, say("collect.nothing_noted"))
     if arguments.json:

@@ -1,29 +1,78 @@
-"""Checkpoints → the size and the fingerprint of each file, read block by block."""
+"""Checkpoints → the fingerprint of each parameter, else of each file, read block by block."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
+from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
 
 _BLOCK = 4 << 20  # bytes that are read at once
+_AT_ONCE = 1 << 20  # elements
 _MOST_FILES = 10_000
+_READ = (".ckpt", ".safetensors", ".json")
 
 
-def describe_checkpoints(paths: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the files of each checkpoint, by their path inside it.
+class Described(NamedTuple):
+    """What is known of one checkpoint.
+
+    Attributes:
+        content: its entry in the section `checkpoints`.
+        parameters: the fingerprint of each parameter, as a run's initial weights have it, None of
+            one that cannot be read; None where the format is not read, or parts of parameters lie
+            there.
+        why: why a format that is read could not be.
+    """
+
+    content: dict[str, Any]
+    parameters: dict[str, str | None] | None
+    why: Message | None = None
+
+
+def describe_checkpoint(path: Path) -> Described:
+    """Return the parameters of a checkpoint, else its files by their path inside it.
 
     A checkpoint is a file, or a directory with all files below it; hidden ones are left out.
+    Formats whose content would have to be executed are never opened as such.
 
     Raises:
-        RunError: one cannot be read, is empty, or has too many files.
+        RunError: it cannot be read, is empty, or has too many files.
     """
-    return {name: {"files": _files(path)} for name, path in paths.items()}
+    why = None
+    if _is_of_a_format(path):
+        try:
+            checkpoint = open_checkpoint(path)
+            if checkpoint.whole and checkpoint.kind != "run":
+                tensors = checkpoint.ranks[0]
+                found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
+                return Described({"format": checkpoint.kind, "parameters": len(found)}, found)
+        except CheckpointError as error:
+            why = error.said
+    return Described({"files": _files(path)}, None, why)
+
+
+def _is_of_a_format(path: Path) -> bool:
+    files = [path] if path.is_file() else [*path.glob("*"), *path.glob("rank_*/*")]
+    return any(file.suffix in _READ for file in files)
+
+
+def _fingerprint(tensor: StoredTensor) -> str | None:
+    if tensor.why is not None:
+        return None
+    parts = (
+        np.ascontiguousarray(tensor.read(at, min(at + _AT_ONCE, tensor.size)))
+        for at in range(0, tensor.size, _AT_ONCE)
+    )
+    return fingerprint_of_parts(tensor.dtype, tensor.shape, parts)
 
 
 def _files(root: Path) -> dict[str, dict[str, Any]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.preflight.checkpoints import describe_checkpoints
+from mindrlhf_msprobe.preflight.checkpoints import Described, describe_checkpoint
 from mindrlhf_msprobe.preflight.configurations import read_configurations
 from mindrlhf_msprobe.preflight.data import describe_data
 from mindrlhf_msprobe.preflight.named import named_paths
@@ -67,7 +67,7 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
     if asked.data is not None:
         content["data"] = describe_data(asked.data, asked.batches)
     if checkpoints:
-        content["checkpoints"] = describe_checkpoints(checkpoints)
+        content |= _described(checkpoints)
     if asked.command:
         script = run_command(asked.command, asked.seconds)
         content |= script.settings or {}
@@ -78,6 +78,18 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
             content["random_calls"] = script.calls
     write_preflight(path, content, __version__)
     return content
+
+
+def _described(checkpoints: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the sections of checkpoints; parameters stand where a run has its initial weights."""
+    found = {name: describe_checkpoint(path) for name, path in checkpoints.items()}
+    weights = {name: one.parameters for name, one in found.items() if one.parameters is not None}
+    files = {name: _with_reason(one) for name, one in found.items()}
+    return {"checkpoints": files, **({"initial_weights": weights} if weights else {})}
+
+
+def _with_reason(found: Described) -> dict[str, Any]:
+    return found.content if found.why is None else {**found.content, "why": found.why.as_json()}
 
 
 def _check_file(path: Path, overwrite: bool) -> None:

@@ -57,6 +57,15 @@ class PreflightFile:
             raise RunError.saying("collect.schema", path=path, schema=schema, known=SCHEMA)
         return cls(path, content)
 
+    def renamed(self, names: Mapping[str, str], *sections: str) -> PreflightFile:
+        """Return the same with other names in some sections, old → new."""
+        found = {
+            section: {names.get(name, name): value for name, value in content.items()}
+            for section in sections
+            if (content := self.section(section)) is not None
+        }
+        return PreflightFile(self.path, {**self._content, **found})
+
     @property
     def run_files(self) -> list[RunFile]:
         """What a run's manifest would say."""

@@ -15,6 +15,7 @@ from helpers.programs import read_json, run_python, wait_for
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.preflight.collect import Asked, collect
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -277,16 +278,54 @@ def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsy
     assert (two["exhausted"], [b[""]["shape"] for b in two["batches"]]) == (True, [[3], [0, 2]])
 
 
-def test_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
+def test_other_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
     """One byte makes another fingerprint; names and times make none."""
     (here / "shards").mkdir()
-    for name, content in (("shards/a.ckpt", b"abc"), ("shards/b.ckpt", b"abd"), ("c", b"abc")):
+    for name, content in (("shards/a.bin", b"abc"), ("shards/b.bin", b"abd"), ("c", b"abc")):
         (here / name).write_bytes(content)
     found = collect(Asked(checkpoints=["shards", "other=c"]), "a.json")["checkpoints"]
     shards, other = found["shards"]["files"], found["other"]["files"]
-    assert list(shards) == ["a.ckpt", "b.ckpt"]
-    assert shards["a.ckpt"] == other["c"] != shards["b.ckpt"]
+    assert list(shards) == ["a.bin", "b.bin"]
+    assert shards["a.bin"] == other["c"] != shards["b.bin"]
     assert other["c"]["size"] == 3
+
+
+def safetensors(path: Path, **arrays: np.ndarray) -> None:
+    """Write a file of float32 parameters."""
+    header, at = {}, 0
+    for name, array in arrays.items():
+        offsets = [at, at + array.nbytes]
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": offsets}
+        at += array.nbytes
+    head = json.dumps(header).encode()
+    data = b"".join(array.tobytes() for array in arrays.values())
+    path.write_bytes(len(head).to_bytes(8, "little") + head + data)
+
+
+def test_parameters_of_a_checkpoint_are_compared_across_formats(here: Path) -> None:
+    """A .ckpt and safetensors of equal parameters are the same; one that differs is named."""
+    import mindspore
+
+    one, two = (np.arange(6, dtype=np.float32).reshape(2, 3) + n for n in range(2))
+    parameters = [{"name": n, "data": mindspore.Tensor(a)} for n, a in (("w", one), ("b", two))]
+    mindspore.save_checkpoint(parameters, str(here / "a.ckpt"))
+    safetensors(here / "b.safetensors", b=two, w=one)
+    safetensors(here / "c.safetensors", b=two, w=two)
+    for name in ("a.ckpt", "b.safetensors", "c.safetensors"):
+        collect(Asked(checkpoints=[name]), f"{name[0]}.json")
+    assert not compare_collected("a.json", "b.json").differ
+    (weights,) = compare_collected("a.json", "c.json").weights
+    assert (weights.role, weights.compared, weights.different) == ("a.ckpt", 2, ("w",))
+
+
+def test_a_checkpoint_cut_in_half_is_said(here: Path, capsys: Any) -> None:
+    """It is fingerprinted as a file, and it is said why."""
+    safetensors(here / "a.safetensors", w=np.zeros(100, np.float32))
+    whole = (here / "a.safetensors").read_bytes()
+    (here / "a.safetensors").write_bytes(whole[:-50])
+    assert main(["preflight", "collect", "-o", "a.json", "--checkpoint", "a.safetensors"]) == 0
+    assert "a.safetensors: no parameters could be read" in capsys.readouterr().err
+    assert list(read_json(here / "a.json")["checkpoints"]["a.safetensors"]["files"])
 
 
 def test_no_secret_is_written(here: Path, monkeypatch: Any) -> None:

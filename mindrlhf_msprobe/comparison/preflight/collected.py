@@ -34,6 +34,7 @@ _ORDER = (
 _OF_PLACES = ("environment", "configurations", "script")
 # What a collection never has.
 _OF_RUNS = ("msprobe_config", "networks", "world", "generation_settings")
+_WEIGHTS = "initial_weights"
 _STATISTICS = (("max", "Max"), ("min", "Min"), ("mean", "Mean"), ("norm", "Norm"))
 _SHOWN = 8  # digits of a fingerprint
 
@@ -71,12 +72,17 @@ def _opened(path: str | Path) -> Run | PreflightFile:
 def compare_sides(a: Run | PreflightFile, b: Run | PreflightFile) -> Preflight:
     """Compare two sides that have been opened; see `compare_collected`."""
     notes = Notes()
+    if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
+        b = _with_names_of(a, b)
     if isinstance(a, Run) and isinstance(b, Run):
         found = preflight(a, b)
         known = found.not_compared
     else:
         found = preflight(*_with_common(a, b, notes))
-        known = tuple(filter(None, map(_of_collection, found.not_compared)))
+        files = isinstance(a, PreflightFile) and isinstance(b, PreflightFile)
+        of_runs = (*_OF_RUNS, _WEIGHTS) if files else _OF_RUNS
+        left = (_of_collection(note, of_runs) for note in found.not_compared)
+        known = tuple(filter(None, left))
     differences = [*found.differences]
     if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
         differences += _own_sections(a, b, notes)
@@ -96,14 +102,20 @@ def _order(difference: Difference) -> tuple[bool, bool, int]:
     return difference.is_of_recording, is_place, order
 
 
-def _of_collection(note: Message) -> Message | None:
-    """Return a note without what a collection never has; None if nothing is left of it."""
+def _of_collection(note: Message, of_runs: Sequence[str]) -> Message | None:
+    """Return a note without what a collection never has; None if nothing is left of it.
+
+    Args:
+        of_runs: sections that are not asked of a collection, or of which it is said elsewhere.
+    """
     if note.code == "preflight.neither":
+        return None
+    if note.code == "preflight.weights_only_in" and _WEIGHTS in of_runs:
         return None
     names = note.params.get("names")
     if note.code != "preflight.only_one_side" or not isinstance(names, list):
         return note
-    left = [name for name in names if name not in _OF_RUNS]
+    left = [name for name in names if name not in of_runs]
     return Message(note.code, {**note.params, "names": left}) if left else None
 
 
@@ -134,9 +146,6 @@ def _with_common(a: Given, b: Given, notes: Notes) -> tuple[Given, Given]:
     left, right = _configurations(a), _configurations(b)
     if left is None or right is None:
         return a, b
-    if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
-        names = _paired(left, right)
-        right = {names.get(name, name): value for name, value in right.items()}
     for name in dict.fromkeys([*left, *right]):
         if name not in left or name not in right:
             notes.only_in("configurations", name in left, name)
@@ -151,6 +160,14 @@ def _configurations(side: Given) -> dict[str, Any] | None:
         return side.configurations()
     except OSError:  # which is said where it is compared
         return None
+
+
+def _with_names_of(a: PreflightFile, b: PreflightFile) -> PreflightFile:
+    """Return B with the names that A has for the same things."""
+    for sections in (("configurations",), ("checkpoints", _WEIGHTS)):
+        names = _paired(*(side.section(sections[0]) or {} for side in (a, b)))
+        b = b.renamed(names, *sections)
+    return b
 
 
 def _paired(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
@@ -203,30 +220,35 @@ def _script(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
 def _checkpoints(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
     if not (_known("checkpoints", a, b, notes) and a is not None and b is not None):
         return
-    names = _paired(a, b)
-    right = {names.get(name, name): value for name, value in b.items()}
-    for name in dict.fromkeys([*a, *right]):
-        if name not in a or name not in right:
+    for name in dict.fromkeys([*a, *b]):
+        if name not in a or name not in b:
             notes.only_in("checkpoints", name in a, name)
             continue
-        files = [_files(side[name]) for side in (a, right)]
-        if sorted(map(str, files[0].values())) == sorted(map(str, files[1].values())):
-            continue  # under whatever names
-        own = _paired(*files)
-        files[1] = {own.get(file, file): text for file, text in files[1].items()}
-        for file in dict.fromkeys([*files[0], *files[1]]):
-            left, own_right = (side.get(file, ABSENT) for side in files)
-            if left != own_right:
-                yield name if file == name else f"{name}: {file}", left, own_right
+        left, right = _files(a[name]), _files(b[name])
+        if left is None or right is None:
+            if left is not right:  # else their parameters were compared
+                notes.about("parameters_of_one", name)
+        elif sorted(left.values()) != sorted(right.values()):  # under whatever names
+            yield from _files_apart(name, left, right)
 
 
-def _files(checkpoint: Any) -> dict[str, str]:
-    """Return what is known of each file, as a text."""
+def _files_apart(name: str, a: dict[str, str], b: dict[str, str]) -> Iterator[Found]:
+    own = _paired(a, b)
+    renamed = {own.get(file, file): text for file, text in b.items()}
+    for file in dict.fromkeys([*a, *renamed]):
+        left, right = a.get(file, ABSENT), renamed.get(file, ABSENT)
+        if left != right:
+            yield name if file == name else f"{name}: {file}", left, right
+
+
+def _files(checkpoint: Any) -> dict[str, str] | None:
+    """Return what is known of each file, as a text; None where the parameters are known."""
     files = checkpoint.get("files") if isinstance(checkpoint, dict) else None
-    found = files if isinstance(files, dict) else {}
+    if not isinstance(files, dict):
+        return None
     return {
         str(name): f"{one.get('size')} bytes, {one.get('fingerprint')}"
-        for name, one in found.items()
+        for name, one in files.items()
         if isinstance(one, dict)
     }
 

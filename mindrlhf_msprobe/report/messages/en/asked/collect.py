@@ -24,6 +24,9 @@ TEXTS: dict[str, Text] = {
     "no_regular_file": "{path} is no regular file; expected a checkpoint",
     "many_files": "{path} holds more than {most} files; give the directory of one checkpoint",
     "empty_checkpoint": "{path} holds no file; expected a checkpoint, or a directory of its files",
+    "checkpoint_as_files": (
+        "{name}: no parameters could be read, so its files are fingerprinted as a whole: {why}"
+    ),
     "data_form": ("--data is {source!r}; expected MODULE:FUNCTION, such as my_data:batches"),
     "data_import": (
         "--data {source}: the module cannot be imported: {why}. Expected one that `python -c "

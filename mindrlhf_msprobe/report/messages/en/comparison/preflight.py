@@ -94,6 +94,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "calls_of_rank": "random calls: only {side} has a process of rank {rank}",
         "incomplete_calls": "how often {some_names} {was} called: a process was killed",
         "batches": "data: {a} batches in A, {b} in B; the first ones are compared",
+        "parameters_of_one": (
+            "checkpoints: of {some_names} one side has the parameters, the other the files alone"
+        ),
         "opaque_data": "data: of {some_names} nothing but the type is known",
         "weights_unreadable": "initial weights of {role}: run {side} has none that can be read",
         "weights_only_in": "initial weights of {some_names}: only run {side} recorded them",

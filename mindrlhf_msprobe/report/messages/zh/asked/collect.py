@@ -19,6 +19,7 @@ TEXTS: dict[str, Text] = {
     "no_regular_file": "{path} 不是普通文件；应为权重文件",
     "many_files": "{path} 中的文件多于 {most} 个；请给出单个权重的目录",
     "empty_checkpoint": "{path} 中没有文件；应为权重文件，或存放权重文件的目录",
+    "checkpoint_as_files": "{name}：读不出其中的权重，因此只对整个文件取指纹：{why}",
     "data_form": "--data 为 {source!r}；应为 MODULE:FUNCTION，如 my_data:batches",
     "data_import": (
         '--data {source}：无法导入该模块：{why}。应为在当前目录下 `python -c "import …"` '

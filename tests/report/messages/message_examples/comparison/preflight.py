@@ -36,5 +36,6 @@ EXAMPLES = {
     "withheld": [{"section": "environment", **some} for some in SOME],
     "incomplete_calls": [*SOME],
     "opaque_data": [*SOME],
+    "parameters_of_one": [*SOME],
     "weights_only_in": [{"side": "B", **some} for some in SOME],
 }
