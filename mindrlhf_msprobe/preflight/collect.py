@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe import __version__
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.preflight.checkpoints import Described, describe_checkpoint
 from mindrlhf_msprobe.preflight.configurations import read_configurations
@@ -17,10 +18,7 @@ from mindrlhf_msprobe.preflight.data import describe_data
 from mindrlhf_msprobe.preflight.named import named_paths
 from mindrlhf_msprobe.preflight.script import check_command, run_command
 from mindrlhf_msprobe.preflight.settings import settings_of_process
-from mindrlhf_msprobe.storage.preflight_file import write_preflight
-
-#: Said of the moment that the settings are of; that of a run is another one.
-TAKEN = "collected"
+from mindrlhf_msprobe.storage.preflight_file import BY_ITSELF, BY_SCRIPT, write_preflight
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
     if asked.command:
         check_command(asked.command)
     at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    content: dict[str, Any] = {"collected": at, "taken": TAKEN, **settings_of_process()}
+    content: dict[str, Any] = {"collected": at, "taken": BY_ITSELF, **settings_of_process()}
     if configurations:
         content["configurations"] = read_configurations(configurations)
     if asked.data is not None:
@@ -70,7 +68,8 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
         content |= _described(checkpoints)
     if asked.command:
         script = run_command(asked.command, asked.seconds)
-        content |= script.settings or {}
+        if script.settings is not None:
+            content |= {**script.settings, "taken": BY_SCRIPT}
         if script.python is not None:
             content["versions"] = {**content["versions"], "python": script.python}
         content["script"] = script.to_json()
@@ -97,3 +96,8 @@ def _check_file(path: Path, overwrite: bool) -> None:
         raise RunError.saying("collect.no_output", path=path)
     if os.path.lexists(path) and not overwrite:
         raise RunError.saying("collect.exists", path=path)
+    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not (above.is_dir() and os.access(above, os.W_OK)):
+        raise RunError.saying(
+            "collect.unwritten", path=path, why=message("collect.above", above=above)
+        )

@@ -14,10 +14,12 @@ from typing import Any
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.manifest.run_file import TOOL, RunFile
+from mindrlhf_msprobe.storage.manifest.run_file import AT_FIRST_PHASE, TOOL, RunFile
 
 KIND = "preflight"
 SCHEMA = 1
+#: Whose settings a file has: those of `collect` itself, or of the script that it ran.
+BY_ITSELF, BY_SCRIPT = "collect", "script"
 
 
 class PreflightFile:
@@ -68,8 +70,9 @@ class PreflightFile:
 
     @property
     def run_files(self) -> list[RunFile]:
-        """What a run's manifest would say."""
-        return [RunFile(self._content)]
+        """What a run's manifest would say; a script that has run had come to its networks."""
+        by_script = self._content.get("taken") == BY_SCRIPT
+        return [RunFile({**self._content, **({"taken": AT_FIRST_PHASE} if by_script else {})})]
 
     def configurations(self) -> dict[str, Any] | None:
         """Return the configuration files, by name; None if none was given."""

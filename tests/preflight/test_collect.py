@@ -18,7 +18,9 @@ from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.preflight.collect import Asked, collect
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MODULE = """
 import numpy as np
@@ -318,6 +320,22 @@ def test_parameters_of_a_checkpoint_are_compared_across_formats(here: Path) -> N
     assert (weights.role, weights.compared, weights.different) == ("a.ckpt", 2, ("w",))
 
 
+def test_a_checkpoint_is_compared_with_the_initial_weights_of_a_run(here: Path) -> None:
+    """Under the name of the role: before training, one sees whether it is what the run began with."""
+    weights = {"w": np.arange(4, dtype=np.float32), "b": np.zeros(2, np.float32)}
+    safetensors(here / "a.safetensors", **weights)
+    collect(Asked(checkpoints=["actor=a.safetensors"]), "a.json")
+    for name, moved in (("same", 0.0), ("moved", 1.0)):
+        known = {k: fingerprint("Float32", v + np.float32(moved)) for k, v in weights.items()}
+        writer = RunWriter(
+            here / name, rank=0, config={}, existing="overwrite", task="statistics", settings={}
+        )
+        writer.save_first_entry("actor", known, {})
+        writer.close()
+        (found,) = compare_collected("a.json", name).weights
+        assert (found.role, found.compared, found.agree) == ("actor", 2, not moved)
+
+
 def test_a_checkpoint_cut_in_half_is_said(here: Path, capsys: Any) -> None:
     """It is fingerprinted as a file, and it is said why."""
     safetensors(here / "a.safetensors", w=np.zeros(100, np.float32))
@@ -399,7 +417,8 @@ def test_a_file_that_exists_is_refused_before_anything_runs(here: Path, capsys: 
     assert not (here / "ran").exists()
     assert main(["preflight", "collect", "-o", "a.json", "--overwrite", *command]) == 0
     assert read_json(here / "a.json")["kind"] == "preflight"
-    assert main(["preflight", "collect", "-o", "."]) == 2
+    for wrong in (".", "a.json/b.json"):
+        assert main(["preflight", "collect", "-o", wrong, "--overwrite", *command]) == 2
 
 
 @pytest.mark.parametrize("option", [["--batches", "0"], ["--batches", "x"], ["--seconds", "-1"]])

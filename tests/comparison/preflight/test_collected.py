@@ -37,7 +37,7 @@ CONTENT: dict[str, Any] = {
     "tool": "mindrlhf_msprobe",
     "kind": "preflight",
     "tool_version": "0.1.0",
-    "taken": "collected",
+    "taken": "collect",
     "versions": {"python": "3.11.7", "mindspore": "2.7.0"},
     "packages": {"numpy": "1.26.4", "transformers": "4.50", "mindspore": "2.7.0"},
     "device": {"machine": "aarch64"},
@@ -311,6 +311,21 @@ def test_a_collection_is_compared_with_a_recorded_run(tmp_path: Path) -> None:
         ("configurations", "actor.lr", "1.0", "2.0"),
     ]
     assert not any("msprobe_config" in text or "world" in text for text in found.unknown)
+
+
+def test_settings_of_a_script_are_compared_with_those_at_the_first_phase(tmp_path: Path) -> None:
+    """A trainer sets its context and seed after the probe's start; a script that ran had, too."""
+    early, late = ({"determinism": {"deterministic": v}} for v in ("OFF", "ON"))
+    writer = RunWriter(
+        tmp_path / "run", rank=0, config={}, existing="overwrite", task="statistics", settings=early
+    )
+    writer.save_first_entry("actor", {}, late)
+    writer.close()
+    sides = {"collect": "OFF", "script": "ON"}
+    for taken, value in sides.items():
+        content = {**CONTENT, "taken": taken, "determinism": {"deterministic": value}}
+        found = compare_collected(write(tmp_path / taken, content), tmp_path / "run")
+        assert "determinism" not in [d.section for d in found.differences], taken
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ TEXTS: dict[str, Text] = {
     "no_output": "-o {path}: expected the name of a file",
     "exists": "{path} exists already; give another file, or --overwrite to replace it",
     "unwritten": "{path} cannot be written: {why}",
+    "above": "{above} is no directory that may be written to",
     "no_file": (
         "{path}: there is no such file; expected one that `preflight collect` wrote, or the "
         "dump_path of a run"

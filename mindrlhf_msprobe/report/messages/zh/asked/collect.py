@@ -37,6 +37,7 @@ TEXTS: dict[str, Text] = {
     "no_output": "-o {path}：应为文件名",
     "exists": "{path} 已存在；请换一个文件，或用 --overwrite 替换",
     "unwritten": "无法写入 {path}：{why}",
+    "above": "{above} 不是可写的目录",
     "no_file": "没有文件 {path}；应为 `preflight collect` 写出的文件，或一份采集结果的 dump_path",
     "no_json": "{path} 无法按 JSON 读取：{why}。文件可能不完整；请重新采集。",
     "other_file": "{path} 不是 `preflight collect` 写出的文件；应为此类文件或一份采集结果",
