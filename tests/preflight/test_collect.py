@@ -321,7 +321,7 @@ def test_parameters_of_a_checkpoint_are_compared_across_formats(here: Path) -> N
 
 
 def test_a_checkpoint_is_compared_with_the_initial_weights_of_a_run(here: Path) -> None:
-    """Under the name of the role: before training, one sees whether it is what the run began with."""
+    """Under the name of the role: is it what the run began with?"""
     weights = {"w": np.arange(4, dtype=np.float32), "b": np.zeros(2, np.float32)}
     safetensors(here / "a.safetensors", **weights)
     collect(Asked(checkpoints=["actor=a.safetensors"]), "a.json")
