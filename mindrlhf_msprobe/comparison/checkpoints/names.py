@@ -11,10 +11,11 @@ from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, Names, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
 
-#: What optimizers of MindSpore put in front of a parameter's name.
+#: What optimizers of MindSpore put in front of a parameter's name; `linear.`, which FTRL does, may
+#: be a cell as well, and what is no optimizer's is never left out.
 _STATE = re.compile(
-    r"(?:optimizer|adam_[mv]|moments?[12]?|momentum|accum|accumulation|stat|exp_avg|exp_avg_sq"
-    r"|max_exp_avg_sq|mean_squares?|mean_gradients?|delta|linear|prev)\.(?=.)"
+    r"(?:optimizer|adam_[mv]|moments?[12]?|accum|accumulation|exp_avg|exp_avg_sq|max_exp_avg_sq"
+    r"|mean_squares?|mean_gradients?)\.(?=.)"
 )
 #: What a checkpoint holds of training beside parameters.
 _OF_TRAINING = re.compile(

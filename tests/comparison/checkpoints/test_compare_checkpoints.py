@@ -242,6 +242,14 @@ def test_an_optimizers_state_that_one_side_does_not_have_is_coverage(tmp_path):
     assert found.status is Outcome.DIVERGED
 
 
+def test_a_cell_that_is_called_as_an_optimizers_state_is_none(tmp_path):
+    """What one side alone has of it is missing."""
+    w = floats(4)
+    found = pair(tmp_path, {"w": w, "linear.weight": w, "prev.weight": w}, {"w": w})
+    assert found.status is Outcome.DIVERGED
+    assert [finding.record for finding in found.differing] == ["linear.weight", "prev.weight"]
+
+
 def test_include_and_exclude_choose_parameters(tmp_path):
     """By the names of either side; what leaves nothing is refused."""
     a = {"layers.0.w": floats(2), "layers.1.w": floats(2), "head": floats(2)}

@@ -215,7 +215,7 @@ TEXTS: dict[str, Text] = {
     # the answer
     "headline_identical": "IDENTICAL: all {compared} parameters are equal.",
     "headline_within_tolerance": (
-        "WITHIN TOLERANCE: all {compared} parameters agree within the tolerance."
+        "WITHIN TOLERANCE: all {compared} parameters agree, not all of them bit for bit."
     ),
     "headline_diverged": _headline_diverged,
     "headline_incomparable": (

@@ -44,7 +44,7 @@ def _of_role(role: str, others: Sequence[str], step: int | None) -> str:
 
 def _below(a: str, b: str) -> str:
     sides = [f"{side} 侧前缀 {prefix!r}" for side, prefix in (("A", a), ("B", b)) if prefix]
-    return f"已去掉{'和'.join(sides)}"
+    return f"已去掉 {' 和 '.join(sides)}"
 
 
 def _only_in(side: str, count: int, names: Sequence[str]) -> str:
@@ -173,7 +173,7 @@ TEXTS: dict[str, Text] = {
     "of_side": "{side}：{what}",
     # the answer
     "headline_identical": "一致（逐位）：{compared} 个权重全部相等。",
-    "headline_within_tolerance": "容差内一致：{compared} 个权重全部在容差之内。",
+    "headline_within_tolerance": "容差内一致：{compared} 个权重全部一致，但并非全部逐位一致。",
     "headline_diverged": "存在差异：{compared} 个权重中 {different} 个不一致。",
     "headline_incomparable": (
         "无法比对：A 侧没有任何权重出现在 B 侧。如果只是名称不同，请用 --mapping。"
