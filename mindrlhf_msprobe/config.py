@@ -66,6 +66,9 @@ _MOST_BOUND = 2**63
 WARN, STOP = "warn", "stop"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
+#: What a divergence from the run that is compared with while training leads to, beside WARN, STOP.
+RECORD = "record"
+
 #: In which order recorded rollouts are played.
 SAME, CYCLE, SHUFFLE = "same", "cycle", "shuffle"
 
@@ -357,6 +360,8 @@ class ProbeConfig:
     rollout_seed: int = _setting(0, _whole_number(0))
     rollout_steps: Sequence[int] = _setting((), _step_window)
     replace: Mapping[str, str] = _setting({}, _runs_of_values)
+    compare_to: str = _setting("", _path_or_none("config.directory"))
+    on_divergence: str = _setting(WARN, _choice(WARN, RECORD, STOP))
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):
@@ -399,6 +404,11 @@ class ProbeConfig:
     def changes_training(self) -> bool:
         """Whether the training goes on with something that it did not compute itself."""
         return self.msprobe and self.handler_type == "fix"
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether something that is found while training may end it, on every rank."""
+        return self.on_finding == STOP or bool(self.compare_to and self.on_divergence == STOP)
 
     @property
     def plays(self) -> bool:

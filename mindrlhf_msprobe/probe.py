@@ -22,7 +22,7 @@ from mindrlhf_msprobe.capture.calls.arguments import (
 )
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import ACCURACY_CHECK, FREE_BENCHMARK, STOP, ProbeConfig, load_config
+from mindrlhf_msprobe.config import ACCURACY_CHECK, FREE_BENCHMARK, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
 
@@ -106,7 +106,7 @@ class Probe:
         scheduler = os.environ.get("MS_ROLE") == "MS_SCHED"  # msrun's runs the script, too
         recorded = not scheduler and self._config.records_rank(rank)
         # A rank that is not recorded ends with those that are.
-        if recorded or (self._config.on_finding == STOP and not scheduler):
+        if recorded or (self._config.may_stop and not scheduler):
             self._live = self._observing()
         playback = None if scheduler else self._playing(rank)
         if not recorded:
@@ -124,14 +124,15 @@ class Probe:
         atexit.register(self._close_at_exit)
         if self._live is not None:
             of = self._recorder
-            self._live.begin(of.root, rank, of.fault, of.note_not_observed)
+            self._live.begin(of.root, rank, of.fault, of.note_not_observed, of.look_closer)
         _RECORDING.add(self)
         _watch_forks()
         CURRENT.begin(self, self._recorder.fault)
 
     def _observing(self) -> Live | None:
         """Return what looks at finished steps, if anything is to: else nothing is imported."""
-        if not (self._config.on_finding or self._config.tensorboard):
+        asked = self._config.on_finding, self._config.tensorboard, self._config.compare_to
+        if not any(asked):
             return None
         from mindrlhf_msprobe.live.training import Live
 
@@ -469,7 +470,8 @@ class Probe:
 
         Raises:
             UsageError: a phase is still open.
-            SystemExit: with code 1, under `on_finding: stop`, after the run was closed.
+            SystemExit: with code 1, under `on_finding: stop` or `on_divergence: stop`, after the
+                run was closed.
         """
         if (recorder := self._recording("step")) is None:
             self._steps_ended += 1

@@ -8,9 +8,11 @@ from mindrlhf_msprobe.checks.checking import Checking
 from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule_file import read_settings
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.health import CheckFinding
-from mindrlhf_msprobe.live.reports import Found, Task
+from mindrlhf_msprobe.live.reports import Diverged, Found, Report, Task, Uncompared
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
+from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.findings_file import FindingsFile
 
 
@@ -23,17 +25,53 @@ class Observer(Protocol):
 
     name: str
 
-    def step(self, number: int) -> Found | None:
+    def step(self, number: int) -> Report | None:
         """Look at a step."""
 
-    def end(self) -> Found | None:
+    def end(self) -> Report | None:
         """Take note that there is no further step."""
 
 
-def kinds_of(task: Task) -> list[type[Checks] | type[Scalars]]:
-    """Return what a task asks for."""
-    found: list[type[Checks] | type[Scalars]] = [Checks] if task.checks else []
-    return found if task.tensorboard is None else [*found, Scalars]
+def kinds_of(task: Task) -> list[type[Compared] | type[Checks] | type[Scalars]]:
+    """Return what a task asks for: first what the training may wait for."""
+    found: list[type[Compared] | type[Checks] | type[Scalars]] = []
+    if task.compare_to is not None:
+        found.append(Compared)
+    if task.checks:
+        found.append(Checks)
+    if task.tensorboard is not None:
+        found.append(Scalars)
+    return found
+
+
+class Compared:
+    """The steps beside those of another run, up to the first divergence."""
+
+    name = "compare_to"
+
+    def __init__(self, task: Task, run: FollowedRun) -> None:
+        from mindrlhf_msprobe.comparison.following import StepByStep
+
+        assert task.compare_to is not None
+        self._steps = StepByStep(open_run(task.compare_to), run, task.rank)
+        self._ended = False
+
+    def step(self, number: int) -> Diverged | Uncompared | None:
+        """Compare a step; nothing is compared behind the first divergence."""
+        if self._ended:
+            return None
+        if not self._steps.has(number):
+            self._ended = True
+            return Uncompared(number, self._steps.last_step)
+        found = self._steps.compare(number)
+        if found is None:
+            return None
+        self._ended = True
+        said = message("live.cause", cause=found.cause.value, reasons=[*found.reasons])
+        return Diverged(number, found.phase, found.record, found.cell, said)
+
+    def end(self) -> None:
+        """Nothing is left to do."""
 
 
 class Checks:

@@ -21,6 +21,7 @@ class Task:
         checks: whether it looks for findings.
         rules: the rule file; None: every rule is as it is.
         tensorboard: the directory of event files; None: none are written.
+        compare_to: the run that each step is compared with; None: with none.
     """
 
     root: Path
@@ -28,6 +29,7 @@ class Task:
     checks: bool
     tensorboard: Path | None
     rules: Path | None = None
+    compare_to: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,31 @@ class Found:
     """
 
     findings: tuple[tuple[CheckFinding, bool], ...]
+
+
+@dataclass(frozen=True)
+class Diverged:
+    """A step is not that of the run that is compared with; it is the first one.
+
+    Attributes:
+        step, phase, record: where it first diverges; of key data the phase may be None.
+        cell: the name of the cell to blame; None for key data.
+        said: why.
+    """
+
+    step: int
+    phase: str | None
+    record: str
+    cell: str | None
+    said: Message
+
+
+@dataclass(frozen=True)
+class Uncompared:
+    """Steps from one on are not compared, as the other run does not have them."""
+
+    step: int
+    last: int | None
 
 
 @dataclass(frozen=True)
@@ -79,4 +106,4 @@ class Ended:
     """All steps that waited were looked at."""
 
 
-Report = Ready | Found | Behind | Fault | Looked | Ended
+Report = Ready | Found | Diverged | Uncompared | Behind | Fault | Looked | Ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,15 +13,28 @@ from mindrlhf_msprobe.checks.registry.loading import all_rules, imported
 from mindrlhf_msprobe.checks.registry.rule_file import read_settings
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.numbers import spans
-from mindrlhf_msprobe.config import STOP, WARN, ProbeConfig
-from mindrlhf_msprobe.errors import ConfigError, UsageError
+from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
+from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.health import CheckFinding
 from mindrlhf_msprobe.live.common_end import CommonEnd
 from mindrlhf_msprobe.live.process import Follower
-from mindrlhf_msprobe.live.reports import Behind, Fault, Found, Looked, Report, Task
+from mindrlhf_msprobe.live.reports import (
+    Behind,
+    Diverged,
+    Fault,
+    Found,
+    Looked,
+    Report,
+    Task,
+    Uncompared,
+)
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.directory.job import world_of
 from mindrlhf_msprobe.storage.layout import findings_name
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+#: Takes a phase and the name of a cell.
+LookCloser = Callable[[str, str], None]
 
 _MOST_OF_STEP = 5  # findings of one step that are logged
 _MOST_LOGGED = 50  # findings of one run that are
@@ -43,7 +57,9 @@ class Live:
 
     def __init__(self, config: ProbeConfig) -> None:
         self._call = _function(config.on_finding)
-        self._stops = config.on_finding == STOP
+        self._stops = config.may_stop
+        if config.compare_to:
+            _check_run(config.compare_to, config.dump_path)
         if config.tensorboard and find_spec("tensorboardX") is None:
             raise UsageError.saying("trend.no_tensorboardx", why="tensorboardX")
         if config.on_finding and config.rules:
@@ -59,8 +75,9 @@ class Live:
         self._not_looked_at: tuple[int, int, int] | None = None  # how many steps, first, last
         self._logged = 0
         self._new: list[CheckFinding] = []  # which nobody was called with
-        self._grave: CheckFinding | None = None
+        self._ends_by = ""  # the rule, or the key, by which the training is to end
         self._ends = False
+        self._look_closer: LookCloser | None = None
 
     def begin(
         self,
@@ -68,6 +85,7 @@ class Live:
         rank: int,
         fault: FaultSink | None = None,
         not_observed: Callable[[Message], None] | None = None,
+        look_closer: LookCloser | None = None,
     ) -> None:
         """Begin to follow what a rank records.
 
@@ -75,8 +93,10 @@ class Live:
             root: the run's directory.
             fault: counts what goes wrong; None on a rank that records nothing.
             not_observed: takes why steps were not looked at.
+            look_closer: has the elements of a phase's cell recorded in the step that is open.
         """
         self._fault, self._not_observed = fault or _logged, not_observed
+        self._look_closer = look_closer
         self._findings_file = findings_name(rank)
         size = world_of()["size"]
         if self._stops and size > 1:
@@ -88,7 +108,9 @@ class Live:
             config = self._config
             events, rules = _path(config.tensorboard), _path(config.rules)
             with counted(self._fault, _LIVE):
-                self._process = Follower(Task(root, rank, bool(config.on_finding), events, rules))
+                other = _path(config.compare_to)
+                task = Task(root, rank, bool(config.on_finding), events, rules, other)
+                self._process = Follower(task)
 
     def step_ended(self, step: int | None) -> bool:
         """Take note that a step can be read on disk; return whether the training is to end now.
@@ -101,12 +123,13 @@ class Live:
             if self._process is not None and step is not None:
                 with counted(self._fault, _LIVE):
                     self._announce(self._process, step)
+                    if self._config.compare_to and self._config.on_divergence != WARN:
+                        self._wait_for(self._process, step)
             self.look()
             self._hand_over()
             self._ends = self._stops and self._is_last()
             if self._ends:
-                rule = "" if self._grave is None else self._grave.rule
-                logger.error("%s", message("live.stops", rule=rule))
+                logger.error("%s", message("live.stops", rule=self._ends_by))
             return self._ends
 
     def _announce(self, process: Follower, step: int) -> None:
@@ -115,6 +138,12 @@ class Live:
         self._waiting.add(step)
         if process.ended or not process.announce(step):
             self._leave_out([step])
+
+    def _wait_for(self, process: Follower, step: int) -> None:
+        """Wait until a step was looked at: what it leads to concerns the next one."""
+        until = time.monotonic() + _PATIENCE
+        while step in self._waiting and not process.ended and time.monotonic() < until:
+            self._take(process.reports(until - time.monotonic()))
 
     def look(self) -> None:
         """Log what was found since, and count what went wrong; waits for nothing."""
@@ -127,6 +156,13 @@ class Live:
         for one in reports:
             if isinstance(one, Found):
                 self._show(one)
+            elif isinstance(one, Diverged):
+                self._diverged(one)
+            elif isinstance(one, Uncompared):
+                to = self._config.compare_to
+                last = -1 if one.last is None else one.last
+                said = message("live.not_compared", step=one.step, last=last, path=to)
+                logger.warning("%s", said)
             elif isinstance(one, Looked):
                 self._waiting.discard(one.step)
             elif isinstance(one, Behind):
@@ -137,11 +173,25 @@ class Live:
                     self._leave_out([*self._waiting])
                 self._fault(message(_LIVE), error)
 
+    def _diverged(self, found: Diverged) -> None:
+        """Say where the training parts from the run it is compared with, and act on it."""
+        place = {"step": found.step, "phase": found.phase or "", "record": found.record}
+        path = self._config.compare_to
+        logger.warning("%s", message("live.diverged", **place, path=path, why=found.said))
+        if self._config.on_divergence == STOP:
+            self._ends_by = self._ends_by or "compare_to"
+        elif self._config.on_divergence == RECORD and self._look_closer is not None:
+            if found.phase is None or found.cell is None:
+                logger.warning("%s", message("live.nothing_closer", record=found.record))
+            else:
+                self._look_closer(found.phase, found.cell)
+
     def _show(self, found: Found) -> None:
         firsts = [one for one, follows in found.findings if not follows]
         self._new += [one for one, _ in found.findings]
-        grave = (one for one, _ in found.findings if one.severity.counts)
-        self._grave = self._grave or next(grave, None)
+        if self._config.on_finding == STOP:
+            grave = (one.rule for one, _ in found.findings if one.severity.counts)
+            self._ends_by = self._ends_by or next(grave, "")
         shown = firsts[: max(0, min(_MOST_OF_STEP, _MOST_LOGGED - self._logged))]
         for one in shown:
             log = logger.warning if one.severity.counts else logger.info
@@ -153,9 +203,9 @@ class Live:
 
     def _is_last(self) -> bool:
         if self._common is None:
-            return self._grave is not None
+            return bool(self._ends_by)
         with counted(self._fault, _COMMON_END):
-            if self._grave is not None:
+            if self._ends_by:
                 missing = self._common.publish(self._ended)
                 if missing:
                     logger.error("%s", message("live.cannot_stop", ranks=spans(missing)))
@@ -212,6 +262,18 @@ class Live:
     def _said_of_left_out(self) -> Message:
         count, first, last = self._not_looked_at or (0, 0, 0)
         return message("live.not_observed", count=count, first=first, last=last)
+
+
+def _check_run(path: str, dump_path: str) -> None:
+    """Refuse to compare with what is no run, or with the run that is recorded.
+
+    Raises:
+        RunError: it is.
+    """
+    root = Path(path).expanduser()
+    if root.resolve() == Path(dump_path).expanduser().resolve():
+        raise RunError.saying("error.compare_to_itself", path=path)
+    open_run(root)
 
 
 def _path(named: str) -> Path | None:

@@ -72,6 +72,8 @@ EXTENSIONS = {
     "rollout_seed": 0,
     "rollout_steps": [],
     "replace": {},
+    "compare_to": "",
+    "on_divergence": "warn",
 }
 EVERY_KEY = {
     "msprobe": True,
@@ -129,6 +131,8 @@ EVERY_KEY = {
     "rollout_seed": 7,
     "rollout_steps": [2, 5],
     "replace": {"advantages": "run_a"},
+    "compare_to": "run_a",
+    "on_divergence": "stop",
 }
 
 

@@ -85,7 +85,7 @@ class HostEntries:
         fingerprint: whether fingerprints are written.
         charge: what the time is charged to.
         fault: called with every fault.
-        elements: whether elements are stored, too (task: tensor).
+        elements: whether elements are stored, too (task: tensor), or of which records they are.
         sketches: whether sketches are, and tensors that have none (task: sketch).
         directions: what is added to the gradients of parameters (task: grad_probe).
         overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
@@ -99,14 +99,14 @@ class HostEntries:
         fingerprint: bool,
         charge: Charge,
         fault: FaultSink,
-        elements: bool = False,
+        elements: bool | Callable[[str], bool] = False,
         sketches: bool = False,
         directions: GradientDirections | None = None,
         overflows: OverflowSink | None = None,
     ) -> None:
         self._sink = sink
         self._summaries = summaries
-        self._elements = elements
+        self._elements = elements if callable(elements) else lambda _, stored=elements: stored
         self._sketches = sketches
         self._directions = directions
         self._overflows = overflows
@@ -188,7 +188,7 @@ class HostEntries:
                 leaf = self._summaries.describe(host)
                 kept = kept_of(leaf.dtype, leaf.shape) if self._sketches else STATISTICS
                 name = sketch = None
-                if self._elements or kept == WHOLE:
+                if self._elements(record) or kept == WHOLE:
                     name = self._sink.save(record, host.values(), leaf.fingerprint)
                 elif kept == SKETCH:
                     sketch = self._sketch(host, leaf.fingerprint)

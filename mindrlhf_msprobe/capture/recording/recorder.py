@@ -133,6 +133,7 @@ class Recorder:
         self._room_logged = self._ranks_logged = False
         self._steps_ended = 0
         self._failure: _Failure | None = None  # what passed through a phase, and was not the end
+        self._closer: tuple[int, str, str] | None = None  # a cell whose elements are stored
         self._loop_end: _Failure | None = None  # the same, where it ends a loop as a rule
         self._begun: str | None = None  # the phase that was entered last in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
@@ -320,6 +321,11 @@ class Recorder:
             self._graph_probes.config = config
         with counted(self.fault, "lost.configuration"):
             self._writer.record_more(config.to_json(), config.task_for_msprobe)
+
+    def look_closer(self, phase: str, cell: str) -> None:
+        """Store the elements of a cell and of all in it, in one phase of the open step."""
+        self._closer = self.step, phase, cell
+        inform("log.closer", phase=phase, cell=cell, step=self.step)
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""
@@ -844,7 +850,10 @@ class Recorder:
             of_cells: as the task says; else statistics alone.
         """
         config, fingerprint = self._config, self._config.fingerprint
-        elements, sketches = (of_cells and config.task == task for task in ("tensor", "sketch"))
+        sketches = of_cells and config.task == "sketch"
+        elements: bool | Callable[[str], bool] = of_cells and config.task == "tensor"
+        if not elements and self._closer is not None and self._closer[:2] == (step, phase):
+            elements = partial(_is_of_cell, self._closer[2])
         directions = None
         if config.task == "grad_probe" and config.grad_level != "L0":
             bounds = tuple(config.bounds) if config.grad_level == "L2" else None
@@ -869,6 +878,11 @@ class Recorder:
 
         device = DeviceSummaries(fingerprint=fingerprint)
         return DeviceEntries(device, counters.parameters, **shared)
+
+
+def _is_of_cell(cell: str, record: str) -> bool:
+    """Return whether a record is of a cell, or of one inside it."""
+    return record.startswith(f"Cell.{cell}.")
 
 
 _HOST = "CPU"  # among MindSpore's targets

@@ -495,6 +495,9 @@ TEXTS = {
         f"module {module!r} has no attribute {name!r}: msprobe is not installed, and "
         f"mindrlhf_msprobe stands in with {names or 'its modules'} alone"
     ),
+    "compare_to_itself": (
+        "compare_to: {path} is this run's own dump_path. Give the dump_path of another run."
+    ),
     "playback_itself": (
         "{path} is this run's own dump_path: a run cannot be given its own values. Give the "
         "dump_path of another run."

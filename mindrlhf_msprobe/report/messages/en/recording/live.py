@@ -11,12 +11,30 @@ def _finding(severity: str, rule: str, step: int, phase: str, name: str, said: s
 
 
 def _stops(rule: str) -> str:
+    if rule == "compare_to":
+        return "on_divergence: stop: the training diverged from compare_to; it ends here"
     by = f"{rule} was found" if rule else "another rank found something"
     return f"on_finding: stop: {by}; the training ends here"
 
 
+def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
+    at = ", ".join(filter(None, (f"step {step}", phase)))
+    return f"DIVERGED from {path} at {at}: {record}: {why}"
+
+
+def _not_compared(step: int, last: int, path: str) -> str:
+    holds = "no step of this rank" if last < 0 else f"whole steps up to {last}"
+    return f"{path} holds {holds}: from step {step} on nothing is compared with it"
+
+
 TEXTS: dict[str, Text] = {
     "finding": _finding,
+    "diverged": _diverged,
+    "cause": lambda cause, reasons: f"cause: {cause}. {' '.join(map(str, reasons))}",
+    "not_compared": _not_compared,
+    "nothing_closer": (
+        "on_divergence: record: {record} is of no cell, so nothing more is recorded of it"
+    ),
     "more": "{count} more finding(s), most of which follow from those above: {file}",
     "not_observed": (
         "{count} step(s) from {first} to {last} were recorded but not looked at while training: "

@@ -76,6 +76,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "({task}, {pert_mode}) to the training instead of its own. run.json says so under "
             "changed_training."
         ),
+        "closer": "step {step}: of {phase}, the elements of {cell} are recorded, too",
         "played": (
             "THE TRAINING IS CHANGED: it is given {name} of {path} instead of its own. run.json "
             "says so under played."

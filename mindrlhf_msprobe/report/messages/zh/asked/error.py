@@ -403,6 +403,9 @@ TEXTS = {
         f"模块 {module!r} 没有 {name!r}：未安装 msprobe，由 mindrlhf_msprobe 代替，只提供 "
         f"{names or '其中的模块'}"
     ),
+    "compare_to_itself": (
+        "compare_to：{path} 就是本次运行自己的 dump_path。请给出另一次运行的 dump_path。"
+    ),
     "playback_itself": (
         "{path} 就是本次运行自己的 dump_path，不能回放自己的值。请给出另一次运行的 dump_path。"
     ),

@@ -13,12 +13,28 @@ def _finding(severity: str, rule: str, step: int, phase: str, name: str, said: s
 
 
 def _stops(rule: str) -> str:
+    if rule == "compare_to":
+        return "on_divergence: stop：训练与 compare_to 的运行已不同，在此结束"
     by = f"发现问题 {rule}" if rule else "其他 rank 发现问题"
     return f"on_finding: stop：{by}，训练在此结束"
 
 
+def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
+    at = "，".join(filter(None, (f"step {step}", phase)))
+    return f"与 {path} 首次不同（{at}）：{record}：{why}"
+
+
+def _not_compared(step: int, last: int, path: str) -> str:
+    holds = "没有本 rank 的 step" if last < 0 else f"只有到 {last} 为止的完整 step"
+    return f"{path} 中{holds}：从 step {step} 起不再比对"
+
+
 TEXTS: dict[str, Text] = {
     "finding": _finding,
+    "diverged": _diverged,
+    "cause": lambda cause, reasons: f"原因：{cause}。{''.join(map(str, reasons))}",
+    "not_compared": _not_compared,
+    "nothing_closer": "on_divergence: record：{record} 不属于任何 cell，不再采集更多内容",
     "more": "另有 {count} 个问题，多由上述问题引起，见 {file}",
     "not_observed": (
         "step {first} 到 {last} 中有 {count} 个已采集，但训练过程中未检查：检查落后过多或已出错。"

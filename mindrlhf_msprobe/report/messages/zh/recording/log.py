@@ -77,6 +77,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "训练已被改变：handler_type: fix 用第二次运行的结果（{task}，{pert_mode}）"
             "代替训练自身的结果。run.json 的 changed_training 对此有记录。"
         ),
+        "closer": "step {step}：{phase} 中 {cell} 的张量元素也会采集",
         "played": (
             "训练已被改变：训练使用 {path} 记录的 {name}，"
             "而不是自己的结果。run.json 的 played 对此有记录。"

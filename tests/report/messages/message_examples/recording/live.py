@@ -11,5 +11,11 @@ EXAMPLES = {
         for severity in ("error", "warning", "note")
         for phase in ("", "actor_update")
     ],
-    "stops": [{"rule": ""}, {"rule": "rl.ratio"}],
+    "stops": [{"rule": ""}, {"rule": "rl.ratio"}, {"rule": "compare_to"}],
+    "not_compared": [{"step": 3, "last": last, "path": "run_a"} for last in (-1, 2)],
+    "diverged": [
+        {"step": 3, "phase": phase, "record": "loss", "path": "run_a", "why": "…"}
+        for phase in ("", "actor_update")
+    ],
+    "cause": [{"cause": "parameter", "reasons": ["…", "…"]}],
 }

@@ -1,0 +1,112 @@
+"""A run compared with another one while it trains: the first divergence, at once."""
+
+from __future__ import annotations
+
+import json
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers.programs import wait_for
+from mindspore import nn
+
+from mindrlhf_msprobe import Probe, RunError, open_run
+from mindrlhf_msprobe.live.training import Live
+
+PARTS_AT = 3
+
+
+@pytest.fixture(autouse=True)
+def _wait_for_what_follows(monkeypatch):
+    """A step ends when it was looked at: nothing depends on how fast this machine is."""
+    tell = Live._announce
+
+    def tell_and_wait(live, process, step):
+        tell(live, process, step)
+        wait_for(lambda: live.look() or not live._waiting or process.ended)
+
+    monkeypatch.setattr(Live, "_announce", tell_and_wait)
+
+
+def train(path, steps=6, parts=False, **options):
+    """Train a small network; return its weights and the step after which it was ended."""
+    net = nn.SequentialCell(
+        nn.Dense(4, 8, weight_init="ones", bias_init="zeros"),
+        nn.Tanh(),
+        nn.Dense(8, 2, weight_init="ones", bias_init="zeros"),
+    )
+    optimizer = nn.SGD(net.trainable_params(), 0.01)
+    gradients = ms.value_and_grad(lambda x: net(x).sum(), None, net.trainable_params())
+    config = {"msprobe": True, "actor_train_dump": True, "key_data_dump": True, "step_end": 99}
+    ended = None
+    with Probe.from_config({**config, "dump_path": str(path), **options}) as probe:
+        probe.watch(actor=net)
+        for step in range(steps):
+            if parts and step == PARTS_AT:
+                net[2].bias.set_data(net[2].bias + 1e-3)
+            with probe.phase("actor_update"):
+                loss, found = gradients(ms.Tensor(np.full((2, 4), 0.1 * (step + 1), np.float32)))
+            optimizer(found)
+            probe.save_data(loss=loss)
+            try:
+                probe.step()
+            except SystemExit as end:
+                ended = step, end.code
+                break
+    return [p.asnumpy().tobytes() for p in net.get_parameters()], ended
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    path = tmp_path_factory.mktemp("other") / "a"
+    return path, train(path)[0]
+
+
+def stored(path):
+    entries = open_run(path).entries()
+    return {(e.step, e.phase, e.cell) for e in entries if any(r.location for r in e.records)}
+
+
+def test_the_first_divergence_is_logged_once_with_its_cause(tmp_path, other, caplog):
+    train(tmp_path / "b", parts=True, compare_to=str(other[0]))
+    (said,) = [m for m in caplog.messages if "DIVERGED from" in m]
+    assert f"step {PARTS_AT}, actor_update: Cell.2.Dense.forward.0.parameters.bias" in said
+    assert "cause: parameter. " in said
+    assert "the optimizer step of actor_update in step 2" in said
+    assert stored(tmp_path / "b") == set()
+
+
+def test_stop_ends_the_training_with_the_step_that_diverges(tmp_path, other, caplog):
+    _, ended = train(tmp_path / "b", parts=True, compare_to=str(other[0]), on_divergence="stop")
+    assert ended == (PARTS_AT, 1)
+    assert open_run(tmp_path / "b").completed(PARTS_AT)
+    assert "on_divergence: stop" in caplog.text
+
+
+def test_record_stores_the_elements_of_that_cell_in_the_next_step(tmp_path, other):
+    options = {"compare_to": str(other[0]), "on_divergence": "record"}
+    train(tmp_path / "b", parts=True, **options)
+    assert stored(tmp_path / "b") == {(PARTS_AT + 1, "actor_update", "2")}
+    statistics = [e.name for e in open_run(other[0]).entries(step=PARTS_AT + 1)]
+    assert [e.name for e in open_run(tmp_path / "b").entries(step=PARTS_AT + 1)] == statistics
+
+
+def test_a_training_that_agrees_stays_as_it_is_and_nothing_is_said(tmp_path, other, caplog):
+    found = train(tmp_path / "b", compare_to=str(other[0]), on_divergence="stop")
+    assert found == (other[1], None)
+    assert "DIVERGED" not in caplog.text
+    assert json.loads((tmp_path / "b/run.json").read_text())["lost"] == {}
+
+
+def test_a_run_that_ends_earlier_is_said_once(tmp_path, other, caplog):
+    train(tmp_path / "b", steps=9, compare_to=str(other[0]), on_divergence="stop")
+    (said,) = [m for m in caplog.messages if "nothing is compared" in m]
+    assert "whole steps up to 5: from step 6 on" in said
+
+
+def test_what_is_no_other_run_is_refused_at_the_start(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path, why in (("none", "none"), ("empty", "empty"), ("b", "own dump_path")):
+        with pytest.raises(RunError, match=why):
+            train(tmp_path / "b", compare_to=str(tmp_path / path))
+    assert not (tmp_path / "b").exists()
