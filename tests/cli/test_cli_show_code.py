@@ -54,6 +54,21 @@ def test_the_code_around_the_line_is_shown(tmp_path, recorded, capsys):
     assert lines[-1] == "  called from /home/u/train.py:7 in step: loss = network(x)"
 
 
+def test_gradients_of_parameters_have_the_line_of_their_cell(tmp_path, recorded, capsys):
+    """They have no call of their own in the user's code."""
+    file = tmp_path / "net.py"
+    file.write_text(SOURCE)
+    run = recorded(file)
+    journal = next(run.rglob("records.jsonl"))
+    leaf = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [1]}
+    entry = "Cell.head.Dense.parameters_grad.1"
+    line = {"entry": entry, "seq": 90, "end": 91, "parameters_grad": {"weight": [leaf]}}
+    with journal.open("a") as lines:
+        lines.write(json.dumps(line) + "\n")
+    assert main(["show", str(run), entry, "--code"]) == 0
+    assert "  > 3      scores = mint.matmul(q, x)" in capsys.readouterr().out.splitlines()
+
+
 def test_an_entry_says_where_it_was_called(tmp_path, recorded, capsys):
     """Without --code: one line, the framework's own frames left out."""
     assert main(["show", str(recorded(tmp_path / "net.py")), ENTRY]) == 0

@@ -14,7 +14,7 @@ from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.code_lines import CodeLine, code_line, is_users
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _AROUND = 4  # lines before and after
 _LARGEST = 1 << 22  # bytes of a file of code
@@ -68,7 +68,8 @@ def find_code(
 ) -> list[FoundCode]:
     """Return where the entry `name`, or that of the record `name`, was called; [] if none is so.
 
-    A backward entry has no call of its own in the user's code: that of its forward entry counts.
+    A backward entry has no call of its own in the user's code: that of its forward entry counts; of
+    gradients of parameters, which need not be of one call, the first call of their cell.
     """
     entries = run.entries(step=step, rank=rank)
     wanted = [e for e in entries if e.name == name or any(r.name == name for r in e.records)]
@@ -92,6 +93,9 @@ def find_code(
 def _forward_of(name: str) -> str:
     if is_operator(name):
         return f"{name.removesuffix('.backward').removesuffix('.forward')}.forward"
+    head, gradient, call = name.rpartition(f".{PARAMETERS_GRAD}.")
+    if gradient and call.isdigit():
+        return f"{head}.forward.0"
     return ".forward.".join(name.rsplit(".backward.", 1))
 
 
