@@ -79,7 +79,7 @@ class Probe:
         self._recorder: Recorder | None = None
         self._live: Live | None = None
         self._playback: Playback | None = None
-        self._steps_ended = 0  # where nothing is recorded
+        self._steps_ended = 0  # where nothing is recorded, and something is played
         if self._config.msprobe:
             self._start()
         else:
@@ -474,7 +474,7 @@ class Probe:
                 run was closed.
         """
         if (recorder := self._recording("step")) is None:
-            self._steps_ended += 1
+            self._steps_ended += self._playback is not None
             if self._live is not None and self._live.step_ended(None):
                 self._end_training()
             return

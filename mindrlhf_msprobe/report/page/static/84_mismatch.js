@@ -273,8 +273,8 @@
       left > 0 && el("p", { class: "faint", text: R.w("more", { n: left }) }),
       many > 0 && R.fold(R.w("weights_unknown", { n: many }), () => el("ul", null,
         unknown.map((name) => el("li", null, R.data(name, 200))))),
-      ["rollout", "training"].map((side, i) => lacking[i] > 0 && R.fold(
-        R.w("weights_alone_" + side, { n: lacking[i] }),
+      ["weights_alone_rollout", "weights_alone_training"].map((label, i) => lacking[i] > 0 && R.fold(
+        R.w(label, { n: lacking[i] }),
         () => el("ul", null, alone[i].map((name) => el("li", null, R.data(name, 200))))))];
   }
 
