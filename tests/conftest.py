@@ -1,6 +1,7 @@
 """What the tests share: quiet frameworks, probes that are closed, and one real small Llama."""
 
 import copy
+import ctypes
 import fcntl
 import gc
 import itertools
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ def _spared_from_collections() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _subnormal_numbers() -> None:
+    """Let subnormal numbers be numbers: some library of an earlier test may take them for 0."""
+    with suppress(OSError, AttributeError):  # no glibc
+        ctypes.CDLL("libm.so.6").fesetenv(ctypes.c_void_p(-1))  # FE_DFL_ENV
 
 
 @pytest.fixture(scope="module")
