@@ -598,18 +598,27 @@ class Probe:
                 set_up = model if model is not None else self._networks.get(phase.role)
                 if set_up is not None:
                     recorder.note_settings(phase, set_up)
-            for phase, network in networks.items():
-                if network is not None:
-                    with recorder.ledger.charge(phase.name):
-                        if network is model:
-                            recorder.put_into(phase, network)
-                        watched = self._networks.get(phase.role)
-                        own = watched is None or watched is network
-                        recorder.first_entry(phase, network, own=own)
-            return {p: n for p, n in networks.items() if n is not None and recorder.wants(p)}
+            found = {phase: one for phase, one in networks.items() if one is not None}
+            for phase, network in found.items():
+                self._note_network(recorder, phase, network, put_in=network is model)
+            return {phase: one for phase, one in found.items() if recorder.wants(phase)}
         except BaseException:
             self.leave_phases(context)
             raise
+
+    def _note_network(
+        self, recorder: Recorder, phase: Phase, network: Any, *, put_in: bool
+    ) -> None:
+        """Let the recorder know which network runs in a phase.
+
+        Args:
+            put_in: the call of `phase` named it.
+        """
+        with recorder.ledger.charge(phase.name):
+            if put_in:
+                recorder.put_into(phase, network)
+            watched = self._networks.get(phase.role)
+            recorder.first_entry(phase, network, own=watched is None or watched is network)
 
     def _network_of(self, phase: Phase, model: Any) -> Any:
         """Return the network that runs in a phase, None if nothing of it is recorded."""

@@ -854,10 +854,6 @@ class Recorder:
         elements: bool | Callable[[str], bool] = of_cells and config.task == "tensor"
         if not elements and self._closer is not None and self._closer[:2] == (step, phase):
             elements = partial(_is_of_cell, self._closer[2])
-        directions = None
-        if config.task == "grad_probe" and config.grad_level != "L0":
-            bounds = tuple(config.bounds) if config.grad_level == "L2" else None
-            directions = GradientDirections(frozenset(config.param_list), bounds)
         sink, overflows = self._writer.sink(phase, step), None
         if of_cells and self._overflows is not None:
             sink = overflows = OverflowSink(sink, self._overflows, counters, step, self.fault)
@@ -868,7 +864,7 @@ class Recorder:
             "fingerprint": fingerprint,
             "charge": self.ledger.charge(phase),
             "fault": self.fault,
-            "directions": directions,
+            "directions": self._directions(),
         }
         if sketches and (target := device_target()) != _HOST and self._first("sketches on host"):
             inform("log.sketches_on_host", target=target)
@@ -878,6 +874,14 @@ class Recorder:
 
         device = DeviceSummaries(fingerprint=fingerprint)
         return DeviceEntries(device, counters.parameters, **shared)
+
+    def _directions(self) -> GradientDirections | None:
+        """Return what counts the signs and sizes of gradients, where the task is that."""
+        config = self._config
+        if config.task != "grad_probe" or config.grad_level == "L0":
+            return None
+        bounds = tuple(config.bounds) if config.grad_level == "L2" else None
+        return GradientDirections(frozenset(config.param_list), bounds)
 
 
 def _is_of_cell(cell: str, record: str) -> bool:

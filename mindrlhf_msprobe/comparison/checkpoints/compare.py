@@ -225,8 +225,21 @@ def _plan(
         CheckpointError: ranks of one side have no partner, or hold parts of parameters.
         UsageError: the names leave nothing.
     """
-    a, b = sides
-    ranks = _ranks(a, b)
+    pairs, remarks = _paired(sides, rules)
+    _refuse_parts(sides, pairs)
+    names = frozenset(t.name for pair in pairs for t in (pair.a, pair.b) if t is not None)
+    taken = tuple(pair for pair in pairs if _takes(pair, *by_name))
+    if not taken and pairs:
+        list1, list2 = (list(texts) for texts in by_name)
+        raise UsageError.saying("error.no_record_left", list=list1, list2=list2)
+    return _Plan(taken, tuple(dict.fromkeys(remarks)), len(pairs) - len(taken), names)
+
+
+def _paired(
+    sides: tuple[Checkpoint, Checkpoint], rules: tuple[NameRule, ...]
+) -> tuple[list[_Pair], list[Message]]:
+    """Return the parameters of all ranks, paired by their names, and what is said of that."""
+    ranks = _ranks(*sides)
     pairs: list[_Pair] = []
     remarks: list[Message] = []
     known: dict[tuple[tuple[str, ...], tuple[str, ...]], Pairs] = {}
@@ -239,13 +252,7 @@ def _plan(
         for x, y in known[key].names:
             tensors = None if x is None else left[x], None if y is None else right[y]
             pairs.append(_Pair(x or y or "", rank, *tensors))
-    _refuse_parts(sides, pairs)
-    names = frozenset(t.name for pair in pairs for t in (pair.a, pair.b) if t is not None)
-    taken = tuple(pair for pair in pairs if _takes(pair, *by_name))
-    if not taken and pairs:
-        list1, list2 = (list(texts) for texts in by_name)
-        raise UsageError.saying("error.no_record_left", list=list1, list2=list2)
-    return _Plan(taken, tuple(dict.fromkeys(remarks)), len(pairs) - len(taken), names)
+    return pairs, remarks
 
 
 def _ranks(a: Checkpoint, b: Checkpoint) -> list[int]:

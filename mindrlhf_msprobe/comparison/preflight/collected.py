@@ -265,18 +265,27 @@ def _data(a: _Section, b: _Section, notes: Notes) -> Iterator[Found]:
     elif counts[0] != counts[1]:
         notes.add("batches", a=counts[0], b=counts[1])
     for number, (left, right) in enumerate(zip(*batches)):
-        for path in dict.fromkeys([*left, *right]):
-            name = f"batch {number}: {path}" if path else f"batch {number}"
-            one, other = left.get(path), right.get(path)
-            if one is None or other is None:
-                yield name, _described(one), _described(other)
-            elif not (_is_compared(one) and _is_compared(other)):
-                notes.about("opaque_data", name)
-            elif _identity(one) != _identity(other):
-                yield name, _described(one), _described(other)
+        yield from _values_apart(f"batch {number}", left, right, notes)
 
 
-def _batches(data: dict[str, Any]) -> list[dict[str, dict[str, Any]]]:
+#: Path → what is known of the value.
+_Batch = dict[str, dict[str, Any]]
+
+
+def _values_apart(batch: str, a: _Batch, b: _Batch, notes: Notes) -> Iterator[Found]:
+    """Yield the values of a batch that differ, or that one side alone has."""
+    for path in dict.fromkeys([*a, *b]):
+        name = f"{batch}: {path}" if path else batch
+        left, right = a.get(path), b.get(path)
+        if left is None or right is None:
+            yield name, _described(left), _described(right)
+        elif not (_is_compared(left) and _is_compared(right)):
+            notes.about("opaque_data", name)
+        elif _identity(left) != _identity(right):
+            yield name, _described(left), _described(right)
+
+
+def _batches(data: dict[str, Any]) -> list[_Batch]:
     found = data.get("batches")
     batches = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return [

@@ -96,12 +96,7 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
     name = _place(a or b or {})
     if a is None or b is None:
         if not stopped[0 if a is None else 1]:  # the other may not have come so far
-            found = a or b or {}
-            is_seed = bool(found.get("seeds"))
-            value = _seeds(found) if is_seed else found.get("count")
-            values = (ABSENT, value) if a is None else (value, ABSENT)
-            what = Difference(_SEEDS if is_seed else _CALLS, name, None, None)
-            merged.add_one(what, rank, *values)
+            merged.add_one(*_alone(a or b or {}, rank, in_a=a is not None))
     elif a.get("seeds") != b.get("seeds"):
         merged.add_one(Difference(_SEEDS, name, None, None), rank, _seeds(a), _seeds(b))
     elif any(stopped):
@@ -111,6 +106,14 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
     elif a.get("count") != b.get("count"):
         what = Difference(_CALLS, name, None, None)
         merged.add_one(what, rank, a.get("count"), b.get("count"))
+
+
+def _alone(call: _Call, rank: int, *, in_a: bool) -> tuple[Difference, int, Any, Any]:
+    """Return what is to be said of a place that one side alone has."""
+    is_seed = bool(call.get("seeds"))
+    value = _seeds(call) if is_seed else call.get("count")
+    what = Difference(_SEEDS if is_seed else _CALLS, _place(call), None, None)
+    return (what, rank, value, ABSENT) if in_a else (what, rank, ABSENT, value)
 
 
 def _place(call: _Call) -> str:

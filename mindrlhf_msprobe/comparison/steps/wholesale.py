@@ -115,26 +115,42 @@ class _Lines:
         if a is None or b is None or len(a) != len(b):
             return False
         stacks: _Stacks = {}, {}
-        names: set[str] = set()
-        special = []
         try:
-            for raw_a, raw_b in zip(a, b):
-                line = JournalLine.read(raw_a)
-                other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
-                name = line.entry
-                if name in names or not has_plain_call(name) or _where(line) != _where(other):
-                    return False
-                names.add(name)
-                self._add_shells(phase, (line, other), stacks)
-                if is_operator(name) and _lines_differ((line, other), stacks):
-                    return False
-                self.counted.append(_ordinary(line) if same else None)
-                self.content.append(line)
-                if self.counted[-1] is None:
-                    special.append((line, JournalLine.read(raw_b) if same else other))
+            special = self._add_lines(phase, zip(a, b), stacks)
         except (ValueError, RecursionError):
             return False
+        if special is None:
+            return False
         return self._add_special(phase, special, stacks, runs, rank_steps)
+
+    def _add_lines(
+        self, phase: str, lines: Iterable[tuple[bytes, bytes]], stacks: _Stacks
+    ) -> list[tuple[JournalLine, JournalLine]] | None:
+        """Take in the lines of both journals; None where they have to be paired.
+
+        Returns:
+            Those that are compared by their records.
+
+        Raises:
+            ValueError, RecursionError: a line is damaged.
+        """
+        names: set[str] = set()
+        special = []
+        for raw_a, raw_b in lines:
+            line = JournalLine.read(raw_a)
+            other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
+            name = line.entry
+            if name in names or not has_plain_call(name) or _where(line) != _where(other):
+                return None
+            names.add(name)
+            self._add_shells(phase, (line, other), stacks)
+            if is_operator(name) and _lines_differ((line, other), stacks):
+                return None
+            self.counted.append(_ordinary(line) if same else None)
+            self.content.append(line)
+            if self.counted[-1] is None:
+                special.append((line, JournalLine.read(raw_b) if same else other))
+        return special
 
     def _add_shells(
         self, phase: str, lines: tuple[JournalLine, JournalLine], stacks: _Stacks

@@ -770,15 +770,22 @@ class _Drawn:
             return self.output
         if given.shape != first.shape or new.shape != first.shape:
             return self.output
-        before, after = _values(given), _values(first)
-        if before is None or after is None:
+        mask = _dropout_mask(given, first)
+        if mask is None:
             return self.output
-        kept = after != 0
-        factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
-        scale = float(np.median(factors)) if factors.size else 1.0
-        mask = Tensor(np.where(kept, scale, 0.0).astype(np.float32)).astype(new.dtype)
-        dropped = new * mask
+        dropped = new * Tensor(mask).astype(new.dtype)
         return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
+
+
+def _dropout_mask(given: Tensor, returned: Tensor) -> np.ndarray | None:
+    """Return by what a dropout multiplied each element, float32; None of others than numbers."""
+    before, after = _values(given), _values(returned)
+    if before is None or after is None:
+        return None
+    kept = after != 0
+    factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
+    scale = float(np.median(factors)) if factors.size else 1.0
+    return np.where(kept, scale, 0.0).astype(np.float32)
 
 
 def _like(output: Any, again: Any) -> Any:

@@ -43,17 +43,22 @@ def _lines(found: CheckpointComparison, seconds: float) -> Iterator[str]:
     if found.optimizer:
         agreeing = sum(1 for finding in found.optimizer if finding.status.agrees)
         yield say("checkpoint.optimizer", count=len(found.optimizer), agreeing=agreeing)
+    yield from _notes(found)
+    if found.output_path is not None:
+        tables = ", ".join(found.tables)
+        yield say("checkpoint.tables", output=found.output_path, tables=tables)
+    counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
+    yield say("checkpoint.summary", elements=found.elements, seconds=seconds, counts=counts)
+
+
+def _notes(found: CheckpointComparison) -> Iterator[str]:
+    """Yield what was not compared, what is to be known, and what the rules let pass."""
     for said in found.coverage:
         yield say("checkpoint.coverage", what=text_of(said))
     for said in found.remarks:
         yield say("checkpoint.remark", what=text_of(said))
     for rule in found.rules:
         yield say("checkpoint.rule", rule=rule.rule, records=rule.records, passed=rule.passed)
-    if found.output_path is not None:
-        tables = ", ".join(found.tables)
-        yield say("checkpoint.tables", output=found.output_path, tables=tables)
-    counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
-    yield say("checkpoint.summary", elements=found.elements, seconds=seconds, counts=counts)
 
 
 def _group(code: str, findings: Sequence[Finding]) -> Iterator[str]:

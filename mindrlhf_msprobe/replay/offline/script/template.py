@@ -100,8 +100,10 @@ class Side:
             if shapes["recorded"] != shapes["built"]:
                 refuse("other_shape", parameter=node["at"], **shapes)
 
-    def cast_up(self, least: str) -> None:
+    def cast_up(self, least: str | None) -> None:
         """Follow no casts below a dtype from here on, and cast up what cells hold."""
+        if least is None:
+            return
         low = [text for name in BITS if BITS[name] < BITS[least] for text in (name, name.lower())]
         wanted = getattr(mindspore, least.lower())
 
@@ -166,8 +168,7 @@ class Side:
             return tensor_of(self.array(node), at_least(node["dtype"], least))
 
         # network: begin
-        if least:
-            self.cast_up(least)
+        self.cast_up(least)
         for node in self.weights:
             value = made(node)
             node["parameter"].set_dtype(value.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
 
 _PREFERRED = "actor"
+
+#: Role → rank → name → the parameter.
+_Roles = dict[str, dict[int, dict[str, StoredTensor]]]
 
 
 class RecordedTensor(StoredTensor):
@@ -63,19 +67,7 @@ def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
     """
     run = open_run(path.absolute())
     steps = run.steps if step is None else [step]
-    roles: dict[str, dict[int, dict[str, StoredTensor]]] = {}
-    known = 0
-    for at in steps:
-        for rank in run.ranks:
-            present = run.phases_at(at, rank)
-            for phase in (phase for phase in run.phases if phase in present):
-                of_role = roles.setdefault(_role(run, phase, rank), {})
-                _add(of_role.setdefault(rank, {}), run, phase, at, rank)
-        before, known = known, sum(len(t) for ranks in roles.values() for t in ranks.values())
-        if known and known == before:  # every step records the same ones
-            break
-    held = {role: {r: t for r, t in ranks.items() if t} for role, ranks in roles.items()}
-    held = {role: ranks for role, ranks in held.items() if ranks}
+    held = _held(run, steps)
     if not held:
         code = "checkpoint.no_parameters" if step is None else "checkpoint.no_parameters_in_step"
         raise CheckpointError.saying(code, path=str(path), step=step)
@@ -83,6 +75,27 @@ def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
     others = [name for name in held if name != role]
     notes: Messages = (message("checkpoint.of_role", role=role, others=others, step=step),)
     return Checkpoint(path, "run", held[role], notes=notes)
+
+
+def _held(run: Run, steps: Sequence[int]) -> _Roles:
+    """Return the parameters of each role that has any, as they were first recorded in `steps`."""
+    roles: _Roles = {}
+    known = 0
+    for step in steps:
+        _add_step(roles, run, step)
+        before, known = known, sum(len(t) for ranks in roles.values() for t in ranks.values())
+        if known and known == before:  # every step records the same ones
+            break
+    held = {role: {r: t for r, t in ranks.items() if t} for role, ranks in roles.items()}
+    return {role: ranks for role, ranks in held.items() if ranks}
+
+
+def _add_step(roles: _Roles, run: Run, step: int) -> None:
+    for rank in run.ranks:
+        present = run.phases_at(step, rank)
+        for phase in (phase for phase in run.phases if phase in present):
+            of_role = roles.setdefault(_role(run, phase, rank), {})
+            _add(of_role.setdefault(rank, {}), run, phase, step, rank)
 
 
 def _role(run: Run, phase: str, rank: int) -> str:

@@ -142,10 +142,8 @@ def _of_stage(
 ) -> StoredTensor:
     """Return a parameter of the ranks of one stage, which are counted from its `first`."""
     tensors = [*local.values()]
-    why = next((tensor.why for tensor in tensors if tensor.why is not None), None)
     dtype, shape = tensors[0].dtype, tensors[0].shape
-    if why is None and any((t.dtype, t.shape) != (dtype, shape) for t in tensors):
-        why = message("checkpoint.unlike_ranks")
+    why = _why_not_one(tensors)
     if why is None and isinstance(cut, Message):
         why = cut
     if why is not None:
@@ -166,15 +164,21 @@ def _of_stage(
     return Sharded(name, cut.parts, shards)
 
 
+def _why_not_one(held: Sequence[StoredTensor]) -> Message | None:
+    """Return why what several ranks hold cannot be one parameter; None if it can."""
+    why = next((tensor.why for tensor in held if tensor.why is not None), None)
+    first = held[0]
+    if why is None and any((t.dtype, t.shape) != (first.dtype, first.shape) for t in held):
+        why = message("checkpoint.unlike_ranks")
+    return why
+
+
 class Copies(StoredTensor):
     """A parameter that several ranks hold, which have to agree."""
 
     def __init__(self, name: str, copies: Sequence[StoredTensor]) -> None:
         first = copies[0]
-        why = next((copy.why for copy in copies if copy.why is not None), None)
-        if why is None and any((c.dtype, c.shape) != (first.dtype, first.shape) for c in copies):
-            why = message("checkpoint.unlike_ranks")
-        super().__init__(name, first.dtype, first.shape, why)
+        super().__init__(name, first.dtype, first.shape, _why_not_one(copies))
         self._copies = copies
 
     def read(self, start: int, stop: int) -> np.ndarray:

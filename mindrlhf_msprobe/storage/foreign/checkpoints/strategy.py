@@ -185,11 +185,7 @@ def _cut(
     devices: list[Any], tensor_map: list[list[Any]], split: list[Any], field: Any, shards: Any
 ) -> Cut | Message:
     """Return how a parameter is cut, or why that is not known."""
-    numbers = [*devices, *split, field, shards, *(n for of in tensor_map for n in of)]
-    whole = all(type(n) is int for n in numbers)
-    if not whole or not all(n > 0 for n in devices) or math.prod(devices) > _MOST_DEVICES:
-        return message("checkpoint.layout")
-    if not all(-1 <= n < len(devices) for of in tensor_map for n in of):
+    if not _is_layout(devices, tensor_map, [*split, field, shards]):
         return message("checkpoint.layout")
     if any(split) or field:
         return message("checkpoint.uneven")
@@ -197,8 +193,27 @@ def _cut(
     used = [i for of in axes for i in of]
     if len(used) > len(set(used)):
         return message("checkpoint.layout")
-    free = math.prod(size for i, size in enumerate(devices) if i not in used)
-    parts = free if shards == _ALL else max(shards, 1)
-    if free % parts or (parts > 1 and not axes):
+    parts = _by_optimizer(devices, used, shards)
+    if parts is None or (parts > 1 and not axes):
         return message("checkpoint.layout")
     return Cut(tuple(devices), axes, parts)
+
+
+def _is_layout(devices: list[Any], tensor_map: list[list[Any]], others: list[Any]) -> bool:
+    """Return whether all are integers, and the map names axes of a matrix that may be."""
+    named = [n for of in tensor_map for n in of]
+    if not all(type(n) is int for n in [*devices, *named, *others]):
+        return False
+    if not all(n > 0 for n in devices) or math.prod(devices) > _MOST_DEVICES:
+        return False
+    return all(-1 <= n < len(devices) for n in named)
+
+
+def _by_optimizer(devices: list[int], used: list[int], shards: int) -> int | None:
+    """Return into how many parts an optimizer cuts over the axes that are not used.
+
+    None: not over these.
+    """
+    free = math.prod(size for i, size in enumerate(devices) if i not in used)
+    parts = free if shards == _ALL else max(shards, 1)
+    return None if free % parts else parts
