@@ -148,42 +148,62 @@ def follow(calls: Sequence[Sequence[Piece]], samples: Sequence[SavedSample]) -> 
     later = [piece for pieces in calls for piece in pieces if not piece.begins]
     if not samples or not any(len(piece.rows) > 1 or piece.lost for piece in later):
         return []
-    threads = _threads(calls, _Prompts(samples))
-    return [*_chosen(threads)] if threads is not None else []
+    threads = _Threads(_Prompts(samples))
+    return [*_chosen(threads.found)] if all(map(threads.add, calls)) else []
 
 
-def _threads(calls: Sequence[Sequence[Piece]], prompts: _Prompts) -> list[_Thread] | None:
-    """Put pieces together; None where the places of a batch change and nothing says how."""
-    found: list[_Thread] = []
-    at: dict[int, _Thread] = {}
-    keys: list[int] = []
-    for pieces in calls:
-        guesses = {piece.key: prompts.guesses(piece) for piece in pieces if piece.begins}
-        moved = bool(pieces) and not pieces[0].by_block and not {p.key for p in pieces} >= {*keys}
-        begun = {
-            piece.key
-            for piece in pieces
-            if piece.begins and (guesses[piece.key] or not (moved or _fits(at, piece)))
-        }
+class _Threads:
+    """Puts the pieces of calls together.
+
+    Attributes:
+        found: the sequences so far, in the order in which they began.
+    """
+
+    def __init__(self, prompts: _Prompts) -> None:
+        self.found: list[_Thread] = []
+        self._prompts = prompts
+        self._at: dict[int, _Thread] = {}
+        self._keys: list[int] = []  # of the call before
+
+    def add(self, pieces: Sequence[Piece]) -> bool:
+        """Add a call; False where the places of the batch change and nothing says how."""
+        guesses = {piece.key: self._prompts.guesses(piece) for piece in pieces if piece.begins}
+        keys = [piece.key for piece in pieces]
+        moved = bool(pieces) and not pieces[0].by_block and not {*keys} >= {*self._keys}
+        begun = self._begun(pieces, guesses, moved)
         going = [piece for piece in pieces if piece.key not in begun]
-        if moved and going:
-            left = _in_order([at[key] for key in keys if key in at], going)
-            if left is None or begun:
-                return None
-            at = {piece.key: thread for piece, thread in zip(going, left)}
+        if moved and going and (begun or not self._move(going)):
+            return False
         for piece in pieces:
             if piece.key in begun:
-                at[piece.key] = _Thread(piece, guesses[piece.key])
-                found.append(at[piece.key])
-            elif piece.key in at:
-                at[piece.key].add(piece)
-        keys = [piece.key for piece in pieces]
-    return found
+                self._at[piece.key] = _Thread(piece, guesses[piece.key])
+                self.found.append(self._at[piece.key])
+            elif piece.key in self._at:
+                self._at[piece.key].add(piece)
+        self._keys = keys
+        return True
 
+    def _begun(
+        self, pieces: Sequence[Piece], guesses: Mapping[int, list[_Guess]], moved: bool
+    ) -> set[int]:
+        """Return the places in which a sequence begins."""
+        return {
+            piece.key
+            for piece in pieces
+            if piece.begins and (guesses[piece.key] or not (moved or self._fits(piece)))
+        }
 
-def _fits(at: Mapping[int, _Thread], piece: Piece) -> bool:
-    """Return whether a piece goes on with what stood in its place, whatever its position."""
-    return piece.key in at and at[piece.key].fits(piece)
+    def _fits(self, piece: Piece) -> bool:
+        """Return whether a piece goes on with what stood in its place, whatever its position."""
+        return piece.key in self._at and self._at[piece.key].fits(piece)
+
+    def _move(self, going: Sequence[Piece]) -> bool:
+        """Put the sequences that go on into their new places; False where nothing says which."""
+        left = _in_order([self._at[key] for key in self._keys if key in self._at], going)
+        if left is None:
+            return False
+        self._at = {piece.key: thread for piece, thread in zip(going, left)}
+        return True
 
 
 def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thread] | None:
@@ -260,6 +280,20 @@ class _Prompts:
     def guesses(self, piece: Piece) -> list[_Guess]:
         """Return the samples that begin with a piece; the prompt's first tokens may be all."""
         given = piece.tokens.astype(np.int64)
+        guesses = []
+        for number, sample in self._beginning_like(given):
+            tokens = sample.tokens
+            same, size = shared_length(tokens, given), len(sample.prompt)
+            if same < min(len(given), len(tokens)) and len({*given[size:].tolist()}) == 1:
+                same = min(same, size)  # behind the prompt it is padding
+            if same in (len(given), len(tokens)) or size == same < len(given):
+                guess = _Guess(number, tokens, size, same, same - 1, piece.start or 0)
+                guess.placed.append((0, same, 0))
+                guesses.append(guess)
+        return guesses
+
+    def _beginning_like(self, given: np.ndarray) -> list[tuple[int, SavedSample]]:
+        """Return the samples whose prompt tokens begin with, or that begins with them."""
         found = [
             one
             for length in self._lengths
@@ -270,14 +304,4 @@ class _Prompts:
             start = given.tobytes()
             longer = (k for k in self._by_prompt if len(k) > len(start) and k.startswith(start))
             found += [one for key in longer for one in self._by_prompt[key]]
-        guesses = []
-        for number, sample in found:
-            tokens = sample.tokens
-            same, size = shared_length(tokens, given), len(sample.prompt)
-            if same < min(len(given), len(tokens)) and len({*given[size:].tolist()}) == 1:
-                same = min(same, size)  # behind the prompt it is padding
-            if same in (len(given), len(tokens)) or size == same < len(given):
-                guess = _Guess(number, tokens, size, same, same - 1, piece.start or 0)
-                guess.placed.append((0, same, 0))
-                guesses.append(guess)
-        return guesses
+        return found

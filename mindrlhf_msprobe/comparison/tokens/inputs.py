@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -152,22 +152,33 @@ def read_inputs(entry: Entry, ids: Record) -> CallInputs:
 
 def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) -> np.ndarray | None:
     """Return an input in the form `CallInputs` has it; None if its shape says something else."""
-    batch, width = shape
-    if kind == "positions":
-        return _positions(value, shape)
-    if kind == "mask":
-        fits = value.ndim == 2 and len(value) == batch and value.shape[1] >= width and not flat
-        return value != 0 if fits else None
-    if kind == "blocks":
-        return value if value.ndim == 2 and value.shape[1] else None
-    if kind == "slots":
-        return value.reshape(-1) if value.size == math.prod(shape) else None
-    value = value.reshape(-1)
-    if kind == "parents":
-        return value if value.size == batch and width == 1 and (value >= 0).all() else None
-    if kind == "ends":
-        return _ends(value, width) if batch == 1 else None
-    return value if value.size == batch or (batch == 1 and value.size >= 1) else None
+    if kind == "mask" and flat:
+        return None
+    return _FITTED.get(kind, _sizes)(value, shape)
+
+
+def _mask(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    fits = value.ndim == 2 and len(value) == shape[0] and value.shape[1] >= shape[1]
+    return value != 0 if fits else None
+
+
+def _blocks(value: np.ndarray, _: tuple[int, ...]) -> np.ndarray | None:
+    return value if value.ndim == 2 and value.shape[1] else None
+
+
+def _slots(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    return value.reshape(-1) if value.size == math.prod(shape) else None
+
+
+def _parents(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    fits = value.size == shape[0] and shape[1] == 1 and (value >= 0).all()
+    return value.reshape(-1) if fits else None
+
+
+def _sizes(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return a number for each sample; of one row of tokens there may be any samples."""
+    fits = value.size == shape[0] or (shape[0] == 1 and value.size >= 1)
+    return value.reshape(-1) if fits else None
 
 
 def _positions(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -177,15 +188,30 @@ def _positions(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.broadcast_to(value.reshape(1, -1), shape) if value.size == shape[1] else None
 
 
-def _ends(value: np.ndarray, width: int) -> np.ndarray | None:
+def _ends(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Return where the samples of a packed row end, from lengths that are added up; None of others.
 
     Some begin with 0, the start of the first sample.
     """
+    batch, width = shape
+    if batch != 1:
+        return None
+    value = value.reshape(-1)
     ends = value[1:] if value.size > 1 and value[0] == 0 else value
     if not ends.size or ends[0] <= 0 or ends[-1] > width:
         return None
     return ends if bool(np.all(np.diff(ends) > 0)) else None
+
+
+#: Of each kind but `counts` and `lengths`: makes of an input and the shape of the ids the field.
+_FITTED: dict[str, Callable[[np.ndarray, tuple[int, ...]], np.ndarray | None]] = {
+    "positions": _positions,
+    "mask": _mask,
+    "blocks": _blocks,
+    "slots": _slots,
+    "parents": _parents,
+    "ends": _ends,
+}
 
 
 def _kind(record: Record) -> str | None:

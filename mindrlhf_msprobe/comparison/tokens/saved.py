@@ -57,11 +57,10 @@ def saved_samples(
     masks = next((rows for name in MASK if (rows := [_numbers(d) for d in saved(name)])), [])
     for names in _PAIRS:
         both = [[_rows(d) for name in keys for d in saved(name)] for keys in names]
-        prompts = [_prompts(rows, pad) for rows in both[0]]
-        found = [row for rows in prompts for row in rows or ()]
+        prompts = _all_prompts(both[0], pad)
         responses = [row for rows in both[1] for row in rows]
-        if None not in prompts and 0 < len(found) == len(responses) < _MOST_ROWS:
-            return tuple(map(SavedSample, found, responses, _sizes(both[1], masks, pad)))
+        if prompts is not None and 0 < len(prompts) == len(responses) < _MOST_ROWS:
+            return tuple(map(SavedSample, prompts, responses, _sizes(both[1], masks, pad)))
     return ()
 
 
@@ -86,6 +85,17 @@ def _sizes(
             elif filled and tokens.all() and pad is not None:
                 tokens = row != pad
             found.append(len(row) - int(tokens[::-1].argmax()) if tokens.any() else 0)
+    return found
+
+
+def _all_prompts(saves: list[list[np.ndarray]], pad: int | None) -> list[np.ndarray] | None:
+    """Return the prompts of all saves; None where one's padding is not known."""
+    found: list[np.ndarray] = []
+    for rows in saves:
+        prompts = _prompts(rows, pad)
+        if prompts is None:
+            return None
+        found += prompts
     return found
 
 

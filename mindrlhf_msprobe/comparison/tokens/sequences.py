@@ -239,12 +239,16 @@ class _Builder:
             self._note(message("tokens.refilled", count=again))
         if drafts:
             self._note(message("tokens.drafts", count=drafts))
-        known = {id(piece) for one in followed for piece in one.pieces}
-        notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
+        notes = self._notes_without(followed)
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
             *(self._block.found(), numbers, ends, self._lost_rows, drafts),
         )
+
+    def _notes_without(self, followed: Sequence[Followed]) -> list[Message]:
+        """Return what was noticed, but for what is about pieces alone that are known now."""
+        known = {id(piece) for one in followed for piece in one.pieces}
+        return [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
 
     def _put(self, followed: Followed) -> None:
         """Put pieces where the saved sample says that they stand."""
@@ -283,21 +287,12 @@ class _Builder:
             beginnings: of the first call of a window, what stands before the token of each sample.
         """
         batch, width = inputs.ids.shape
-        ids = inputs.ids.reshape(-1)
         self._seen_all &= entry.call == len(self._calls)
         self._pieces.append([])
-        sequence = np.full(ids.size, UNKNOWN, np.int64)
-        position = np.full(ids.size, UNKNOWN, np.int64)
-        samples = _samples(inputs, self._padding)
-        if self._padding.let_in:
-            counts = {"count": self._padding.let_in, "of": batch}
-            self._note(message("tokens.padding_let_in", entry=entry.name, **counts))
-        if samples is None:
-            self._note(message("tokens.padding", entry=entry.name))
-            self._lose(ids)
-            samples = []
-        # One token of each sample, behind those of the call before.
-        one_each = all(len(rows) == 1 for rows in samples) and (width == 1 or _is_packed(inputs))
+        sequence = np.full(inputs.ids.size, UNKNOWN, np.int64)
+        position = np.full(inputs.ids.size, UNKNOWN, np.int64)
+        samples = self._samples_of(inputs, entry)
+        one_each = _has_one_each(inputs, samples)
         starts = [_start(inputs, n, rows, one_each) for n, rows in enumerate(samples)]
         before, self._before = self._before, len(samples)
         self._is_whole = self._seen_all and (before == len(samples) or inputs.blocks is not None)
@@ -305,30 +300,51 @@ class _Builder:
             before = len(samples)
             self._continue(beginnings, starts, entry)
         if one_each and inputs.blocks is None and not _are_known(before, starts, entry.call):
-            note = message("tokens.unknown_samples", entry=entry.name, count=len(samples))
-            for number, rows in enumerate(samples):
-                piece = self._piece(inputs, number, rows, starts[number])
-                piece.lost = self._lose(ids[rows])
-                self._note(note, piece)
-            self._slots, self._lost = {}, {*range(len(samples))}
+            self._lose_samples(inputs, samples, starts, entry)
             samples = []
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
-        if one_each and inputs.parents is not None and inputs.blocks is None:
-            self._reorder(inputs.parents)
-        for rows, start, key in zip(samples, starts, self._keys):
-            if len(rows):
-                piece = self._piece(inputs, key, rows, start)
-                at = self._enter(piece, one_each, entry)
-                if at is None:
-                    piece.lost = self._lose(ids[rows])
-                else:
-                    piece.begins = at[1] == 0
-                    sequence[rows] = at[0]
-                    position[rows] = at[1] + np.arange(len(rows))
+        if one_each:
+            self._reorder(inputs)
+        parts = zip(self._keys, samples, starts)
+        pieces = [self._piece(inputs, *part) for part in parts if len(part[1])]
+        for piece in pieces:
+            at = self._enter(piece, one_each, entry)
+            if at is None:
+                piece.lost = self._lose(piece.tokens)
+            else:
+                piece.begins = at[1] == 0
+                sequence[piece.rows] = at[0]
+                position[piece.rows] = at[1] + np.arange(len(piece.rows))
         self._take_slots(inputs, samples, position)
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
         call = TokenCall(batch, width, sequence, position, given)
         self._calls.append(call)
+
+    def _samples_of(self, inputs: CallInputs, entry: Entry) -> list[np.ndarray]:
+        """Return the rows of the tokens of each sample; none where padding hides which they are."""
+        samples = _samples(inputs, self._padding)
+        if self._padding.let_in:
+            counts = {"count": self._padding.let_in, "of": len(inputs.ids)}
+            self._note(message("tokens.padding_let_in", entry=entry.name, **counts))
+        if samples is None:
+            self._note(message("tokens.padding", entry=entry.name))
+            self._lose(inputs.ids.reshape(-1))
+        return samples or []
+
+    def _lose_samples(
+        self,
+        inputs: CallInputs,
+        samples: Sequence[np.ndarray],
+        starts: Sequence[int | None],
+        entry: Entry,
+    ) -> None:
+        """Take note that nobody knows which samples go on in a call."""
+        note = message("tokens.unknown_samples", entry=entry.name, count=len(samples))
+        for number, rows in enumerate(samples):
+            piece = self._piece(inputs, number, rows, starts[number])
+            piece.lost = self._lose(piece.tokens)
+            self._note(note, piece)
+        self._slots, self._lost = {}, {*range(len(samples))}
 
     def _take_slots(
         self, inputs: CallInputs, samples: Sequence[np.ndarray], position: np.ndarray
@@ -368,12 +384,14 @@ class _Builder:
             for slot, start in zip(slots, starts)
         )
 
-    def _reorder(self, parents: np.ndarray) -> None:
+    def _reorder(self, inputs: CallInputs) -> None:
         """Put the sequences into the places in which they go on; one may do so in several."""
+        if inputs.parents is None or inputs.blocks is not None:
+            return
         before, self._slots = self._slots, {}
         lost, self._lost = self._lost, set()
         used: set[int] = set()
-        for key, parent in enumerate(parents.tolist()):
+        for key, parent in enumerate(inputs.parents.tolist()):
             slot = before.get(parent)
             if parent in lost:
                 self._lost.add(key)
@@ -408,18 +426,26 @@ class _Builder:
             return self._gap(entry, piece, 0) if missed else self._anew(key, tokens, start)
         if start is None and not one_each:
             return self._anew(key, tokens, start)
-        have = len(slot.tokens)
-        at = have if start is None else start - slot.shift
-        if start is not None and start - slot.before == have:
-            slot.shift, at = slot.before, have
-        if at > have and (one_each or self._is_whole):  # a wrong position: `given` shows it
-            slot.before, slot.shift = slot.shift, slot.shift + at - have
-            at = have
+        have, at = len(slot.tokens), self._place_in(slot, start, one_each)
         if at > have and entry.call > 0:
             return self._gap(entry, piece, have)
         if not 0 < at <= have:
             return self._anew(key, tokens, start)
         return self._go_on(key, slot, at, tokens), at
+
+    def _place_in(self, slot: _Slot, start: int | None, one_each: bool) -> int:
+        """Return at which place of its sequence a sample goes on that is given a position."""
+        have = len(slot.tokens)
+        if start is None:
+            return have
+        if start - slot.before == have:
+            slot.shift = slot.before
+            return have
+        at = start - slot.shift
+        if at > have and (one_each or self._is_whole):  # a wrong position: `given` shows it
+            slot.before, slot.shift = slot.shift, slot.shift + at - have
+            return have
+        return at
 
     def _continue(
         self, beginnings: Sequence[Beginning | None], starts: Sequence[int | None], entry: Entry
@@ -498,6 +524,12 @@ def _start(inputs: CallInputs, slot: int, rows: np.ndarray, one_each: bool) -> i
     if inputs.mask is not None and inputs.mask.shape[1] > inputs.ids.shape[1]:
         return max(0, int(inputs.mask[slot].sum()) - len(rows))
     return None
+
+
+def _has_one_each(inputs: CallInputs, samples: Sequence[np.ndarray]) -> bool:
+    """Return whether a call has one token of each sample, behind those of the call before."""
+    one_each = all(len(rows) == 1 for rows in samples)
+    return one_each and (inputs.ids.shape[1] == 1 or _is_packed(inputs))
 
 
 def _is_packed(inputs: CallInputs) -> bool:

@@ -108,7 +108,7 @@ class Recomputed(Side):
         finally:
             self._random = None
 
-    def cast_up(self, least: str) -> None:
+    def cast_up(self, least: str | None) -> None:
         """Do nothing: `compute` does it, and puts everything back."""
 
     @contextmanager
