@@ -1,4 +1,4 @@
-"""A recorded training step that is also checked while training, against recording alone.
+"""A recorded training step that is also looked at while training, against recording alone.
 
 Two networks, PyNative, CPU: 24 cells that compute next to nothing, whose step is the recording; and
 the decoder of step_overhead.py. Statistics of every cell with gradients, and key data. Blocks of
@@ -6,6 +6,9 @@ steps alternate in one process; between blocks there is a pause, so that what lo
 one block does so beside that block and not beside the next. Wall time holds what a busy machine
 adds; the processor time of the training's thread holds less of it, and what of that is spent on
 looking at steps, which is counted apart, nearly nothing.
+
+The small network learns nothing, so that all of its steps agree with those of the run that is
+compared with.
 
     python benchmarks/live_overhead.py [--rounds N] [--steps N] [--dir DIR] [--only NAME]
 """
@@ -72,7 +75,7 @@ class Small(nn.Cell):
 
 def small_step() -> tuple[nn.Cell, Callable[[], Tensor]]:
     network = Small()
-    optimizer = nn.SGD(network.trainable_params(), 1e-3)
+    optimizer = nn.SGD(network.trainable_params(), 0.0)
     x = Tensor(np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32))
     loss_and_gradients = ms.value_and_grad(
         lambda x: (network(x) ** 2).mean(), None, optimizer.parameters
@@ -117,6 +120,12 @@ def measure(
         "on_finding: warn": {"on_finding": "warn"},
         "tensorboard, too": {"on_finding": "warn", "tensorboard": str(root / "events")},
     }
+    if name == "small":
+        other = root / "other"
+        with Probe.from_config({**on, "dump_path": str(other)}) as probe:
+            probe.watch(actor=network)
+            block(probe, step, 3 + arguments.rounds * arguments.steps)
+        sections["compare_to"] = {"compare_to": str(other)}
     probes = {
         kind: Probe.from_config({**on, **section, "dump_path": str(root / kind.replace(" ", "_"))})
         for kind, section in sections.items()

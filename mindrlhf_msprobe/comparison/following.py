@@ -7,7 +7,12 @@ from functools import partial
 from mindrlhf_msprobe.comparison.engine.executor import run
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
-from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_whole_step
+from mindrlhf_msprobe.comparison.steps.step_of_rank import (
+    Job,
+    StepResult,
+    compare_step,
+    compare_whole_step,
+)
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.findings import Divergence
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -36,7 +41,9 @@ class StepByStep:
 
     def compare(self, step: int) -> Divergence | None:
         """Compare a step; return where it first diverges, and why."""
-        (result,) = run(self._job, [(step, self._rank)], None)
+        result = compare_step(self._job, step, self._rank, wholesale=True)
+        if result.diverged or result.waiting:
+            (result,) = run(self._job, [(step, self._rank)], None)
         self._results = [*self._results[1 - _HELD :], result]
         if not result.diverged:
             return None
