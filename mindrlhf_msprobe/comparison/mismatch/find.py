@@ -90,23 +90,10 @@ def _places(
         RunError: there is none.
         UsageError: one that was asked for is not among them.
     """
-    found = []
-    for run, phase in zip(runs, phases):
-        if phase not in run.phases:
-            hint = nearest_of(phase, run.phases)
-            known, switch = ", ".join(run.phases), _switch_of(run, phase)
-            given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
-            raise RunError.saying("mismatch.no_phase", **given)
-        found.append({(s, r) for s, r in run.places if phase in run.phases_at(s, r)})
+    found = [_places_of(run, phase) for run, phase in zip(runs, phases)]
     both = sorted(found[0] & found[1])
-    if not both and {step for step, _ in found[0]} & {step for step, _ in found[1]}:
-        a, b = (spans(sorted({rank for _, rank in places})) for places in found)
-        raise RunError.saying("mismatch.no_rank", rollout=phases[0], training=phases[1], a=a, b=b)
     if not both:
-        each = [spans(sorted({step for step, _ in places})) for places in found]
-        raise RunError.saying(
-            "mismatch.no_step", rollout=phases[0], training=phases[1], a=each[0], b=each[1]
-        )
+        raise _none_common(found, phases)
     if steps is None:
         return both
     missing = sorted({*steps} - {step for step, _ in both})
@@ -114,6 +101,30 @@ def _places(
         there = spans(sorted({step for step, _ in both}))
         raise UsageError.saying("mismatch.step", step=missing[0], there=there)
     return [place for place in both if place[0] in steps]
+
+
+def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
+    """Return the steps and ranks that have a phase.
+
+    Raises:
+        RunError: the run has not recorded it.
+    """
+    if phase not in run.phases:
+        hint = nearest_of(phase, run.phases)
+        known, switch = ", ".join(run.phases), _switch_of(run, phase)
+        given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
+        raise RunError.saying("mismatch.no_phase", **given)
+    return {(s, r) for s, r in run.places if phase in run.phases_at(s, r)}
+
+
+def _none_common(found: Sequence[set[tuple[int, int]]], phases: tuple[str, str]) -> RunError:
+    """Return the error that says that no step, or no rank of one, has both phases."""
+    steps = [{step for step, _ in places} for places in found]
+    code, each = "mismatch.no_step", steps
+    if steps[0] & steps[1]:
+        code, each = "mismatch.no_rank", [{rank for _, rank in places} for places in found]
+    a, b = (spans(sorted(numbers)) for numbers in each)
+    return RunError.saying(code, rollout=phases[0], training=phases[1], a=a, b=b)
 
 
 def _switch_of(run: Run, phase: str) -> dict[str, Any]:
@@ -245,7 +256,15 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
         return Agreement.PARTED, cause, parted[1], tuple(said)
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of(weights))
-    few = few_aligned(walk)
+    return _by_log_probs(walk, sampled, few_aligned(walk))
+
+
+def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclusion:
+    """Return what a step says whose values and weights do not part.
+
+    Args:
+        few: what is said of tokens that were not aligned.
+    """
     if (odd := not_finite(sampled.tables)) is not None:
         behind = None if walk.coverage.share < LEAST else Cause.SAMPLING
         return Agreement.PARTED, behind, None, (odd,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
 from mindrlhf_msprobe.comparison.mismatch.rows.numbers_given import Numbers, other_numbers
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, align
 from mindrlhf_msprobe.comparison.mismatch.rows.precision import Precision, allowed, shown_dtype
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.mismatch.weights.presets import preset_names
@@ -244,20 +244,31 @@ class Walk:
                     if (of := self._fused(common)) is not None:  # with its rows in another order
                         source = Source(self.training, value, order=_order(of))
                     found.append((common, Source(self.rollout, mine[common]), source))
+        found += self._of_fused(mine, parts)
+        return sorted(found, key=lambda item: max(value.time for value in item[2].values))
+
+    def _of_fused(
+        self, mine: Mapping[Name, Value], parts: Mapping[Name, Source]
+    ) -> Iterator[tuple[Name, Source, Source]]:
+        """Yield the values of cells that are several ones in the training network.
+
+        Args:
+            mine: the rollout's values.
+            parts: the training's, by the names that both networks have.
+        """
         for name, value in mine.items():
             if name in parts or (of := self.weights.fused.get(name.cell)) is None:
                 continue
             if name.io == "input":  # all parts are given the same
                 given = parts.get(name._replace(cell=of.parts[0]))
                 if given is not None:
-                    found.append((name, Source(self.rollout, value), given))
+                    yield name, Source(self.rollout, value), given
             else:
                 wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
                 if all(part in parts for part in wanted):
                     values = [parts[part].values[0] for part in wanted]
                     joined = Source(self.training, *values, order=_order(of))
-                    found.append((name, Source(self.rollout, value), joined))
-        return sorted(found, key=lambda item: max(value.time for value in item[2].values))
+                    yield name, Source(self.rollout, value), joined
 
     def _fused(self, name: Name) -> Fused | None:
         """Return what a cell of the rollout is made of, if a value has the rows of its weight."""

@@ -31,6 +31,9 @@ _MOST_ROWS = 0.5  # of those in which a mask is apart: so many must show it wher
 _WORST = 5
 _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
 
+#: Of each kind of cells: the values that were apart when they entered, and how they grew.
+_Growths = dict[tuple[str, ...], list[tuple[Name, float]]]
+
 
 class Way:
     """The values of a network, added in causal order.
@@ -74,19 +77,47 @@ class Way:
         relative, at = value.distances.relative(), value.token
         apart = np.zeros(len(self._before))
         apart[at] = relative
-        cell = (value.name.cell, value.name.nth)
-        known = self._inputs.get(cell)
-        if value.name.io == "input":
-            self._begun.setdefault(cell, self._before.copy())
-            entered = self._before[at]
-            if not mask:
-                self._inputs[cell] = apart if known is None else np.maximum(known, apart)
-        else:
-            entered = (self._before if known is None else known)[at]
-        self._few |= 0 < value.distances.sampled < _MANY_SUMS
+        entered = self._entered(value, apart, mask=mask)
         if bool((entered > allowed).any()):
             entered = self._up_to(entered, at)
-        sampled = value.distances.sampled
+        entered, born, limits = self._births(relative, entered, allowed, value.distances.sampled)
+        self._keep(value.name, at, relative, mask=mask)
+        if made and value.name.io == "input" and not mask:
+            self._made.append(value.name)
+        self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
+        if born.any():
+            self._born[value.name] = at[born]
+            self._limits[value.name] = limits[born]
+        cell = (value.name.cell, value.name.nth)
+        if value.name.io == "output" and cell in self._begun:
+            self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
+        if not mask:
+            np.maximum(self._before, apart, out=self._before)
+
+    def _entered(self, value: Aligned, apart: np.ndarray, *, mask: bool) -> np.ndarray:
+        """Return how far what enters a cell is apart, float64 [rows]; take note of inputs.
+
+        Args:
+            apart: how far the value itself is, float64 [tokens].
+        """
+        cell = (value.name.cell, value.name.nth)
+        known = self._inputs.get(cell)
+        if value.name.io != "input":
+            return (self._before if known is None else known)[value.token]
+        self._begun.setdefault(cell, self._before.copy())
+        if not mask:
+            self._inputs[cell] = apart if known is None else np.maximum(known, apart)
+        return self._before[value.token]
+
+    def _births(
+        self, relative: np.ndarray, entered: np.ndarray, allowed: float, sampled: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what entered each row, whether it is born apart, and up to where it is not.
+
+        Args:
+            sampled: from how many sums of a sketch the distances were estimated; 0: from none.
+        """
+        self._few |= 0 < sampled < _MANY_SUMS
         if sampled:
             self._fewest = min(self._fewest or sampled, sampled)
         by_itself = allowed + GROWTH * _surely(self._fewest) * entered
@@ -99,26 +130,21 @@ class Way:
             together = self._is_apart(relative, entered, allowed)
             born = alone | born if together else alone
             limits = np.where(alone, by_itself, limits)
-        found = np.full(len(apart), np.nan, np.float16)
+        return entered, born, limits
+
+    def _keep(self, name: Name, at: np.ndarray, relative: np.ndarray, *, mask: bool) -> None:
+        """Keep how far the rows of a value are apart."""
+        count = len(self._before)
+        found = np.full(count, np.nan, np.float16)
         with np.errstate(over="ignore"):
             found[at] = relative
-        self._apart[value.name] = found
+        self._apart[name] = found
         if mask:
             alike = (n for n in self._masks if np.array_equal(self._apart[n], found, True))
-            self._masks[value.name] = next(alike, value.name)
-        elif value.name.io == "output" and not _INSIDE_A_LAYER.match(value.name.cell):
-            self.of_layers[value.name] = np.full(len(apart), np.nan, np.float32)
-            self.of_layers[value.name][at] = relative
-        if made and value.name.io == "input" and not mask:
-            self._made.append(value.name)
-        self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
-        if born.any():
-            self._born[value.name] = at[born]
-            self._limits[value.name] = limits[born]
-        if value.name.io == "output" and cell in self._begun:
-            self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
-        if not mask:
-            np.maximum(self._before, apart, out=self._before)
+            self._masks[name] = next(alike, name)
+        elif name.io == "output" and not _INSIDE_A_LAYER.match(name.cell):
+            self.of_layers[name] = np.full(count, np.nan, np.float32)
+            self.of_layers[name][at] = relative
 
     def _up_to(self, entered: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Return the most that entered up to each token of its sequence: attention mixes them.
@@ -174,23 +200,25 @@ class Way:
     def stages(self) -> dict[Name, Stage]:
         """Return all values; of births, only those that are not usual for cells of their kind."""
         usual = _usual(self._stages)
-        found = {}
-        for name, stage in self._stages.items():
-            if stage.born and stage.entered > stage.allowed:
-                alike = [growth for other, growth in usual.get(_kind(name), []) if other != name]
-                if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
-                    stage = replace(stage, born=0)
-            if stage.born and name in self._masks:
-                new = self._masks[name] == name
-                stage = replace(stage, born=stage.born * new, lasting=new and self._is_used(name))
-            elif stage.born:
-                stage = replace(stage, lasting=self._lasts(name))
-            found[name] = stage
+        found = {name: self._judged(name, stage, usual) for name, stage in self._stages.items()}
         masks = [name for name in self._masks if found[name].born and found[name].lasting]
         for name, stage in found.items():
             if stage.born and any(self._comes_of(mask, name) for mask in masks):
                 found[name] = replace(stage, born=0)
         return found
+
+    def _judged(self, name: Name, stage: Stage, usual: _Growths) -> Stage:
+        """Return a summary without births that are usual, and whether the others last."""
+        if not stage.born:
+            return stage
+        if stage.entered > stage.allowed:
+            alike = [growth for other, growth in usual.get(_kind(name), []) if other != name]
+            if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
+                return replace(stage, born=0)
+        if name in self._masks:
+            new = self._masks[name] == name
+            return replace(stage, born=stage.born * new, lasting=new and self._is_used(name))
+        return replace(stage, lasting=self._lasts(name))
 
     def _users(self, mask: Name) -> list[str]:
         """Return the cells that are given a mask, in causal order."""
@@ -300,7 +328,7 @@ def _furthest(relative: np.ndarray) -> np.ndarray:
     return rows[np.argsort(-relative[rows], kind="stable")]
 
 
-def _usual(stages: Mapping[Name, Stage]) -> dict[tuple[str, ...], list[tuple[Name, float]]]:
+def _usual(stages: Mapping[Name, Stage]) -> _Growths:
     found = defaultdict(list)
     for name, stage in stages.items():
         if stage.entered > stage.allowed:

@@ -110,6 +110,11 @@ def _blame(
         return cause, [*_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
     if (dtypes := _lower_dtype(walk, name, stage)) is not None:
         return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
+    return _by_place(walk, name, stage)
+
+
+def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[Message]]:
+    """Return what is to blame where nothing that was recorded explains it."""
     if not stage.born:
         return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
     if names := _undecided_weights(walk, name):
@@ -197,18 +202,24 @@ def _undecided_weights(walk: Walk, name: Name) -> list[str]:
     They are of the cell that returns it, or of one inside; or of one beside the cell that is given
     it, of which no output was compared.
     """
-    rollout, training = walk.weights.alone
-    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
-    for names, common in ((rollout, walk.names.common_a), (training, walk.names.common_b)):
-        for own in names:
-            cell = cell_of_parameter(own)
-            found[own] = common(cell) or cell
+    found = _cells_of_unknown(walk)
     if name.io == "output":
         return [n for n, of in found.items() if of == name.cell or is_around(name.cell, of)]
     around = _around(walk, name)
     seen = {other.cell for other in walk.stages if other.io == "output"}
     beside = {n: of for n, of in found.items() if (of.rpartition(".")[0] or "root") == around}
     return [n for n, of in beside.items() if of not in seen]
+
+
+def _cells_of_unknown(walk: Walk) -> dict[str, str]:
+    """Return the cell of each parameter of which nothing says whether both sides agree."""
+    rollout, training = walk.weights.alone
+    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
+    for names, common in ((rollout, walk.names.common_a), (training, walk.names.common_b)):
+        for own in names:
+            cell = cell_of_parameter(own)
+            found[own] = common(cell) or cell
+    return found
 
 
 def stage_of(walk: Walk, weight: Weight) -> Stage | None:

@@ -88,10 +88,8 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
     for name in _values(walk, None if contradicted else parted):
         found = _Content(walk, name, index, rows)
         if found.tells:
-            own = sum(row in found.moved for row in born.tolist())
-            if not found.moved or not (contradicted or own >= _MOST * len(born)):
-                return None
-            return _moved(walk, found, contradicted=contradicted)
+            is_why = found.moved and (contradicted or found.explains(born))
+            return _moved(walk, found, contradicted=contradicted) if is_why else None
     return None
 
 
@@ -173,6 +171,10 @@ class _Content:
         finally:
             mine.close()
             theirs.close()
+
+    def explains(self, born: np.ndarray) -> bool:
+        """Return whether most rows that are born apart are those of others."""
+        return sum(row in self.moved for row in born.tolist()) >= _MOST * len(born)
 
     def _look(
         self,

@@ -75,18 +75,26 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     if not wrapped:
         yield NameRule(f"{a}layers.*", f"{b}layers.*")
     for names in _BESIDE:
-        mine, theirs = (
-            [cell for cell in cells if cell.rpartition(".")[2] in names and "layers." not in cell]
-            for cells in (rollout, training)
-        )
+        mine, theirs = (_beside_layers(cells, names) for cells in (rollout, training))
         if len(mine) == len(theirs) == 1 and mine != theirs:
-            name = theirs[0]
-            if a.endswith(b):
-                name = a[: len(a) - len(b)] + name
-            elif wrapped:
-                name = name.removeprefix(b[: len(b) - len(a)])
+            name = _in_one_wrapper(theirs[0], a, b)
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), name)
+
+
+def _beside_layers(cells: set[str], names: tuple[str, ...]) -> list[str]:
+    return [cell for cell in cells if cell.rpartition(".")[2] in names and "layers." not in cell]
+
+
+def _in_one_wrapper(cell: str, a: str, b: str) -> str:
+    """Return a cell of the training network as it is called inside what wraps the rollout's.
+
+    Args:
+        a, b: what stands before the layers of each; neither ends with the other: nothing wraps it.
+    """
+    if a.endswith(b):
+        return a[: len(a) - len(b)] + cell
+    return cell.removeprefix(b[: len(b) - len(a)]) if b.endswith(a) else cell
 
 
 def _before_layers(cells: set[str]) -> str | None:

@@ -234,18 +234,12 @@ def _measured(
         return None
     try:
         mine = _rows(a, whole, transposed=transposed[0])
-        theirs = [_rows(part, whole, transposed=transposed[1]) for part in parts]
+        theirs = _rows_of_all(parts, order, whole, transposed=transposed[1])
     except ArrayFileError:
         return None
-    rows = np.concatenate([values for values, _ in theirs])
-    prints = np.concatenate([found for _, found in theirs])
-    if order is not None:
-        if int(order.max(initial=0)) >= len(rows):
-            return None
-        rows, prints = rows[order], prints[order]
-    own = mine[0]
-    if own.shape != rows.shape:
+    if theirs is None or mine[0].shape != theirs[0].shape:
         return None
+    own, (rows, prints) = mine[0], theirs
     found = distances(own, rows)
     norm, apart = float(found.norms.sum()), float(found.squared.sum())
     relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
@@ -261,6 +255,24 @@ def _measured(
         same = False
     rounded = _rounded_to(own, rows) if whole and not same else None
     return same, relative, rounded
+
+
+def _rows_of_all(
+    parts: tuple[Record, ...], order: np.ndarray | None, whole: bool, *, transposed: bool
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return what `_rows` does of several parameters, in an order; None if that has more rows.
+
+    Raises:
+        ArrayFileError: they were not stored.
+    """
+    each = [_rows(part, whole, transposed=transposed) for part in parts]
+    rows = np.concatenate([values for values, _ in each])
+    prints = np.concatenate([found for _, found in each])
+    if order is None:
+        return rows, prints
+    if int(order.max(initial=0)) >= len(rows):
+        return None
+    return rows[order], prints[order]
 
 
 def _rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
