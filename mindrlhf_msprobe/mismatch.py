@@ -317,12 +317,12 @@ class Mismatches:
 
     @property
     def status(self) -> Agreement:
-        """The worst of all; undecided where most were not decided and none parted."""
+        """The worst of all: parted, undecided, within rounding, identical."""
         seen = {one.status for one in self.found}
-        undecided = sum(one.status is Agreement.UNDECIDED for one in self.found)
-        if 2 * undecided > len(self.found) and Agreement.PARTED not in seen:
-            return Agreement.UNDECIDED
-        order = (Agreement.PARTED, Agreement.WITHIN_ROUNDING, Agreement.IDENTICAL)
+        order = (
+            *(Agreement.PARTED, Agreement.UNDECIDED),
+            *(Agreement.WITHIN_ROUNDING, Agreement.IDENTICAL),
+        )
         return next((status for status in order if status in seen), Agreement.UNDECIDED)
 
     @property

@@ -65,14 +65,16 @@ def test_what_was_asked_for_is_what_counts(tmp_path, last, tokens):
     assert not one.said
 
 
-def test_steps_most_of_which_are_undecided_do_not_agree(few):
+def test_a_step_that_is_undecided_does_not_agree(few):
     """One that agrees does not speak for the others; one that parts does."""
     undecided = find_mismatch(few).found[0]
     agreed = replace(undecided, status=Agreement.IDENTICAL)
     parted = replace(undecided, status=Agreement.PARTED)
     for found, status in (
         ((undecided, undecided, agreed), Agreement.UNDECIDED),
-        ((undecided, agreed), Agreement.IDENTICAL),
+        ((undecided, agreed), Agreement.UNDECIDED),
+        ((agreed, agreed, undecided), Agreement.UNDECIDED),
+        ((agreed, agreed), Agreement.IDENTICAL),
         ((undecided, undecided, parted), Agreement.PARTED),
     ):
         assert Mismatches(("run",), found).status is status

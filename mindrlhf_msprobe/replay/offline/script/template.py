@@ -229,8 +229,7 @@ def distance(recorded: Any, found: Any, dtype: str) -> dict[str, float]:
     if dtype in BITS:
         mean, largest = size / max(1.0, apart.size**0.5), np.finfo(recorded.dtype).max / 2
         unit = np.spacing(np.clip(sizes, mean, largest).astype(recorded.dtype)).astype(float)
-        unit = np.maximum(unit, 2.0**-149)  # a processor may take subnormal numbers for 0
-        unit *= 65536.0 if dtype == "BFloat16" else 1.0
+        unit = np.maximum(unit, 2.0**-149) * (65536 if dtype == "BFloat16" else 1)  # never 0
     relative = norm / size if size else np.inf * norm if norm else 0.0
     ulp, most = (float(np.max(array, initial=0.0)) for array in (apart / unit, apart))
     return {"ulp": ulp, "max_abs": most, "relative": float(relative)}
