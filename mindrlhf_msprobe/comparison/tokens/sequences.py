@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +15,13 @@ from mindrlhf_msprobe.comparison.tokens.following import Followed, Piece, follow
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.comparison.tokens.padding import Padding
 from mindrlhf_msprobe.comparison.tokens.samples import of_saved, prompt_sizes
+from mindrlhf_msprobe.comparison.tokens.sharing import (
+    Tables,
+    Written,
+    begins_with,
+    block_of,
+    saved_before,
+)
 from mindrlhf_msprobe.comparison.tokens.windows import Beginning, SavedSample, with_beginnings
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -196,6 +203,21 @@ class _Slot:
         self.before = shift  # what they were counted from before one was wrong
 
 
+@dataclass
+class _Open:
+    """A sequence of which it is not known what stands before it, when it is first met.
+
+    Attributes:
+        start: how many tokens do.
+        pieces: those of the sequence.
+        note: what is said where it is not found.
+    """
+
+    start: int
+    pieces: list[Piece]
+    note: Message
+
+
 class _Builder:
     """Puts calls together to sequences.
 
@@ -220,17 +242,28 @@ class _Builder:
         self._before: int | None = None  # samples of the call before
         self._keys: list[int] = []  # theirs
         self._block = BlockSize()
+        self._tables = Tables()
+        self._written = Written()
+        self._open: dict[int, _Open] = {}
+        self._sharing: set[int] = set()  # sequences that begin with blocks of others
 
     def tokens(self) -> PhaseTokens:
+        self._find_beginnings()
         followed = follow(self._pieces, self._samples)
         for one in followed:
             self._put(one)
-        self._leave_out_empty(followed)
+        if followed or self._open:
+            self._leave_out_empty()
         drafts = sum(one.drafts for one in followed)
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
         numbers, ends = of_saved(made, self._samples, self._begun, self._pad)
         begun = prompt_sizes(self._begun, made)
-        again = sum(before != size for before, size in zip(self._begun, begun))
+        again = sum(
+            before != size
+            and at not in self._sharing
+            and (number < 0 or before > len(self._samples[number].prompt))
+            for at, (before, size, number) in enumerate(zip(self._begun, begun, numbers))
+        )
         for sequence, number in enumerate(numbers):
             if number >= 0 and begun[sequence]:
                 begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
@@ -263,15 +296,29 @@ class _Builder:
             call.position[piece.rows[:count]] = at + np.arange(count)
             self._lost_rows -= piece.lost
 
-    def _leave_out_empty(self, followed: Sequence[Followed]) -> None:
-        """Forget the sequences whose rows all are those of others now."""
-        if not followed:
-            return
+    def _find_beginnings(self) -> None:
+        """Find in what was saved what stands before tokens in blocks that others wrote."""
+        for number, unknown in self._open.items():
+            found = saved_before(self._sequences[number], unknown.start, self._samples)
+            if found is not None:
+                before, self._begun[number] = found
+                self._sequences[number][:0] = before
+                continue
+            for piece in unknown.pieces:
+                call = self._calls[piece.call]
+                ours = piece.rows[call.sequence[piece.rows] == number]
+                call.sequence[ours] = call.position[ours] = UNKNOWN
+                piece.lost = self._lose(piece.tokens[: len(ours)])
+                self._note(unknown.note, piece)
+
+    def _leave_out_empty(self) -> None:
+        """Forget the sequences whose rows all are those of others now, or are left out."""
         kept = np.unique(np.concatenate([call.sequence for call in self._calls]))
         kept = kept[kept >= 0]
         for call in self._calls:
             known = call.sequence >= 0
             call.sequence[known] = np.searchsorted(kept, call.sequence[known])
+        self._sharing = {at for at, n in enumerate(kept.tolist()) if n in self._sharing}
         self._sequences = [self._sequences[number] for number in kept.tolist()]
         self._begun = [self._begun[number] for number in kept.tolist()]
 
@@ -305,16 +352,23 @@ class _Builder:
         self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
         if one_each:
             self._reorder(inputs)
-        parts = zip(self._keys, samples, starts)
-        pieces = [self._piece(inputs, *part) for part in parts if len(part[1])]
-        for piece in pieces:
-            at = self._enter(piece, one_each, entry)
+        pieces = [
+            (number, self._piece(inputs, key, rows, start))
+            for number, (rows, start, key) in enumerate(zip(samples, starts, self._keys))
+            if len(rows)
+        ]
+        for number, piece in sorted(pieces, key=self._turn):
+            table = None if inputs.blocks is None else inputs.blocks[number]
+            at = self._enter(piece, one_each, entry, table)
             if at is None:
                 piece.lost = self._lose(piece.tokens)
-            else:
-                piece.begins = at[1] == 0
-                sequence[piece.rows] = at[0]
-                position[piece.rows] = at[1] + np.arange(len(piece.rows))
+                continue
+            piece.begins = at[1] == 0
+            sequence[piece.rows] = at[0]
+            position[piece.rows] = at[1] + np.arange(len(piece.rows))
+            if table is not None:
+                self._tables.took(piece.key, table)
+                self._written.add(at[0], table, at[1] + len(piece.rows))
         self._take_slots(inputs, samples, position)
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
         call = TokenCall(batch, width, sequence, position, given)
@@ -346,6 +400,12 @@ class _Builder:
             self._note(note, piece)
         self._slots, self._lost = {}, {*range(len(samples))}
 
+    def _turn(self, numbered: tuple[int, Piece]) -> int:
+        """Return when a piece is put to a sequence: behind those whose blocks it may share."""
+        piece = numbered[1]
+        is_new = piece.by_block and piece.key not in self._slots
+        return (piece.start or 0) if is_new else 0
+
     def _take_slots(
         self, inputs: CallInputs, samples: Sequence[np.ndarray], position: np.ndarray
     ) -> None:
@@ -365,16 +425,22 @@ class _Builder:
         Where blocks do not go on as the positions do, and the places of the batch do, a sample was
         given a block of another one.
         """
-        keys = [_key(inputs, number) for number in range(len(starts))]
+        keys = [*range(len(starts))]
+        if inputs.blocks is not None and len(inputs.blocks) >= len(starts):
+            keys = self._tables.keys(inputs.blocks, starts, self._have)
         if not one_each or keys == self._keys or len(keys) != len(self._keys):
             return keys
         if self._go_on_at(keys, starts) or not self._go_on_at(self._keys, starts):
             return keys
         for number, (key, before) in enumerate(zip(keys, self._keys)):
             if key != before:
-                blocks = {"block": key, "before": before}
+                blocks = {"block": block_of(key), "before": block_of(before)}
                 self._note(message("tokens.other_block", entry=entry.name, sample=number, **blocks))
         return self._keys
+
+    def _have(self, key: int) -> int | None:
+        slot = self._slots.get(key)
+        return None if slot is None else len(slot.tokens) + slot.shift
 
     def _go_on_at(self, keys: Sequence[int], starts: Sequence[int | None]) -> bool:
         """Return whether each sample is given the position behind its tokens so far."""
@@ -409,11 +475,14 @@ class _Builder:
         self._pieces[-1].append(piece)
         return piece
 
-    def _enter(self, piece: Piece, one_each: bool, entry: Entry) -> tuple[int, int] | None:
+    def _enter(
+        self, piece: Piece, one_each: bool, entry: Entry, table: np.ndarray | None
+    ) -> tuple[int, int] | None:
         """Return the sequence that a sample's tokens belong to, and the place of the first.
 
         Args:
             one_each: whether the call has one token of each sample.
+            table: int64 [blocks], those of the sample in a paged cache, or None.
         """
         key, tokens, start = piece.key, piece.tokens.tolist(), piece.start
         if not one_each:
@@ -422,6 +491,8 @@ class _Builder:
             return None
         slot = self._slots.get(key)
         if slot is None:
+            if table is not None and start:
+                return self._behind_blocks(piece, table, one_each, entry)
             missed = start and (one_each or entry.call > 0)
             return self._gap(entry, piece, 0) if missed else self._anew(key, tokens, start)
         if start is None and not one_each:
@@ -430,8 +501,42 @@ class _Builder:
         if at > have and entry.call > 0:
             return self._gap(entry, piece, have)
         if not 0 < at <= have:
+            if table is not None and slot.sequence in self._open and start:
+                return self._behind_blocks(piece, table, one_each, entry)
             return self._anew(key, tokens, start)
-        return self._go_on(key, slot, at, tokens), at
+        number = self._go_on(key, slot, at, tokens)
+        if slot.sequence not in self._open:
+            return number, at
+        unknown = self._open[slot.sequence]
+        mine = self._open.setdefault(number, replace(unknown, pieces=[]))
+        mine.pieces.append(piece)
+        return number, unknown.start + at
+
+    def _behind_blocks(
+        self, piece: Piece, table: np.ndarray, one_each: bool, entry: Entry
+    ) -> tuple[int, int] | None:
+        """Return the sequence that begins with blocks that others wrote, and the place in it.
+
+        What stands in these is known where a sequence of this phase was written to them. Else the
+        saved samples may say it, once all tokens behind are known.
+        """
+        key, tokens, start = piece.key, piece.tokens.tolist(), piece.start or 0
+        before = self._written.before(
+            table, start, self._block.found(), self._sequences, self._open
+        )
+        if before is not None:
+            number = self._begin(key, before, tokens, 0)
+            self._begun[number] = len(before) + len(tokens)
+            self._sharing.add(number)
+            return number, start
+        is_first = entry.call == 0 and not one_each
+        inside = saved_before(tokens, start, self._samples) is not None
+        if is_first and not inside and (not self._samples or begins_with(tokens, self._samples)):
+            return self._anew(key, tokens, start)  # padding before them may count
+        number = self._begin(key, [], tokens, start)
+        note = message("tokens.gap", entry=entry.name, given=start, have=0)
+        self._open[number] = _Open(start, [piece], note)
+        return number, start
 
     def _place_in(self, slot: _Slot, start: int | None, one_each: bool) -> int:
         """Return at which place of its sequence a sample goes on that is given a position."""
@@ -534,12 +639,6 @@ def _has_one_each(inputs: CallInputs, samples: Sequence[np.ndarray]) -> bool:
 
 def _is_packed(inputs: CallInputs) -> bool:
     return inputs.flat or inputs.ends is not None
-
-
-def _key(inputs: CallInputs, number: int) -> int:
-    """Return what a sample keeps from call to call: its first block, else its place."""
-    blocks = inputs.blocks
-    return number if blocks is None or number >= len(blocks) else int(blocks[number, 0])
 
 
 def _samples(inputs: CallInputs, padding: Padding) -> list[np.ndarray] | None:

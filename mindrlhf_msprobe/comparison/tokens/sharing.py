@@ -1,0 +1,188 @@
+"""Samples of a paged cache: which one goes on in a call, and what stands in blocks that they share.
+
+A sample whose prompt begins like another's may be given that one's blocks (prefix caching). Its
+first call then begins behind them, and its first block says no longer which sample it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+
+_OF_BLOCK = 1 << 32  # more than there are blocks: samples that share the first have other keys
+_MOST_OF_BLOCK = 1 << 20
+
+
+def block_of(key: int) -> int:
+    """Return the first block of what a sample keeps from call to call."""
+    return key % _OF_BLOCK
+
+
+class Tables:
+    """The block tables of samples, by what each keeps from call to call: its key.
+
+    The key of a sample is its first block, as long as no other sample has it.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[int, np.ndarray] = {}
+        self._of_block: dict[int, list[int]] = {}
+
+    def keys(
+        self,
+        blocks: np.ndarray,
+        starts: Sequence[int | None],
+        have: Callable[[int], int | None],
+    ) -> list[int]:
+        """Return the keys of the samples of a call.
+
+        Args:
+            blocks: int64 [samples or more, any].
+            starts: the position of each sample's first token, or None.
+            have: returns the position behind the last token of a key; None without one.
+        """
+        found: dict[int, int] = {}
+        by_block: dict[int, list[int]] = {}
+        for number in range(len(starts)):
+            by_block.setdefault(int(blocks[number, 0]), []).append(number)
+        for block, numbers in by_block.items():
+            self._share(block, numbers, blocks, starts, have, found)
+        return [found[number] for number in range(len(starts))]
+
+    def took(self, key: int, table: np.ndarray) -> None:
+        """Take note of the blocks with which a sample went on."""
+        self._tables[key] = table
+        known = self._of_block.setdefault(block_of(key), [])
+        if key not in known:
+            known.append(key)
+
+    def _share(
+        self,
+        block: int,
+        numbers: Sequence[int],
+        blocks: np.ndarray,
+        starts: Sequence[int | None],
+        have: Callable[[int], int | None],
+        found: dict[int, int],
+    ) -> None:
+        """Find the keys of the samples that have one first block."""
+        begin = [number for number in numbers if not starts[number]]
+        if begin and all(starts[number] == 0 for number in begin):
+            self._of_block[block] = []  # what stood there is overwritten
+        members = self._of_block.get(block, [])
+        going = [number for number in numbers if number not in begin]
+        able = [
+            (have(key) == starts[number], shared(self._tables[key], blocks[number]), number, key)
+            for number in going
+            for key in members
+        ]
+        used: set[int] = set()
+        for is_next, alike, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
+            goes_on = is_next or _may_be_one(self._tables[key], blocks[number], alike)
+            if number not in found and key not in used and goes_on:
+                found[number] = key
+                used.add(key)
+        for number in [*begin, *going]:
+            if number not in found:
+                key = next(
+                    key
+                    for at in range(_MOST_OF_BLOCK)
+                    if (key := block + at * _OF_BLOCK) not in used
+                    and (key not in members or number in begin)
+                )
+                found[number] = key
+                used.add(key)
+
+
+def shared(one: np.ndarray, other: np.ndarray) -> int:
+    """Return how many blocks two tables both begin with."""
+    size = min(len(one), len(other))
+    unlike = one[:size] != other[:size]
+    return int(unlike.argmax()) if unlike.any() else size
+
+
+def _may_be_one(before: np.ndarray, table: np.ndarray, alike: int) -> bool:
+    """Return whether a table is one of before, with further blocks behind."""
+    return alike == min(len(before), len(table)) or before[alike] <= 0 or table[alike] <= 0
+
+
+class Written:
+    """Which sequences were written to which blocks, the last ones last."""
+
+    def __init__(self) -> None:
+        self._by: dict[int, tuple[np.ndarray, int]] = {}
+
+    def add(self, sequence: int, table: np.ndarray, end: int) -> None:
+        """Take note that a sequence was written up to a position."""
+        self._by.pop(sequence, None)
+        self._by[sequence] = table, end
+
+    def before(
+        self,
+        table: np.ndarray,
+        start: int,
+        size: int | None,
+        sequences: Sequence[Sequence[int]],
+        unknown: Container[int] = (),
+    ) -> list[int] | None:
+        """Return the tokens that stand in the blocks before a position; None where nobody knows.
+
+        Args:
+            table: int64 [blocks], of a sample that begins there.
+            size: how many tokens a block holds; None: as many as follow from the blocks that it
+                shares with others.
+            sequences: the tokens of each.
+            unknown: the sequences of which it is not known what stands before these.
+        """
+        alike = {n: shared(table, of) for n, (of, _) in self._by.items() if of[0] == table[0]}
+        most = max(alike.values(), default=0)
+        if most and size is None and start % most == 0:
+            size = start // most
+        count = most if size is None else -(-start // size)
+        able = [n for n, same in alike.items() if same >= count and self._by[n][1] >= start]
+        if not count or not able:
+            return None
+        last = able[-1]
+        if last in unknown:
+            return None
+        tokens = [*sequences[last][:start]]
+        needed = table[:count]
+        later = False
+        for number, (of, end) in self._by.items():
+            if later:
+                used = of if size is None else of[: -(-end // size)]
+                for at in np.flatnonzero(np.isin(needed, used)).tolist():
+                    upto = start if size is None else min(start, (at + 1) * size)
+                    if number in unknown or [*sequences[number][:upto]] != tokens[:upto]:
+                        return None  # it was given to another sample
+            later |= number == last
+        return tokens
+
+
+def saved_before(
+    tokens: Sequence[int], start: int, samples: Sequence[SavedSample]
+) -> tuple[list[int], int] | None:
+    """Return what stands before tokens that begin at a position, and how much is the prompt.
+
+    None where no saved sample has them there, or where several do that begin otherwise.
+    """
+    wanted = np.asarray(tokens, np.int64)
+    found = {
+        (tuple(sample.tokens[:start].tolist()), len(sample.prompt))
+        for sample in samples
+        if np.array_equal(_behind(sample, start, len(wanted)), wanted)
+    }
+    return ([*next(iter(found))[0]], next(iter(found))[1]) if len(found) == 1 else None
+
+
+def begins_with(tokens: Sequence[int], samples: Sequence[SavedSample]) -> bool:
+    """Return whether a saved sample begins with these tokens."""
+    wanted = np.asarray(tokens, np.int64)
+    return any(np.array_equal(_behind(sample, 0, len(wanted)), wanted) for sample in samples)
+
+
+def _behind(sample: SavedSample, start: int, size: int) -> np.ndarray:
+    return sample.tokens[start : start + size]
