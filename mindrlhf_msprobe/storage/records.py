@@ -15,7 +15,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays import bounds, pt
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.attributes import Attributes
@@ -133,12 +133,16 @@ class Record:
             raise ArrayFileError(self.leaf.why)
         if self.location is None:
             raise ArrayFileError.saying("unread.statistics_alone")
-        array = open_npy(self.location)
+        if self.location.endswith(pt.SUFFIX):
+            array, dtype = pt.open_pt(self.location)
+        else:
+            array = open_npy(self.location)
+            dtype = dtype_name(array.dtype)
         if self.leaf.shape is not None and array.shape != self.leaf.shape:
             shapes = {"held": str(list(array.shape)), "recorded": str(list(self.leaf.shape))}
             raise ArrayFileError.saying("unread.other_shape", **shapes)
-        if self.leaf.dtype in _EXACT_DTYPES and dtype_name(array.dtype) != self.leaf.dtype:
-            dtypes = {"held": str(array.dtype), "recorded": self.leaf.dtype}
+        if self.leaf.dtype in _EXACT_DTYPES and dtype != self.leaf.dtype:
+            dtypes = {"held": dtype.lower(), "recorded": self.leaf.dtype}
             raise ArrayFileError.saying("unread.other_dtype", **dtypes)
         return array
 
@@ -257,9 +261,11 @@ class Locator:
         self._directory = f"{directory}{os.sep}"
         try:
             with os.scandir(directory) as found:
-                self._links = {item.name for item in found if item.is_symlink()}
+                items = [*found]
         except OSError:  # what lies in it cannot be opened either
-            self._links = set()
+            items = []
+        self._links = {item.name for item in items if item.is_symlink()}
+        self._of_pytorch = {item.name for item in items if item.name.endswith(pt.SUFFIX)}
         self._sketches: str | None = None  # "" where it leads out of the run
 
     def locate(self, leaf: Leaf, name: str | None) -> tuple[Leaf, str | None]:
@@ -268,9 +274,10 @@ class Locator:
         A name or a symbolic link that leaves the run makes the leaf unreadable: dumps from
         elsewhere are data, and never decide what is opened.
         """
-        # msprobe's word for "no file"; and PyTorch's files, which only PyTorch can read
-        if name is None or name == "-1" or name.endswith(".pt") or self._gone:
+        if name is None or name == "-1" or self._gone:  # msprobe's word for "no file"
             return leaf, None
+        if name.endswith(pt.SUFFIX) and name not in self._of_pytorch and "/" not in name:
+            return leaf, None  # a dump whose elements were not kept has its statistics
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")
         if leaves_it or (name in self._links and not layout.inside(self._root, Path(path))):
