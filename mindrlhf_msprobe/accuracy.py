@@ -37,6 +37,7 @@ class RankedTensor:
         worst: the call's tensor with the largest ratio among those of that opinion.
         step, rank, entry: where that is.
         origin: whether it is wrong and nothing inside it is, in the call that is wrong first.
+        gaps: calls that are undecided, and whose opinion is missed.
         first: place of the first wrong call in the order of the run; None where none is wrong.
         first_call, first_tensor: that call, and what is thought of the tensor there.
     """
@@ -53,6 +54,7 @@ class RankedTensor:
     rank: int
     entry: str
     origin: bool = False
+    gaps: int = 0
     first: int | None = None
     first_call: CallOpinion | None = None
     first_tensor: TensorOpinion | None = None
@@ -85,6 +87,7 @@ class NotComputed:
     Attributes:
         calls: how many.
         entry: the first of them.
+        needed: whether an opinion is missed; see `CallOpinion`.
     """
 
     call: str
@@ -92,6 +95,12 @@ class NotComputed:
     why: Message
     calls: int
     entry: str
+    needed: bool = True
+
+    @property
+    def name(self) -> str:
+        """What lacks an opinion: the operator that has no formula, else the call, and its cell."""
+        return str(self.why.params.get("operator") or _named(self.call, self.cell))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -101,6 +110,7 @@ class NotComputed:
             "cell": self.cell,
             "calls": self.calls,
             "entry": self.entry,
+            "needed": self.needed,
         } | said
 
 
@@ -113,6 +123,7 @@ class AccuracyResult:
         ranked: the gravest first, each by its ratio.
         not_computed: what there is no opinion on, and why.
         calls, seconds: that were computed again, and what it took.
+        gaps: calls of these that have no opinion, or are undecided, and whose opinion is missed.
     """
 
     path: str
@@ -120,13 +131,23 @@ class AccuracyResult:
     not_computed: tuple[NotComputed, ...] = ()
     calls: int = 0
     seconds: float = field(default=0.0)
+    gaps: int = 0
 
     @property
     def status(self) -> Accuracy:
-        """The gravest opinion; undecided only where none is decided."""
+        """Wrong where anything is; ordinary where all that computes has an opinion."""
         found = {one.opinion for one in self.ranked}
-        order = (Accuracy.WRONG, Accuracy.ORDINARY)
-        return next((one for one in order if one in found), Accuracy.UNDECIDED)
+        if Accuracy.WRONG in found:
+            return Accuracy.WRONG
+        decided = Accuracy.ORDINARY in found and not self.gaps
+        return Accuracy.ORDINARY if decided else Accuracy.UNDECIDED
+
+    @property
+    def without_opinion(self) -> tuple[str, ...]:
+        """What there should be an opinion on and is none, by name, each once."""
+        names = [one.name for one in self.not_computed if one.needed]
+        names += [_named(one.call, one.cell) for one in self.ranked if one.gaps]
+        return tuple(dict.fromkeys(names))
 
     @property
     def origins(self) -> tuple[RankedTensor, ...]:
@@ -145,6 +166,12 @@ class AccuracyResult:
             "origins": origins,
             "ranked": [one.to_json() for one in self.ranked],
             "not_computed": [one.to_json() for one in self.not_computed],
+            "without_opinion": [*self.without_opinion],
             "calls": self.calls,
+            "gaps": self.gaps,
             "seconds": round(self.seconds, 3),
         }
+
+
+def _named(call: str, cell: str) -> str:
+    return call if call.startswith("Cell.") or not cell else f"{call} @ {cell}"

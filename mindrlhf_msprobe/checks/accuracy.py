@@ -40,16 +40,18 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     kept: dict[_Key, _Kept] = {}
     none: dict[tuple[str, str, str], NotComputed] = {}
     wrong: dict[tuple[int, int, str], list[CallOpinion]] = {}
-    calls, seconds = 0, 0.0
+    calls, seconds, gaps = 0, 0.0, 0
     for number, one in enumerate(opinions):
         calls += 1
         seconds += one.seconds
         call = call_of(one.entry)
+        gaps += one.needed and one.opinion == Accuracy.UNDECIDED.value
         if one.why is not None:
             key = call, one.cell, str(one.why)
             before = none.get(key)
             count, entry = (1, one.entry) if before is None else (before.calls + 1, before.entry)
-            none[key] = NotComputed(call, one.cell, one.why, count, entry)
+            needed = one.needed or (before is not None and before.needed)
+            none[key] = NotComputed(call, one.cell, one.why, count, entry, needed)
         origin = one.opinion == Accuracy.WRONG.value and _begins(one, wrong)
         for tensor in one.tensors:
             name = tensor.record.removeprefix(f"{one.entry}.")
@@ -58,7 +60,7 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
             )
     ranked = [one.ranked(*key) for key, one in kept.items()]
     ranked.sort(key=lambda one: (-_GRAVITY[one.opinion], not one.origin, -one.worst.ratio))
-    return AccuracyResult(path, tuple(ranked), tuple(none.values()), calls, seconds)
+    return AccuracyResult(path, tuple(ranked), tuple(none.values()), calls, seconds, gaps)
 
 
 def call_of(entry: str) -> str:
@@ -95,6 +97,7 @@ class _Kept:
         self._counts: Counter[str] = Counter()
         self._worst: tuple[CallOpinion, TensorOpinion] | None = None
         self._origin = False
+        self._gaps = 0
         self._first: tuple[int, CallOpinion, TensorOpinion] | None = None
 
     def add(self, number: int, call: CallOpinion, tensor: TensorOpinion, origin: bool) -> None:
@@ -104,6 +107,7 @@ class _Kept:
         if is_wrong and self._first is None:
             self._first = number, call, tensor
         self._origin |= origin and is_wrong
+        self._gaps += call.needed and tensor.opinion == Accuracy.UNDECIDED.value
         if self._worst is None or self._rank(tensor) > self._rank(self._worst[1]):
             self._worst = call, tensor
 
@@ -128,5 +132,6 @@ class _Kept:
             of.rank,
             of.entry,
             self._origin,
+            self._gaps,
             *(self._first or (None, None, None)),
         )

@@ -26,6 +26,23 @@ _SPEAK = re.compile(
     r"|Reduce|BatchISendIRecv)$|^_(All|Mirror|Virtual|Host|Reduce|MiniStep|GetTensor)"
     r"|^(DistComm|InnerComm)"
 )
+#: Of what exchanges data, that which computes of it.
+_REDUCE = re.compile(r"[Rr]educe|^_MirrorOperator|^_MiniStep")
+#: What returns elements as they are given.
+_COPY = frozenset(
+    [
+        *("copy", "clone", "identity", "Identity", "contiguous", "stop_gradient", "detach"),
+        *("empty", "empty_like", "new_empty", "new_full", "new_ones", "new_zeros", "fill", "fills"),
+    ]
+)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def is_copy(kind: str, operator: str) -> bool:
+    """Return whether an operator computes nothing of elements, by its kind and name."""
+    if communicates(kind, operator):
+        return _REDUCE.search(operator) is None
+    return operator in _COPY
 
 
 @functools.lru_cache(maxsize=1 << 14)

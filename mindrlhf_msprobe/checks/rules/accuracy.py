@@ -28,10 +28,14 @@ class Wrong:
         yield from ()
 
     def end(self) -> Iterator[Found]:
-        """Yield what is wrong, once for each tensor of a cell or operator."""
+        """Yield what is wrong, once for each tensor of a call; say what has no opinion."""
         path = self._check.run.path
         opinions = (one for rank in sorted(self._ranks) for one in read_opinions(path, rank))
-        for one in conclude(str(path), opinions).origins:
+        found = conclude(str(path), opinions)
+        self._check.checked(found.calls - found.gaps)
+        for name in found.without_opinion:
+            self._check.not_checked(message("check_accuracy.no_opinion", name=name))
+        for one in found.origins:
             call, first = one.first_call, one.first_tensor
             if call is None or first is None:
                 continue

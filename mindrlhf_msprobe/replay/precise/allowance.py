@@ -18,7 +18,7 @@ sums in any order; a result that was rounded to float16 on its way is thousands 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -33,6 +33,9 @@ _OUTLIER = 16.0
 
 #: How many elements of a million may be above `MOST`, below `_OUTLIER` times it.
 _PER_MILLION = 2000.0
+
+#: How many times larger than what the exact computation meets a kernel's numbers may be.
+_ON_THE_WAY = 16
 
 #: An element may be wrong by this much of one rounding of the tensor's root mean square.
 _SMALL = 1e-3
@@ -103,6 +106,19 @@ def judge(
         return _judge(actual, exact, draws, precision, np.asarray(beside, np.float64))
 
 
+def by_reach(found: Judgement, reach: float, precision: Precision) -> Judgement:
+    """Judge a result that is not finite, by the largest number on the way to the exact one.
+
+    It is right where the dtype does not hold that either, and undecided where it just does: a
+    kernel may go another way.
+    """
+    if not reach < precision.largest:
+        return replace(found, opinion=Opinion.ORDINARY, ratio=0.0, error=0.0, reason="overflowed")
+    if reach * _ON_THE_WAY < precision.largest:
+        return found
+    return replace(found, opinion=Opinion.UNDECIDED, reason="overflowed")
+
+
 def _whole(actual: np.ndarray, exact: np.ndarray, draws: Sequence[np.ndarray]) -> Judgement:
     """Judge numbers that are not floating: equal, or such as rounding may decide."""
     differs = actual != exact
@@ -126,7 +142,7 @@ def _judge(
     beside: np.ndarray,
 ) -> Judgement:
     finite = np.isfinite(exact)
-    same = (actual == exact) | (np.isnan(actual) & np.isnan(exact))
+    same = (actual == exact) | ~(np.isfinite(actual) | np.isfinite(exact))
     for draw in draws:
         finite &= np.isfinite(draw)
     known = finite & np.isfinite(actual)
@@ -134,6 +150,7 @@ def _judge(
     largest = precision.largest * (1 - 4 * precision.unit)
     reach = np.maximum(np.abs(exact), np.max([np.abs(d) for d in draws] or [np.abs(exact)], axis=0))
     lost &= reach < largest
+    same |= ~np.isfinite(actual) & (reach >= largest)
     if np.any(lost):
         worst = tuple(int(i) for i in np.argwhere(lost)[0])
         found = float(actual[worst]), float(exact[worst])

@@ -26,6 +26,9 @@ _ACCUMULATED_IN = 2.0**-24
 #: What is taken of the error of a sum that adds one term after the other: kernels add in blocks.
 _OF_NAIVE_SUM = 0.25
 
+#: A dtype that holds less than this overflows in healthy trainings.
+_LITTLE = 1e6
+
 #: From this length on a sum is added up in float32, one term after the other, to see its bias.
 _LONG_SUM = 2048
 
@@ -153,6 +156,10 @@ class Tape:
         self.gradients = True
         #: Whether equal elements were put in an order that a kernel may choose otherwise.
         self.ties = False
+        #: The largest magnitude on the way, where the precision cannot hold much, and that of
+        #: derivatives, where `slopes` asks for them.
+        self.reach = 0.0
+        self.slopes = False
         #: How equal operands share a gradient; None: in each draw otherwise.
         self.sharing: Sharing | None = None
         self._random = np.random.Generator(np.random.SFC64(seed))
@@ -212,7 +219,18 @@ class Tape:
                     draws.append(np.asarray(function(*(o.draws[i] for o in operands))))
             if rounds and draws[0].dtype.kind == "f":
                 self._round(draws, operands, scale)
+        if self.precision.largest < _LITTLE:
+            self.note_reach(draws[0])
         return self.made_of(Value(draws), operands, pull)
+
+    def note_reach(self, array: np.ndarray, per: np.ndarray | None = None) -> None:
+        """Note the largest magnitude of an array, per the largest of another."""
+        if array.dtype.kind == "f" and array.size:
+            with np.errstate(all="ignore"):
+                most = np.nanmax(np.abs(array), initial=0)
+                unit = 1.0 if per is None else np.nanmax(np.abs(per), initial=0)
+            if unit and np.isfinite(unit):
+                self.reach = max(self.reach, float(most / unit))
 
     def made_of(self, value: Value, operands: Sequence[Value], pull: Pull | None) -> Value:
         """Return a value that knows what it was computed of, where gradients are wanted."""
@@ -349,6 +367,8 @@ def backward(
                 found.stopped_at.append(str(error))
                 continue
             for parent, of_parent in zip(value.parents, pulled):
+                if of_parent is not None and tape.slopes:
+                    tape.note_reach(of_parent.exact, arrived.exact)
                 if of_parent is not None and id(parent) in needed:
                     give(parent, of_parent)
     found.of = [sums.get(id(value)) for value in wanted]

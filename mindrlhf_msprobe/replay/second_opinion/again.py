@@ -31,6 +31,7 @@ from mindrlhf_msprobe.replay.kinds import (
     communicates,
     draws,
     in_place,
+    is_copy,
     is_norm,
     out_of_place,
     writes,
@@ -88,6 +89,18 @@ class CannotRunTwiceError(Exception):
 def only_looks(operator: Operator) -> bool:
     """Return whether an operator asks for a dtype or shape, and computes nothing."""
     return operator.name in _LOOKS
+
+
+def computes_floats(call: OperatorCall, output: Any) -> bool:
+    """Return whether floating numbers are computed: not whole ones, shapes, or copies of others."""
+    operator = call.operator
+    if only_looks(operator) or is_copy(operator.kind, operator.name):
+        return False
+    return any(_is_floating(leaf) for leaf in leaves_of([call.args, call.kwargs, output]))
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def writes_in_place(call: OperatorCall) -> bool:
@@ -387,7 +400,7 @@ class SecondRun:
         if "dropout" not in operator.name.lower():
             if in_place(operator.name):
                 raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
-            made = _like(before, map(self._constant, leaves_of(before)))
+            made = like(before, map(self._constant, leaves_of(before)))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
         given = next((leaf for leaf in leaves_of([args, kwargs]) if isinstance(leaf, Tensor)), None)
         leaves = leaves_of(before)
@@ -396,7 +409,7 @@ class SecondRun:
         value = self._value(given)
         result = self._basic.multiply(value, self._mask(value, leaves[0], call))
         results = [result, *(self._constant(leaf) for leaf in leaves[1:])]
-        return self._lowered(_like(before, iter(results)), str(given.dtype).lower())
+        return self._lowered(like(before, iter(results)), str(given.dtype).lower())
 
     def _mask(self, value: Value, given: np.ndarray, call: OperatorCall) -> Value:
         """Return the factors of a dropout: 0, or what makes up for those."""
@@ -426,12 +439,12 @@ def _settings(call: OperatorCall) -> Any:
     return getattr(call.compute, "__self__", None) if call.operator.kind == "Primitive" else None
 
 
-def _like(structure: Any, leaves: Iterator[Any]) -> Any:
-    """Return a structure with other leaves."""
+def like(structure: Any, leaves: Iterator[Any]) -> Any:
+    """Return a structure of tuples and lists with other leaves."""
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(_like(item, leaves) for item in structure))
+        return type(structure)(*(like(item, leaves) for item in structure))
     if isinstance(structure, (tuple, list)):
-        return type(structure)(_like(item, leaves) for item in structure)
+        return type(structure)(like(item, leaves) for item in structure)
     return next(leaves)
 
 

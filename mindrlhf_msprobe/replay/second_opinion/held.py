@@ -15,10 +15,7 @@ from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.replay.python_state import PythonState
-from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
-
-#: How many times larger than a derivative what it is made of may be.
-_ON_THE_WAY = 16
+from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values, like
 
 
 @dataclass(eq=False)
@@ -28,7 +25,10 @@ class HeldCall:
     Attributes:
         before: of an operator that writes into its first argument, what stood there.
         repeats: whether it is a second run for gradients, of a recomputed cell.
+        alone: whether nobody else looks at what it computes: of a cell, an operator in it is not
+            looked at by itself.
         run: the second computation, kept until its gradients have come.
+        overflowed: whether an output is beyond what its dtype holds.
         outputs: what that computed, one for each leaf of `output`.
         arriving: gradients of outputs by the ids of those.
         leaving: of inputs: gradient, its part from after the call, whether it is more.
@@ -40,6 +40,7 @@ class HeldCall:
     state: PythonState | None = None
     before: np.ndarray | None = None
     repeats: bool = False
+    alone: bool = False
     drawn: list[Drawn] = field(default_factory=list)
     output: Any = None
     outputs: list[Value | None] = field(default_factory=list)
@@ -79,30 +80,41 @@ class HeldCall:
                 found.append((value, self.arriving[id(leaf)]))
         return found, keys >= {*self.arriving}
 
+    def gradients_of_output(self) -> Any:
+        """Return the gradients that arrived, in the structure of what it returned."""
+
+        def arrived(leaf: Any) -> Any:
+            if not is_tensor(leaf):
+                return leaf
+            gradient = self.arriving.get(id(leaf))
+            if gradient is None:
+                gradient = np.zeros(leaf.shape, np.float32)
+            return Tensor(gradient, leaf.dtype)
+
+        return like(self.output, map(arrived, leaves_of(self.output)))
+
     def inputs(self) -> dict[int, Value]:
         """Return the floating inputs by their ids."""
         assert self.run is not None
         leaves = leaves_of([[*self.call.args], self.call.kwargs])
         return {id(leaf): v for leaf, v in zip(leaves, self.run.inputs) if v is not None}
 
-    def slopes_overflow(
+    def note_slopes(
         self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
-    ) -> bool:
-        """Return whether derivatives, of which the gradient may be made, are beyond the dtype.
-
-        Inside a cell of float16 one may always be.
-        """
+    ) -> None:
+        """Note how large the derivatives are, of which the gradients may be made."""
         assert self.run is not None
-        assert self.precision is not None
-        if self.cell is not None and self.precision.name == "float16":
-            return True
-        finite = [(value, np.nan_to_num(g, posinf=0, neginf=0)) for value, g in arriving]
-        most = max((float(np.max(np.abs(g), initial=0)) for _, g in finite), default=0.0)
-        if not most:
-            return False
-        found = self.run.gradients([(value, g / most) for value, g in finite], wanted)
-        reach = max((float(np.max(np.abs(v.exact), initial=0)) for v in found.of if v), default=0)
-        return not reach < self.precision.largest / _ON_THE_WAY
+        tape = self.run.tape
+        tape.slopes = True
+        try:
+            finite = [(value, np.nan_to_num(g, posinf=0, neginf=0)) for value, g in arriving]
+            found = self.run.gradients(finite, wanted).of
+            most = np.array([np.max(np.abs(g), initial=0) for _, g in finite])
+            for value in found:
+                if value is not None:
+                    tape.note_reach(value.exact, most)
+        finally:
+            tape.slopes = False
 
     def left(self) -> list[tuple[np.ndarray, np.ndarray | float] | None]:
         """Return the gradient that left through each of `inputs`, and what may be wrong with it.

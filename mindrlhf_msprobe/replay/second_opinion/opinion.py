@@ -27,9 +27,10 @@ from mindrlhf_msprobe.capture.opening.observer import (
     OperatorCall,
 )
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
+from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.replay.kinds import draws, in_place
-from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, judge
+from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.sharing import fitted
 from mindrlhf_msprobe.replay.precise.values import Gradients, Precision, Value
@@ -37,6 +38,7 @@ from mindrlhf_msprobe.replay.python_state import PythonState
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     SecondRun,
+    computes_floats,
     construct_of,
     host_values,
     is_first_run,
@@ -159,9 +161,19 @@ class SecondOpinion(CallObserver):
             calls = self._of_thread.calls = []
         return calls
 
-    def operator_ran(self, call: OperatorCall, output: Any) -> None:
-        """Keep what a random operator drew, and count the uses of parameters."""
+    def operator_ran(self, call: OperatorCall, output: Any, *, held: HeldCall | None) -> None:
+        """Keep what a random operator drew, and count the uses of parameters.
+
+        Args:
+            held: what it is looked at by; None: by nothing but the cells around it.
+        """
         operator, args, kwargs = call.operator, call.args, call.kwargs
+        computes = computes_floats(call, output)
+        if held is not None:
+            held.alone = computes
+        elif computes and not draws(operator.name):
+            for one in self._calls():
+                one.alone = True
         if gradients_flow() and not only_looks(operator):
             returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
             for leaf in leaves_of([args, kwargs]):
@@ -230,7 +242,7 @@ class SecondOpinion(CallObserver):
         why = None
         try:
             if call.cell is not None and has_librarys_bprop(call.cell):
-                why = message("second.own_bprop")
+                judged, why = self._judged_bprop(entry, call)
             else:
                 judged, why = self._judged_gradients(entry, call)
         finally:
@@ -313,23 +325,61 @@ class SecondOpinion(CallObserver):
             if gradient is not None
         ], None
 
+    def _judged_bprop(
+        self, entry: str, call: HeldCall
+    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
+        """Judge the gradients of a cell by its own bprop, computed again."""
+        given, cell = call.call, call.cell
+        assert cell is not None
+        assert call.precision is not None
+        if given.kwargs or not all(map(is_tensor, given.args)) or not call.arriving:
+            return [], message("second.own_bprop") if call.arriving else None
+        arriving = call.gradients_of_output()
+        run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
+        try:
+            with PythonState(named_cells(cell).values()).as_they_were():
+                values = run.run(cell.bprop, (*given.args, call.output, arriving), {}, cell)
+        except CannotRunTwiceError as error:
+            return [], error.message
+        except Exception as error:
+            return [], message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
+        found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
+        left = dict(zip(call.inputs(), call.left()))
+        call.run, paths = run, call.input_paths(entry)
+        judged = []
+        for key, gradient in left.items():
+            value = found.get(key)
+            if gradient is not None and value is not None:
+                judged.append((paths[key], _judged(call, gradient, value, value)))
+        return judged, None if judged else message("second.own_bprop")
+
     # --- what is written -----------------------------------------------------------------------
 
     def _say(
         self, entry: str, call: HeldCall, judged: Sequence[tuple[str, Judgement]], began: float
     ) -> None:
         line = self._line(entry, call.cell_name, call.precision, began)
+        unseen = any(one.reason == "unseen" for _, one in judged)
+        if not (unseen or self._needed(call, None)):
+            line["needed"] = False
         self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
+
+    @staticmethod
+    def _needed(call: HeldCall, why: Message | None) -> bool:
+        """Return whether an opinion is missed where there is none."""
+        return call.alone or (why is not None and why.code == "second.compiled")
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:
         began = time.perf_counter()
-        if found.reason == "not_finite" and share.precision.name == "float16":
-            found = _undecided(found, "overflowed")  # on the way: no call is known that did it
+        if found.reason == "not_finite":
+            found = by_reach(found, share.reach, share.precision)
         line = self._line(share.entry, share.cell_name, share.precision, began)
         self._write(line | {"tensors": [_as_json(share.record, found)]})
 
     def _say_none(self, entry: str, call: HeldCall, why: Message, began: float) -> None:
         line = self._line(entry, call.cell_name, call.precision, began)
+        if not self._needed(call, why):
+            line["needed"] = False
         self._write(line | {"why": why.as_json()})
 
     def _line(
@@ -376,7 +426,7 @@ class _RunningOperator(ObservedCall):
         uncast(self._look)(output)
 
     def _look(self, output: Any) -> None:
-        self._opinion.operator_ran(self._call, output)
+        self._opinion.operator_ran(self._call, output, held=self._held)
         if self._held is not None:
             self._opinion.judge_output(self._held, output)
 
@@ -401,6 +451,9 @@ def _seed(entry: str) -> int:
 def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] = ()) -> Judgement:
     """Return a judgement, undecided where it is wrong for what may be another reason."""
     assert call.run is not None
+    finite = all(np.isfinite(array).all() for array in gradients)
+    if found.reason == "exact_not_finite" and not finite:  # 0 · Inf, which kernels may leave out
+        return replace(found, opinion=Opinion.ORDINARY, reason="given_not_finite")
     if found.opinion is not Opinion.WRONG or found.reason == "shape":
         return found
     if call.run.unseen:
@@ -410,10 +463,11 @@ def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] =
     given = [value.exact for value in call.run.inputs if value is not None]
     if any(np.isnan(array).any() for array in given):
         return _undecided(found, "given_not_finite")
-    if not all(np.isfinite(array).all() for array in gradients):
+    if not finite:
         return _undecided(found, "given_not_finite")
-    if found.reason == "not_finite" and call.overflowed:
-        return _undecided(found, "overflowed")
+    if found.reason == "not_finite":
+        reach = np.inf if call.overflowed else call.run.tape.reach
+        return by_reach(found, reach, call.run.tape.precision)
     return found
 
 
@@ -440,7 +494,7 @@ def _fitted(
 
     alone = [None if one is None else one[0] for one in left]
     if not all(np.isfinite(one).all() for one in alone if one is not None):
-        call.overflowed |= call.slopes_overflow(arriving, wanted)
+        call.note_slopes(arriving, wanted)
     found, sharing = fitted(run.tape, compute, [*alone, *[None] * (len(wanted) - len(alone))])
     free = compute().of if sharing.met else found.of
     return found, free if sharing.broken else found.of, free

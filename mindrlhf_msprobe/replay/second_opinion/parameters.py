@@ -20,7 +20,11 @@ Judged = Callable[["Share", Judgement], None]
 
 @dataclass
 class Share:
-    """What calls of one cell contribute to the gradient of a parameter."""
+    """What calls of one cell contribute to the gradient of a parameter.
+
+    Attributes:
+        reach: the largest magnitude on the way.
+    """
 
     entry: str
     cell_name: str
@@ -29,9 +33,11 @@ class Share:
     sums: list[np.ndarray]
     uses: int
     known: bool
+    reach: float = 0.0
 
-    def add(self, draws: list[np.ndarray], uses: int, *, known: bool) -> None:
+    def add(self, draws: list[np.ndarray], uses: int, *, known: bool, reach: float) -> None:
         """Add what another call contributes."""
+        self.reach = max(self.reach, reach)
         self.uses += uses
         self.known &= known and len(draws) == len(self.sums)
         if self.known:
@@ -86,16 +92,17 @@ class ParameterOpinions:
         for parameter, value in gradients:
             if not parameter.requires_grad:
                 continue
+            reach = np.inf if call.overflowed else call.run.tape.reach
             draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
             uses = call.run.uses.get(id(parameter), 0)
             shares = self._shares.setdefault(id(parameter), {})
             share = shares.get(call.by_cell)
             if share is not None:
-                share.add(draws, uses, known=known)
+                share.add(draws, uses, known=known, reach=reach)
                 continue
             record = f"{entry}.parameters.{parameter.name}"
             shares[call.by_cell] = Share(
-                entry, call.cell_name, record, call.precision, draws, uses, known
+                entry, call.cell_name, record, call.precision, draws, uses, known, reach
             )
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.report.messages import say
 
 _MOST_ROWS = 12
 _MOST_REASONS = 6
+_MOST_NAMES = 3
 _LONGEST = 160
 
 
@@ -28,7 +29,7 @@ def render(found: AccuracyResult, *, lang: str | None = None) -> str:
 
 
 def _lines(found: AccuracyResult) -> Iterator[str]:
-    yield say(f"accuracy.headline_{found.status.value}", path=found.path)
+    yield _headline(found)
     for one in found.origins[:1]:
         yield "  " + shortened(named(one), _LONGEST)
         yield "  " + in_one_line(one)
@@ -39,8 +40,8 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
         seconds=found.seconds,
         **{one.value: counts[one] for one in Accuracy},
     )
-    if found.not_computed:
-        yield say("accuracy.unchecked", count=sum(one.calls for one in found.not_computed))
+    if found.gaps and found.status is Accuracy.WRONG:
+        yield _gaps("accuracy.unchecked", found)
     yield say("accuracy.ranked")
     for one in found.ranked[:_MOST_ROWS]:
         opinion = say(f"accuracy.is_{one.opinion.value}")
@@ -48,12 +49,29 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
         yield f"  {padded(opinion, 10)}{numbers}{shortened(named(one), _LONGEST)}"
     if len(found.ranked) > _MOST_ROWS:
         yield "  " + say("accuracy.more", count=len(found.ranked) - _MOST_ROWS)
-    for none in found.not_computed[:_MOST_REASONS]:
+    missing = sorted(found.not_computed, key=lambda one: not one.needed)
+    for none in missing[:_MOST_REASONS]:
         cell = none.cell or say("accuracy.outside")
         why = in_words(none.why)
         yield say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
     if len(found.not_computed) > _MOST_REASONS:
         yield say("accuracy.more", count=len(found.not_computed) - _MOST_REASONS)
+
+
+def _headline(found: AccuracyResult) -> str:
+    status = found.status
+    if status is Accuracy.UNDECIDED and any(o.opinion is Accuracy.ORDINARY for o in found.ranked):
+        return _gaps("accuracy.headline_gaps", found)
+    return say(f"accuracy.headline_{status.value}", path=found.path)
+
+
+def _gaps(code: str, found: AccuracyResult) -> str:
+    names = found.without_opinion
+    shown = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown = f"{shown}, " + say("accuracy.more", count=len(names) - _MOST_NAMES)
+    judged = found.calls - found.gaps
+    return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
 
 
 def named(one: RankedTensor) -> str:

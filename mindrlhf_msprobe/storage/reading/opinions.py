@@ -63,6 +63,8 @@ class CallOpinion:
         seconds: what the second computation took.
         why: why there is no opinion, or None.
         tensors: one for each tensor.
+        needed: whether an opinion is missed where there is none: not of what computes no floating
+            numbers, nor of a cell all of whose operators were looked at by themselves.
     """
 
     step: int
@@ -74,6 +76,7 @@ class CallOpinion:
     seconds: float = 0.0
     why: Message | None = None
     tensors: tuple[TensorOpinion, ...] = field(default_factory=tuple)
+    needed: bool = True
 
     @property
     def opinion(self) -> str:
@@ -119,6 +122,7 @@ def _opinion(line: Mapping[str, Any]) -> CallOpinion | None:
             float(line.get("seconds", 0)),
             said,
             tensors,
+            line.get("needed") is not False,
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.report.messages import Text
 
 TEXTS: dict[str, Text] = {
+    "no_opinion": "there is no opinion on {name}",
     "wrong": lambda call, cell, tensor, precision, error, explained, reason: (
         f"{call} computes {tensor} wrongly"
         + (f" (in {cell})" if cell and not call.startswith("Cell.") else "")

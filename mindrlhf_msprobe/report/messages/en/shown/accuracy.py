@@ -7,6 +7,8 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "headline_wrong": "WRONG {path}: a result is further from float64 than rounding explains",
     "headline_ordinary": "ORDINARY {path}: rounding explains every result that was computed again",
+    "headline_gaps": "UNDECIDED {path}: nothing wrong in {judged} call(s); {count} without an "
+    "opinion: {names}",
     "headline_undecided": "UNDECIDED {path}: no result could be judged",
     "in_cell": "{name} in {cell}",
     "apart": "{record}, step {step}, rank {rank}: relative error {error:.2g}; rounding of "
@@ -25,7 +27,7 @@ TEXTS: dict[str, Text] = {
     "more": "and {count} more",
     "not_computed": "No opinion on {call} ({cell}), {count} call(s): {why}",
     "outside": "outside every cell",
-    "unchecked": "{count} call(s) have no opinion: nothing was checked there (see below)",
+    "unchecked": "{count} call(s) have no opinion: nothing was checked there: {names}",
     "written": "Written: {files}",
     "none": "{path} has no second opinion ({file}); record it with task: accuracy_check",
     "reason_unseen": "a tensor came from an operator that was not seen",

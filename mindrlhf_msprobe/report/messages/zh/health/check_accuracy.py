@@ -5,6 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.report.messages import Text
 
 TEXTS: dict[str, Text] = {
+    "no_opinion": "{name} 没有结论",
     "wrong": lambda call, cell, tensor, precision, error, explained, reason: (
         f"{call} 的 {tensor} 计算有误"
         + (f"（位于 {cell}）" if cell and not call.startswith("Cell.") else "")

@@ -7,6 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "headline_wrong": "错误 {path}：有结果与 float64 的差距超出舍入误差所能解释的范围",
     "headline_ordinary": "正常 {path}：所有复算过的结果都在舍入误差范围内",
+    "headline_gaps": "无法判断 {path}：{judged} 次调用没有错误；{count} 次没有结论：{names}",
     "headline_undecided": "无法判断 {path}：没有可判断的结果",
     "in_cell": "{cell} 中的 {name}",
     "apart": "{record}，step {step}，rank {rank}：相对误差 {error:.2g}；{precision} 的舍入可解释 "
@@ -25,7 +26,7 @@ TEXTS: dict[str, Text] = {
     "more": "另有 {count} 项",
     "not_computed": "{call}（{cell}）{count} 次调用无结论：{why}",
     "outside": "不在任何 Cell 内",
-    "unchecked": "{count} 次调用无结论：未作检查（见下）",
+    "unchecked": "{count} 次调用无结论，未作检查：{names}",
     "written": "已写入：{files}",
     "none": "{path} 中没有复算结果（{file}）；请以 task: accuracy_check 采集",
     "reason_unseen": "有张量来自未被识别的算子",

@@ -10,6 +10,7 @@ _WRONG = {
 }
 
 EXAMPLES = {
+    "no_opinion": [{"name": "Mint.erfinv.forward @ layers.0"}],
     "wrong": [
         {**_WRONG, "reason": ""},
         {**_WRONG, "cell": "", "reason": "not_finite"},
