@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -44,6 +45,10 @@ REPEAT = f"MSPROBE_TEST_SEED={SEED}"
 #: Folders with the longest files. They come first: a file is one worker's, and one that took two
 #: minutes at the end would be waited for.
 LONGEST = ("docs", "promises/ranks", "integrations", "demo", "capture/graph", "comparison/engine")
+
+
+#: How many descriptors a file may leave open: frameworks open a few where they are used first.
+MAX_LEFT_OPEN = 20
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,14 +83,29 @@ def pytest_runtest_makereport() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _spared_from_collections() -> None:
+def _spared_from_collections() -> Iterator[None]:
     """Leave what lives longer than a file, tests and frameworks, to no collection of garbage.
 
     MindSpore collects garbage whenever it has compiled a graph; with 450 000 objects of tests that
-    wait to run, that took longer than compiling.
+    wait to run, that took longer than compiling. What a file leaves open all the same would be
+    open until the last test, and a process may have no more than 1024 files: it fails.
     """
     gc.collect()
     gc.freeze()
+    before = _open_files()
+    yield
+    gc.collect()
+    left = _open_files() - before
+    assert left.total() <= MAX_LEFT_OPEN, left.most_common(MAX_LEFT_OPEN)
+
+
+def _open_files() -> Counter[str]:
+    """Return what the open descriptors of this process lead to; nothing where that is not known."""
+    found: Counter[str] = Counter()
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            found[os.readlink(descriptor)] += 1
+    return found
 
 
 @pytest.fixture(autouse=True)

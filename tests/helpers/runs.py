@@ -79,6 +79,14 @@ class Fault:
         )
 
 
+def leave_as_killed(writer: RunWriter) -> None:
+    """Leave a run as a killed process does: what was handed over is on disk, the run not ended."""
+    writer.wait()
+    writer.abandon()
+    writer._directories.release()
+    writer.manifest._hold.release()
+
+
 class Recording:
     """One rank of one run: what the probe does, without the framework."""
 

@@ -56,6 +56,7 @@ def record(
             section, name = path.split(".")
             settings.setdefault(section, {})[name] = value
         recording = Recording(root, rank=rank, **config)
+        recording.writer.close()
         recording.writer = RunWriter(
             root,
             rank=rank,

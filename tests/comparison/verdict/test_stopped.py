@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, Recording, leave_as_killed, record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -58,8 +58,7 @@ def stop_at(root: Path, phase: str, step: int, call: str | None, ending: str, **
     (recording,) = made
     writer = recording.writer
     if ending == "killed":
-        writer.wait()
-        writer.manifest._hold.release()
+        leave_as_killed(writer)
         return root
     writer.end_step(recording.step, {}, complete=False)
     stops = {

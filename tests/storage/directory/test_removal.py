@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training, words
+from helpers.runs import Recording, leave_as_killed, record_training, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.common.message import Message
@@ -39,8 +39,7 @@ def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
         recording.call("a", "Dense", lambda x: x + 1, np.ones(4))
         recording.writer.save_tensor("actor_update", steps, "ahead", np.ones(3), None)
     recording.data("loss", 1.0)
-    recording.writer.wait()
-    recording.writer.manifest._hold.release()
+    leave_as_killed(recording.writer)
 
 
 #: Files of others, by their place in the dump_path.
