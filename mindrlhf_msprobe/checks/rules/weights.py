@@ -273,7 +273,7 @@ class Frozen:
             if at in self._before and not self._idle.get(at):
                 known.look(self._before[at], records)
             known.learns[:] = False
-            records.numbers("Norm"), records.fingerprints  # noqa: B018 - they are kept
+            records.numbers("Norm"), records.fingerprints
             self._before[at] = records.without_leaves()
             if at in step.gradients:
                 known.with_gradient(step.gradients[at])
