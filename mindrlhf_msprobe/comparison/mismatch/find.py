@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.mismatch.weights.since import unlike_weights
 from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
+from mindrlhf_msprobe.comparison.tokens.ended import without_padding
 from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -153,6 +155,9 @@ def _one(
         except NoTokens as error:
             why = message("mismatch.unaligned", phase=phase, why=error)
             return Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,))
+    ended = [without_padding(a.tokens, b.tokens) for a, b in permutations(sides)]
+    for side, tokens in zip(sides, ended):
+        side.tokens = tokens
     walk = Walk(sides[0], sides[1], mapping, decode)
     sampled = Sampled(runs, step, rank)
     weights = unlike_weights(walk, runs, phases)
@@ -231,6 +236,8 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
         other = other_response(walk)
     found = [*first, *([] if other is None else [other])]
     found += unused_rules(walk.mapping, walk.rollout, walk.training, walk.weights)
+    if count := walk.rollout.tokens.padding:
+        found.append(message("tokens.padding_behind", count=count))
     for side in (walk.rollout, walk.training):
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
         unlike = unlike_saved(saves, side.tokens.sequences)

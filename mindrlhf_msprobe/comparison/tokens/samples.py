@@ -21,9 +21,9 @@ def of_saved(
     """Return the number of each sequence's sample, and how many of its tokens are no padding.
 
     A sequence is the sample that it shares the most tokens with, if these are the prompt or all
-    that the sequence has. One that has a whole response ends with it, and one that was given in one
-    call, as by a generation without a cache, where nothing but padding follows. -1 and all tokens
-    of others.
+    that the sequence has. One that has a whole response ends with it. One that has all of it but
+    the last token, which need not be given to a network, or was given in one call, as by a
+    generation without a cache, ends where nothing but padding follows. -1 and all tokens of others.
 
     Args:
         begun: how many tokens the call that began each sequence was given.
@@ -38,13 +38,25 @@ def of_saved(
         size, end = 0, len(sequence)
         if number >= 0:
             size = len(samples[number].prompt)
-            padded = size_given == end and pad is not None and bool((sequence[alike:] == pad).all())
-            if alike == len(samples[number].tokens) or (padded and alike >= size):
+            whole = len(samples[number].tokens)
+            open_end = alike >= size and (size_given == end or alike == whole - 1)
+            if alike == whole or (open_end and _is_padding(sequence[alike:], end > whole, pad)):
                 end = alike
         is_it = size > 0 and min(size, len(sequence)) <= alike
         numbers.append(number if is_it else UNKNOWN)
         ends.append(end if is_it else len(sequence))
     return tuple(numbers), tuple(ends)
+
+
+def _is_padding(behind: np.ndarray, over: bool, pad: int | None) -> bool:
+    """Return whether tokens are padding: its id, or one id again and again beyond the response.
+
+    Args:
+        over: whether there are more of them than the response has.
+    """
+    if pad is not None and bool((behind == pad).all()):
+        return True
+    return over and bool((behind == behind[0]).all())
 
 
 def prompt_sizes(begun: Sequence[int], sequences: Sequence[np.ndarray]) -> list[int]:

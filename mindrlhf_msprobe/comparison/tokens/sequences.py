@@ -103,6 +103,13 @@ class PhaseTokens:
         return int(within.sum()) + self.lost
 
     @cached_property
+    def padding(self) -> int:
+        """How many rows are padding behind the ends of sequences."""
+        rows = self.rows
+        known = np.flatnonzero(rows.sequence >= 0)
+        return int((rows.position[known] >= self.last[rows.sequence[known]]).sum())
+
+    @cached_property
     def places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """For each sequence the call and the row of each of its tokens, the first of several."""
         calls = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in self.sequences]

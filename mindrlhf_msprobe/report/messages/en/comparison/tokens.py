@@ -45,6 +45,9 @@ TEXTS = {
         f"{counted(count, 'row')} of rejected drafts: by the responses that were saved, no tokens "
         f"of a sample"
     ),
+    "padding_behind": lambda count: (
+        f"{counted(count, 'row')} of the rollout behind the ends of samples: padding, left out"
+    ),
     "refilled": lambda count: (
         f"{counted(count, 'sequence')} began again with the tokens so far: a cache was filled "
         f"again (preemption)"

@@ -34,6 +34,7 @@ TEXTS = {
         "不在网络输入的任何序列中：被当作 token id 的可能是别的内容（可用 phase.tokens 指明）"
     ),
     "drafts": "被拒绝的草稿共 {count} 行：由保存的响应可知，它们不是任何样本的 token",
+    "padding_behind": "rollout 中有 {count} 行位于样本结束之后：属于填充，不参与比较",
     "refilled": "有 {count} 个序列以已有的全部 token 重新开始：缓存被重新填充（抢占）",
     "gap": (
         "{entry} 输入了序列中位置 {given} 的 token，而该序列只见过 {have} 个 token："

@@ -13,6 +13,7 @@ EXAMPLES = {
     "padding_let_in": [{"entry": ENTRY, "count": 2, "of": 4}],
     "unlike_saved": [{"key": "responses", "missing": 3, "rows": 4}],
     "drafts": [{"count": 1}, {"count": 38}],
+    "padding_behind": [{"count": 1}, {"count": 28}],
     "refilled": [{"count": 1}, {"count": 2}],
     "gap": [{"entry": ENTRY, "given": 9, "have": 0}],
 }
