@@ -12,11 +12,16 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
+from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
+    beyond_rounding,
+    rounded_to,
+)
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     LEAST,
     blame,
     few_aligned,
     first_parted,
+    lower_of,
     other_response,
     other_tokens,
     other_weight,
@@ -27,6 +32,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
 from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
+from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping, load_cells
@@ -260,10 +266,21 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
         if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
             said, first = [*said_of(weights), *said], stage_of(walk, other_weight(weights))
             return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
-        return Agreement.PARTED, cause, parted[1], tuple(said)
+        return Agreement.PARTED, cause, parted[1], (*said, *_hidden(walk, parted, cause, weights))
     if weights:
         return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of(weights))
     return _by_log_probs(walk, sampled, few_aligned(walk))
+
+
+def _hidden(
+    walk: Walk, parted: tuple[Name, Stage], cause: Cause | None, weights: Sequence[Weight]
+) -> Messages:
+    """Return what is said of an error that the rounding which both part by would hide."""
+    dtype = rounded_to(weights) if cause is Cause.WEIGHTS else None
+    if cause is Cause.DTYPE:
+        dtype = lower_of(walk, *parted)
+    found = None if dtype is None else beyond_rounding(walk, dtype)
+    return () if found is None else (found,)
 
 
 def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclusion:

@@ -80,6 +80,9 @@ def test_what_is_wrong_is_named(tmp_path, kind, named):
     assert one.first.name == value.format(layer)
     assert one.cause is cause
     assert one.first.worst
+    agrees = "mismatch.computation" in {said.code for said in one.said}
+    given = f"{one.first.cell} input."
+    assert not (agrees and any(value.startswith(given) for value, _ in one.not_compared))
 
 
 @pytest.mark.parametrize(("kind", "named"), BY_SKETCH.items(), ids=BY_SKETCH)
@@ -119,6 +122,22 @@ def test_both_in_one_lower_dtype_agree(tmp_path):
     assert {stage.dtypes for stage in one.stages if stage.cell == "lm_head"} == {
         ("Float16", "Float16")
     }
+
+
+@pytest.mark.parametrize("rounded", ["rounded_weights", "rollout_dtype"])
+@pytest.mark.parametrize("fault", [None, "attention_scale"])
+def test_a_fault_below_a_lower_dtype_is_said_with_it(tmp_path, rounded, fault):
+    """What rounding explains of no layer; of a healthy network that is nothing."""
+
+    def plant(trainer):
+        for kind in filter(None, (rounded, fault)):
+            getattr(wrong_rollouts, kind)(1)(trainer)
+
+    one = find_mismatch(recorded(tmp_path / "run", 9, plant, response_length=3)).found[0]
+    assert one.status is Agreement.PARTED
+    said = [text for text in one.said if text.code == "mismatch.beyond_rounding"]
+    assert (one.first.name == HANDED_ON.format(1) or bool(said)) is (fault is not None)
+    assert all(HANDED_ON.format(1) == text.params["name"] for text in said)
 
 
 def test_a_penalty_of_the_sampler_lies_behind_the_network(tmp_path):

@@ -212,7 +212,7 @@ class Way:
         if not stage.born:
             return stage
         if stage.entered > stage.allowed:
-            alike = [growth for other, growth in usual.get(_kind(name), []) if other != name]
+            alike = [growth for other, growth in usual.get(kind_of(name), []) if other != name]
             if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
                 return replace(stage, born=0)
         if name in self._masks:
@@ -332,11 +332,11 @@ def _usual(stages: Mapping[Name, Stage]) -> _Growths:
     found = defaultdict(list)
     for name, stage in stages.items():
         if stage.entered > stage.allowed:
-            found[_kind(name)].append((name, stage.growth))
+            found[kind_of(name)].append((name, stage.growth))
     return found
 
 
-def _kind(name: Name) -> tuple[str, ...]:
+def kind_of(name: Name) -> tuple[str, ...]:
     """Return what cells of all layers have in common."""
     return of_any_layer(name.cell), name.io, name.path
 

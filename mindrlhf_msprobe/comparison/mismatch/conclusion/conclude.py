@@ -123,12 +123,21 @@ def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[
         return None, [undecided, *_looked_at(walk, name, stage, around)]
     if name.io == "input":
         around = _around(walk, name)
-        made = message("mismatch.handed_on", cell=name.cell, around=around)
+        rounded = stage.entered > stage.allowed
+        made = message("mismatch.handed_on", cell=name.cell, around=around, rounded=rounded)
         return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
-    given = any(_is_given(other, name.cell) for other in walk.stages)
-    code = "mismatch.computation" if given else "mismatch.returned"
     said = _looked_at(walk, name, stage, name.cell)
-    return Cause.COMPUTATION, [message(code, cell=name.cell), *said]
+    return Cause.COMPUTATION, [_computed(walk, name), *said]
+
+
+def _computed(walk: Walk, name: Name) -> Message:
+    """Say that a cell returns something else, and of what it was given only what was compared."""
+    given = [str(other) for other in walk.stages if _is_given(other, name.cell)]
+    if not given:
+        return message("mismatch.returned", cell=name.cell)
+    if any(_is_given(other, name.cell) for other, _ in walk.not_compared):
+        return message("mismatch.computation_or_given", cell=name.cell, values=given)
+    return message("mismatch.computation", cell=name.cell)
 
 
 def _other_numbers(walk: Walk, name: Name) -> Message | None:
@@ -293,6 +302,12 @@ def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
     if stage.apart > OF_ROUNDING * low + GROWTH * stage.entered:
         return None
     return {"rollout": sides[0].lower(), "training": sides[1].lower()}
+
+
+def lower_of(walk: Walk, name: Name, stage: Stage) -> str | None:
+    """Return the lower of both dtypes of a cell, if its rounding explains how far it is apart."""
+    dtypes = _lower_dtype(walk, name, stage)
+    return None if dtypes is None else max(dtypes.values(), key=roundoff)
 
 
 def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:

@@ -181,9 +181,18 @@ TEXTS = {
         "ids (key_data_dump)"
     ),
     "computation": "what {cell} was given agrees, and what it returns does not",
-    "handed_on": (
-        "every cell before {cell} agrees, and what it is given does not: it is made by the code "
-        "of {around}, between its cells"
+    "computation_or_given": lambda cell, values: (
+        f"what {cell} returns does not agree, and {some(values[:4], len(values) - 4)} does: it is "
+        f"what the cell computes, or what else it was given"
+    ),
+    "beyond_rounding": lambda name, cell, io, around, growth, usual, dtype: (
+        f"rounding to {dtype} does not explain {name}: it is {growth:.2g} times as far apart as "
+        f"what entered, in other layers at most {usual:.2g} times. Look also at "
+        + (f"the code of {around}, which makes it" if io == "input" else f"what {cell} computes")
+    ),
+    "handed_on": lambda cell, around, rounded=False: (
+        f"every cell before {cell} agrees{' but for small errors' if rounded else ''}, and what it "
+        f"is given does not: it is made by the code of {around}, between its cells"
     ),
     "rows": _rows,
     "shifted": _shifted,

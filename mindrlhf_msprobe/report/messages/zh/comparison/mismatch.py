@@ -160,8 +160,18 @@ TEXTS = {
         "或以 token id 保存 prompts 和 responses（key_data_dump）"
     ),
     "computation": "{cell} 的输入一致，输出不一致",
-    "handed_on": (
-        "{cell} 之前的各 Cell 均一致，而它的输入不一致：该输入由 {around} 中各 Cell 之间的代码产生"
+    "computation_or_given": lambda cell, values: (
+        f"{cell} 的输出不一致，而 {some(values[:4], len(values) - 4)} 一致："
+        f"原因在其计算，或在未比对的其他输入"
+    ),
+    "beyond_rounding": lambda name, cell, io, around, growth, usual, dtype: (
+        f"{dtype} 的舍入不能解释 {name}：其差异是传入差异的 {growth:.2g} 倍，"
+        f"其他层最多为 {usual:.2g} 倍。请同时检查"
+        + (f"生成该值的 {around} 的代码" if io == "input" else f" {cell} 的计算")
+    ),
+    "handed_on": lambda cell, around, rounded=False: (
+        f"{cell} 之前的各 Cell {'除微小误差外' if rounded else ''}均一致，"
+        f"而它的输入不一致：该输入由 {around} 中各 Cell 之间的代码产生"
     ),
     "rows": _rows,
     "shifted": _shifted,

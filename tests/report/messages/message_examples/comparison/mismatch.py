@@ -21,7 +21,23 @@ EXAMPLES = {
     "lower_dtype": [{"cell": "lm_head", "rollout": "bfloat16", "training": "float32"}],
     "gradual": [{"cell": "norm"}],
     "computation": [{"cell": "lm_head"}],
-    "handed_on": [{"cell": "attention.wo", "around": "attention"}],
+    "computation_or_given": [{"cell": "core", "values": ["core input.0"]}],
+    "beyond_rounding": [
+        {
+            **{
+                "name": "layers.1.wo input.0",
+                "cell": "layers.1.wo",
+                "io": io,
+                "around": "layers.1",
+            },
+            **{"growth": 12.3, "usual": 1.25, "dtype": "bfloat16"},
+        }
+        for io in ("input", "output")
+    ],
+    "handed_on": [
+        {"cell": "attention.wo", "around": "attention", "rounded": rounded}
+        for rounded in (False, True)
+    ],
     "rows": [
         {"where": where, "of_samples": count, **ROWS}
         for where in ("all", "prompt", "decode", "some")
