@@ -56,5 +56,5 @@ def _end_alike(one: np.ndarray, other: np.ndarray, alike: int, pad: int | None) 
 
 def _without_pads(tokens: np.ndarray, pad: int | None) -> int:
     """Return how many tokens come before the padding that they end with; all if all are."""
-    others = np.flatnonzero(tokens != pad) if pad is not None else ()
-    return int(others[-1]) + 1 if len(others) else len(tokens)
+    others = np.flatnonzero(tokens != pad)
+    return int(others[-1]) + 1 if pad is not None and len(others) else len(tokens)
