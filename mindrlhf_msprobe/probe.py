@@ -301,7 +301,8 @@ class Probe:
 
         Raises:
             UsageError: a phase or the token range is none, or two of several phases have one role;
-                on entry, no network was watched for its role, or another phase is still open.
+                on entry, no network was watched for its role, at level L0 or in GRAPH_MODE, or
+                another phase is still open.
         """
         if self._recorder is None:
             return NO_PHASE
@@ -600,7 +601,10 @@ class Probe:
                     recorder.note_settings(phase, set_up)
             found = {phase: one for phase, one in networks.items() if one is not None}
             for phase, network in found.items():
-                self._note_network(recorder, phase, network, put_in=network is model)
+                if recorder.is_stand_in(network):
+                    recorder.enter_without_network(phase)
+                else:
+                    self._note_network(recorder, phase, network, put_in=network is model)
             return {phase: one for phase, one in found.items() if recorder.wants(phase)}
         except BaseException:
             self.leave_phases(context)
@@ -621,10 +625,17 @@ class Probe:
             recorder.first_entry(phase, network, own=watched is None or watched is network)
 
     def _network_of(self, phase: Phase, model: Any) -> Any:
-        """Return the network that runs in a phase, None if nothing of it is recorded."""
+        """Return the network that runs in a phase, None if nothing of it is recorded.
+
+        Where operators are recorded, an empty one stands in for a network that was not watched.
+        """
         if not self._config.records_phase(phase):
             return None
         if model is None and phase.role not in self._networks:
+            assert self._recorder is not None
+            stand_in = self._recorder.stand_in()
+            if stand_in is not None:
+                return stand_in
             raise UsageError.saying("error.no_network", name=phase.name, role=phase.role)
         return model if model is not None else self._networks[phase.role]
 

@@ -6,13 +6,14 @@ described before it runs, what it returns afterwards: an operator may change wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from mindspore import ops
+from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call, given_again
@@ -21,13 +22,18 @@ from mindrlhf_msprobe.capture.opening.opening import Guarded
 from mindrlhf_msprobe.capture.operators.attributes import attributes_of
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name
+from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import Around, EagerCapture
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.operators import operator_entry
+from mindrlhf_msprobe.storage.operators import operator_entry, parse_operator
 
 #: Methods that change the tensor they are called on, and return nothing.
 _RETURN_NOTHING = frozenset(["__setitem__"])
+#: Operators that may write into a parameter, which they take as nothing else.
+_WRITES = re.compile(
+    r"(?:assign|scatter|sparse|apply|fused|inplace|index_put|push|accumulate|\w*cache)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +99,10 @@ class OperatorCalls:
             if place.chosen and (call := self._begin(capture, place, called))
         ]
         observed = self._observe(dict(around), calls, called) if self._observed else []
+        tapped = self._tap_parameters(calls)
         try:
+            if tapped:
+                args, kwargs = with_taps(args, kwargs, tapped)
             output = original(*args, **kwargs)
         except BaseException:
             self._all_raised(observed, calls)
@@ -106,6 +115,16 @@ class OperatorCalls:
         for call in reversed(calls):
             self._end(call, shown)
         return output
+
+    @staticmethod
+    def _tap_parameters(calls: Sequence[_Open]) -> dict[int, Tensor]:
+        """Return what an operator is given in the place of parameters, by their ids."""
+        tapped: dict[int, Tensor] = {}
+        for call in calls:
+            if call.gradients is not None:
+                with call.capture.opening.guard("lost.gradients"):
+                    call.gradients.tap_parameters(tapped)
+        return tapped
 
     def _around(self) -> list[tuple[EagerCapture, Around]]:
         """Return the captures to which a call belongs, and where it is in each; [] for none."""
@@ -218,7 +237,12 @@ class OperatorCalls:
     ) -> CallGradients | None:
         in_place = _is_in_place(operator)
         return call.capture.call_gradients(
-            call.entry, parent, around=place.cell, in_place=in_place, recomputed=again
+            call.entry,
+            parent,
+            around=place.cell,
+            in_place=in_place,
+            taps_parameters=not (in_place or _may_write(operator)),
+            recomputed=again,
         )
 
     def _ended(self, call: _Open, output: Any) -> None:
@@ -255,6 +279,13 @@ def _is_in_place(operator: Operator) -> bool:
     if name.startswith("__"):
         return name in _RETURN_NOTHING or (name[2] == "i" and name != "__invert__")
     return name.endswith("_") or name in ("assign", "assign_add", "assign_sub")
+
+
+def _may_write(operator: Operator) -> bool:
+    """Return whether an operator may write into parameters that it is given, by its name."""
+    name = operator_entry(operator.kind, operator.name, 0)
+    parsed = parse_operator(name)
+    return _WRITES.match(operator.name) is not None or bool(parsed and parsed.communicates)
 
 
 def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:

@@ -69,16 +69,25 @@ def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
 
 
 def _replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], replace: Callable[[Tensor], Tensor]
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replace: Callable[[Tensor], Tensor],
+    *,
+    lists: bool = False,
 ) -> tuple[Any, Any]:
     """Return the arguments with tensors replaced, also inside tuples.
 
     Lists and dicts are handed on as they are: the cell may change them for its caller.
+
+    Args:
+        lists: replace tensors inside lists, too: of an operator, which changes none.
     """
 
     def visit(value: Any) -> Any:
         if isinstance(value, Tensor):
             return replace(value)
+        if lists and type(value) is list:
+            return [visit(item) for item in value]
         if isinstance(value, tuple):
             items = [visit(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -91,6 +100,22 @@ def _can_have_gradient(tensor: Any) -> bool:
     if not isinstance(tensor, Tensor) or isinstance(tensor, Parameter):
         return False
     return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+def _is_trained(tensor: Any) -> bool:
+    """Return whether a tensor is a parameter that may get a gradient."""
+    return (
+        isinstance(tensor, Parameter)
+        and bool(tensor.requires_grad)
+        and bool(tensor.is_floating_point() or tensor.is_complex())
+    )
+
+
+def with_taps(
+    args: tuple[Any, ...], kwargs: dict[str, Any], tapped: Mapping[int, Tensor]
+) -> tuple[Any, Any]:
+    """Return the arguments of an operator with parameters replaced, by their ids."""
+    return _replaced(args, kwargs, lambda t: tapped.get(id(t), t), lists=True)
 
 
 def _is_kept(tensor: Tensor, capture: object) -> bool:
@@ -146,6 +171,7 @@ class CallGradients:
         capture: stands for the opening on tensors that outlive it.
         around: of an operator, the name of the cell in which it was called; None of a cell.
         in_place: whether it changes its first argument, which it may return or not.
+        taps_parameters: of an operator, whether it may be given taps in the place of parameters.
         recomputed: of a call that is repeated, whether it was given the same again.
     """
 
@@ -159,12 +185,14 @@ class CallGradients:
         *,
         around: str | None = None,
         in_place: bool = False,
+        taps_parameters: bool = False,
         recomputed: str = "",
     ) -> None:
         self._entry = entry
         self._recomputed = recomputed
         self._around = around
         self._in_place = in_place
+        self._taps_parameters = taps_parameters
         self._capture = capture
         self._values: dict[str, Any] = {}
         self._parent = parent
@@ -172,6 +200,7 @@ class CallGradients:
         self._line: JournalLine | None = None  # begun by its first gradient
         self._backlog = backlog
         self._inputs: dict[int, _Place] = {}
+        self._parameters: dict[int, _Place] = {}
         self._due = 0  # gradients that are still to be written
         self._coming = 0  # and those that have not come yet
         self._recorded = True  # known when its first gradient comes
@@ -194,6 +223,9 @@ class CallGradients:
         for key, place in places.items():
             tensor = place.tensor
             assert tensor is not None
+            if isinstance(tensor, Parameter):
+                self._parameters[key] = place
+                continue
             if self._around is not None and not has_gradient_graph(tensor):
                 continue
             tapped = _tapped(tensor, self._shown(self._leaves, place))
@@ -207,6 +239,27 @@ class CallGradients:
         if not replaced:
             return None
         return _replaced(args, kwargs, lambda t: replaced.get(id(t), t))
+
+    def tap_parameters(self, tapped: dict[int, Tensor]) -> None:
+        """Tap the parameters that an operator is given as inputs.
+
+        Those cannot be tapped in place: each use of one has a tap of its own, behind which its
+        gradients are added up in the order they would be without. One that is given twice is not
+        tapped: its two gradients would be added to each other first.
+
+        Args:
+            tapped: by the parameter's id, what the operator is to be given in its place; added to.
+        """
+        for key, place in self._parameters.items():
+            parameter, place.tensor = place.tensor, None
+            assert parameter is not None
+            if len(place.leaves) > 1:
+                continue
+            show = self._shown(self._leaves, place)
+            tapped[key] = _tapped(tapped.get(key, parameter), show)
+            self._due += 1
+            self._coming += 1
+        self._parameters.clear()
 
     def leave(self, results: list[Any]) -> None:
         """Tap the outputs of a cell that returned."""
@@ -256,7 +309,9 @@ class CallGradients:
 
         def note(tensor: Any, path: str) -> Any:
             leaf = _none()
-            if _can_have_gradient(tensor) and not _is_kept(tensor, self._capture):
+            is_given = self._taps_parameters and io == "output" and _is_trained(tensor)
+            passes = _can_have_gradient(tensor) and not _is_kept(tensor, self._capture)
+            if is_given or passes:
                 place = places.setdefault(id(tensor), _Place(tensor, path, key=id(tensor)))
                 place.leaves.append(leaf)
             return leaf

@@ -564,12 +564,13 @@ class EagerCapture:
         *,
         around: str | None = None,
         in_place: bool = False,
+        taps_parameters: bool = False,
         recomputed: str = "",
     ) -> CallGradients | None:
         """Return what records the backward entry of a forward entry; None where there is none.
 
         Args:
-            around, in_place, recomputed: what `CallGradients` takes.
+            around, in_place, taps_parameters, recomputed: what `CallGradients` takes.
         """
         if not self._opening.backward or not gradients_flow():
             return None
@@ -586,6 +587,7 @@ class EagerCapture:
             self._mark,
             around=around,
             in_place=in_place,
+            taps_parameters=taps_parameters,
             recomputed=recomputed,
         )
         with self._lock:

@@ -66,6 +66,11 @@ class PhaseCapture:
         )
 
     @property
+    def network(self) -> nn.Cell:
+        """The network whose cells are recorded."""
+        return self._opening.root
+
+    @property
     def of_operators(self) -> EagerCapture | None:
         """What knows the cells around operators that Python calls; None where nobody asks."""
         wanted = self._opening.operators is not None or self._opening.observer is not None

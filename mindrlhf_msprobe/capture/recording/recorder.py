@@ -138,6 +138,7 @@ class Recorder:
         self._begun: str | None = None  # the phase that was entered last in the open step
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         self._observer_of: ObserverOf | None = None
+        self._stand_in: Any = None
         self._graph_probes: GraphProbes | None = None
         self._network_settings: NetworkSettings | None = None
         self._generation: GenerationSettings | None = None
@@ -237,6 +238,34 @@ class Recorder:
         with counted(self.fault, "lost.initial_weights", role=role):
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
             self._writer.save_first_entry(role, weights, settings, phase.name)
+
+    def stand_in(self) -> Any:
+        """Return what stands in for a network that was not watched; None where one is needed.
+
+        Operators outside every cell are recorded without a network, but for graphs.
+        """
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+        if not self._config.records_operators or graph_mode():
+            return None
+        if self._stand_in is None:
+            from mindspore import nn
+
+            self._stand_in = nn.Cell()
+        return self._stand_in
+
+    def is_stand_in(self, network: Any) -> bool:
+        """Return whether a network only stands in for one that was not watched."""
+        return network is not None and network is self._stand_in
+
+    def enter_without_network(self, phase: Phase) -> None:
+        """Say once that a phase has no network, and note what the process runs with."""
+        if self._first("no network", phase.name):
+            inform("log.no_network", phase=phase.name, role=phase.role)
+        settings = self._settings_at_first_phase()
+        if settings is not None:
+            with counted(self.fault, "lost.process"):
+                self._writer.save_first_entry(phase.role, None, settings, phase.name)
 
     def _settings_at_first_phase(self) -> dict[str, Any] | None:
         """Return what the process runs with; None where that was taken in an earlier phase."""
@@ -539,6 +568,7 @@ class Recorder:
                 self._writer.wait()
         for phase, capture in opening.phases.items():
             expected = not (raised or phase.name in self._left_out(PHASES))
+            expected = expected and not self.is_stand_in(capture.network)
             if expected and not capture.cells_seen and self._first("silent", phase.name):
                 warn("log.silent", phase=phase.name, step=self.step, role=phase.role)
 

@@ -317,6 +317,36 @@ def test_gradients_arrive_at_operators_and_leave_them(record):
     assert np.allclose(values(scale, "input")[0], z + y * z, rtol=1e-5)
 
 
+class Shared(nn.Cell):
+    """A parameter that several operators use, one of them twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Parameter(tensor(3, 3, start=0.7), name="weight")
+        self.count = Parameter(tensor(3, start=0.0), name="count", requires_grad=False)
+
+    def construct(self, x):
+        for _ in range(3):
+            x = mint.tanh(mint.matmul(x, self.weight)) + self.weight + self.count
+            x = x + mint.mul(self.weight, self.weight).mean() + mint.cat([x, self.weight]).mean()
+        return x.sum()
+
+
+def test_the_gradient_of_a_parameter_that_an_operator_is_given(record):
+    """It is that of this one use, and the sums of the training are those without recording."""
+    network = Shared()
+    grad = ms.value_and_grad(network, 0, network.trainable_params())
+    plain = grad(X)
+    found: list[Any] = []
+    entries = record(lambda: found.append(grad(X)), network, level="L1")
+    assert np.array_equal(found[0][1][1][0].asnumpy(), plain[1][1][0].asnumpy())
+    given = values(entries["Mint.matmul.2.forward"], "input")[0]
+    product = entries["Mint.matmul.2.backward"]
+    (arrives,) = values(product, "input")
+    assert np.allclose(values(product, "output")[1], given.T @ arrives, rtol=1e-5)
+    assert [r.leaf.type for r in entries["Mint.mul.0.backward"].records][1:] == ["NoneType"] * 2
+
+
 def test_an_operator_that_changes_its_argument_shows_it_before_and_after(record):
     """In-place operators; also where they return nothing."""
     x, y = tensor(3, 3), tensor(3, 3)
@@ -546,6 +576,22 @@ def test_tokens_limit_operators_and_their_numbers_stay(layer_probe, recorded, tm
         }
     assert found[2] == {name: token for name, token in found[0].items() if token == 2}
     assert found[2]["Mint.matmul.4.forward"] == 2
+
+
+def test_a_phase_without_a_network_records_operators(layer_probe, recorded, tmp_path, caplog):
+    """What is computed outside every network, with none watched; not at level L0."""
+    probe = layer_probe(level="mix", task="tensor")
+    for _ in range(2):
+        with probe.phase(PHASE):
+            ms.value_and_grad(lambda x: mint.exp(x * 2).sum(), 0)(X)
+        probe.step()
+    run = recorded(probe)
+    entries = {entry.name: entry for entry in run.entries(phase=PHASE, step=1, rank=0)}
+    assert {"Mint.exp.0.forward", "Mint.exp.0.backward"} <= entries.keys()
+    assert entries["Mint.exp.0.forward"].around == ""
+    assert caplog.text.count("no network is watched") == 1
+    assert "no cell of the" not in caplog.text
+    assert run.manifests[0]["seeds"]
 
 
 def test_off_means_off(layer_probe, recorded):

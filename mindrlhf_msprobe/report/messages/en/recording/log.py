@@ -36,6 +36,10 @@ TEXTS: Mapping[str, Any] = chosen(
         "every_nth_step": "one of {interval} of {steps}",
         "steps": "steps {first} to {last}",
         "steps_from": "{which_steps}",
+        "no_network": (
+            "phase {phase}: no network is watched for its role. Operators are recorded; for its "
+            "cells call watch({role}=cell)"
+        ),
         "resumes": "the training resumes with step {step}",
         "fault": (
             "could not record {what} (step {step}): {kind}: {error}. Training goes on; further "

@@ -42,6 +42,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "every_nth_step": "{steps}中每 {interval} 个取一个",
         "steps": "step {first} 到 {last}",
         "steps_from": "{which_steps}",
+        "no_network": (
+            "阶段 {phase}：未 watch 该角色的网络。算子照常采集；采集 cell 请调用 watch({role}=cell)"
+        ),
         "resumes": "训练自 step {step} 恢复",
         "fault": (
             "未能采集{verb_what}（step {step}）：{kind}：{error}。训练继续；此后同类丢失计入 "

@@ -22,6 +22,7 @@ EXAMPLES = {
     "not_recorded_there": [{"root": "run", "shown": "a, b", "left": left} for left in (0, 4)],
     "no_trainer": [{"where": where, "known": "GRPOTrainer"} for where in ("", "<module>")],
     "other_version": [{"trainer": "MindRLHF", "missing": ["1", "2"]}],
+    "no_network": [{"phase": "actor_update", "role": "actor"}],
     "no_key_data": [{"keys": ["ratio", "log_prob"], "why": "1"}],
     "switched_off": [{"trainer": "MindRLHF", "keys": ["actor_update", "log_prob"], "why": "1"}],
 }
