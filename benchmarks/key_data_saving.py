@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ os.environ.setdefault("GLOG_v", "3")
 
 import mindspore as ms
 import numpy as np
+from median_table import print_medians
 
 from mindrlhf_msprobe import Probe
 
@@ -56,10 +56,7 @@ def main() -> None:
     finally:
         probe.close()
         shutil.rmtree(root)
-    plain = statistics.median(times["np.save"])
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        print(f"{name:20} {median * 1000:8.2f} ms  {median / plain:5.2f}")
+    print_medians(times, "np.save")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ os.environ.setdefault("GLOG_v", "3")
 
 import mindspore as ms
 import numpy as np
+from median_table import print_medians
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe.capture.opening.entries import HostEntries
@@ -63,10 +63,7 @@ def main() -> None:
             began = time.process_time()
             describe()
             times[name].append(time.process_time() - began)
-    plain = statistics.median(times["parameters"])
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        print(f"{name:16} {median * 1000:6.1f} ms  {median / plain:.2f}")
+    print_medians(times, "parameters")
 
 
 if __name__ == "__main__":

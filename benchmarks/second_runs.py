@@ -13,13 +13,13 @@ import argparse
 import contextlib
 import os
 import shutil
-import statistics
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
+from median_table import print_medians
 from operators import LAYER, of_probe
 from step_overhead import training_step
 
@@ -67,10 +67,7 @@ def main() -> None:
                         times[name].append(time.perf_counter() - began)
     finally:
         shutil.rmtree(root)
-    plain = statistics.median(times["no probe"])
-    for name, found in times.items():
-        median = statistics.median(found)
-        print(f"{name:42} {median * 1000:9.1f} ms  {median / plain:7.2f}")
+    print_medians(times, "no probe")
 
 
 if __name__ == "__main__":

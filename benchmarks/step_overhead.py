@@ -26,6 +26,7 @@ os.environ.setdefault("GLOG_v", "3")
 
 import mindspore as ms
 import numpy as np
+from median_table import print_medians
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe
@@ -165,7 +166,6 @@ def main() -> None:
         for probe in probes.values():
             probe.close()
         shutil.rmtree(root)
-    plain = statistics.median(times["no probe"])
     beside = [name for name in ("overflow check", "gradient signs") if name in times]
     for task in beside if "statistics" in times else ():
         for what, of in (("time", times), ("processor time", processor)):
@@ -175,11 +175,9 @@ def main() -> None:
                 f"{task} / statistics, {what} round by round: {statistics.median(ratios):.3f} "
                 f"(half of them {middle[0]:.3f} to {middle[1]:.3f})"
             )
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        print(f"{name:20} {median * 1000:8.1f} ms  {median / plain:5.2f}")
+    print_medians(times, "no probe")
     if raw:
-        median = statistics.median(raw)
+        plain, median = statistics.median(times["no probe"]), statistics.median(raw)
         print(
             f"{'raw write':20} {median * 1000:8.1f} ms  {median / plain:5.2f}  "
             f"({size / 1e6:.0f} MB, {size / median / 1e9:.2f} GB/s; a step without a probe that "

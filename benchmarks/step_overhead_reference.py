@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import mindspore as ms
+from median_table import print_medians
 from mindspore import mint, ops
 from step_overhead import training_step
 
@@ -62,10 +62,7 @@ def main() -> None:
             dumps = sorted(root.rglob("dump.json"))
             entries = json.loads(dumps[-1].read_text())["data"] if dumps else {}
             shutil.rmtree(root)
-    plain = statistics.median(times["no tool"])
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        sys.stdout.write(f"{name:20} {median * 1000:8.1f} ms  {median / plain:5.2f}\n")
+    print_medians(times, "no tool")
     sys.stdout.write(f"entries in the last step: {len(entries)}\n")
 
 
