@@ -37,7 +37,7 @@ FAIL_ON = ("diverged", "suspicious")
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
 _SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
 _AS_GIVEN = (
-    *("noise", "tokenizer", "engine", "address", "workers", "csv", "lang", "all_rows"),
+    *("noise", "tokenizer", "layout", "engine", "address", "workers", "csv", "lang", "all_rows"),
     *_MAPPINGS,
     *_SELECTION,
 )
@@ -66,6 +66,7 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("--tokenizer", metavar="FILE")
     compare.add_argument("--phases", metavar="X,Y")
     compare.add_argument("--ranks", metavar="M,N")
+    compare.add_argument("--layout", metavar="FILE")
     compare.add_argument("--steps", metavar="STEPS")
     for option in ("include", "exclude"):
         compare.add_argument(f"--{option}", metavar="RE", action="append", default=[])

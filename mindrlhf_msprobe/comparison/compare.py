@@ -95,6 +95,7 @@ def compare_runs(
     tokenizer: _PathLike | None = None,
     phases: tuple[str, str] | None = None,
     ranks: tuple[int, int] | None = None,
+    layout: _PathLike | None = None,
     key_data_only: bool = False,
     steps: str | int | Iterable[int | str] | None = None,
     include: str | Iterable[str] = (),
@@ -129,6 +130,9 @@ def compare_runs(
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
         phases: which phase of A is compared with which of B.
         ranks: which rank of A is compared with which of B.
+        layout: the path of a YAML file that says how the ranks of A and of B divide the work. What
+            they hold is put together, and compared as the records of one rank. Without it, run.json
+            tells where the trainer knows it.
         key_data_only: leave out layer data; the columns of `SingleComparator` come first in tables.
         steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
         include, exclude: regular expressions, searched in the names of records: those that any of
@@ -169,6 +173,7 @@ def compare_runs(
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     paths = {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
     paths |= {"mapping": mapping, "tokenizer": tokenizer, "after": after}
+    paths |= {"layout": layout}
     paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions)}
     _check_choice(paths, engine, workers, lang)
     _check_two("phases", phases, str)
@@ -188,6 +193,8 @@ def compare_runs(
         *(a, b, tolerance, repetitions, mapping, tokenizer, phases, ranks, chosen, key_data_only)
     )
     job = replace(job, msprobe_mapping=by_file)
+    job, on_layouts = _laid_out(job, layout, within_one=job.sides[0].run is job.sides[1].run)
+    notes += on_layouts
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(key_data_only)]
     load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
     all_rank_steps = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
@@ -434,6 +441,8 @@ def _hidden(job: Job, step: int, rank: int) -> int:
 def _preflight(job: Job) -> Preflight:
     """Compare what the ranks that are compared ran with."""
     a, b = job.sides
+    if job.laid_out:
+        return replace(preflight(a.run, b.run), weights=())
     if a.only_ranks or b.ranks:
         ranks = {shown: b.ranks.get(shown, shown) for shown in (a.ranks or b.ranks)}
         return preflight(a.run, b.run, ranks)
@@ -480,6 +489,15 @@ def _job(
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
     return Job((left, right), further, allowed, rules, decoder, chosen), notes
+
+
+def _laid_out(job: Job, layout: _PathLike | None, *, within_one: bool) -> tuple[Job, list[Message]]:
+    """Return a job whose sides are put together, where the ranks of the runs divide the work."""
+    if layout is None and (within_one or job.sides[0].run.ranks == job.sides[1].run.ranks):
+        return job, []
+    from mindrlhf_msprobe.comparison.layouts.choosing import choose
+
+    return choose(job, layout, within_one=within_one)
 
 
 def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:

@@ -102,7 +102,7 @@ class Job:
     def cut_of(self, step: int, rank: int) -> CutStep:
         """Read one step, cut to batches of one size; the last one is kept."""
         if (step, rank) not in self._loaded:
-            a, b = (side.load(step, rank) for side in self.sides)
+            a, b = self._both(step, rank)
             a = self.under_names_of_b(a, b)
             found = CutStep((a, b))
             for shown, own in self.sides[1].phases.items():  # one phase, if any
@@ -118,6 +118,18 @@ class Job:
             self._loaded.clear()
             self._loaded[step, rank] = found
         return self._loaded[step, rank]
+
+    @property
+    def laid_out(self) -> bool:
+        """Whether what several ranks hold is put together."""
+        return type(self.sides[0]) is not View
+
+    def _both(self, step: int, rank: int) -> tuple[StepData, StepData]:
+        if self.laid_out:
+            from mindrlhf_msprobe.comparison.layouts.side import load_both
+
+            return load_both(self.sides, step)  # type: ignore[arg-type]
+        return self.sides[0].load(step, rank), self.sides[1].load(step, rank)
 
     def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
         """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
@@ -145,6 +157,8 @@ class Job:
     def stopped_by(self, step: int, rank: int) -> bool:
         """Return whether one of the runs had stopped in this step, or before it."""
         for side in self.sides:
+            if self.laid_out:
+                return any(of.run.stops for of in self.sides)
             stop = side.run.stop_of(side.ranks.get(rank, rank))
             if stop is not None and side.steps.get(step, step) >= stop.step:
                 return True
@@ -152,7 +166,8 @@ class Job:
 
     def count(self, step: int, rank: int) -> Wholesale | None:
         """Count what agrees in one step; None where it has to be paired as a whole."""
-        if self.noise or self.mapping or self.msprobe_mapping or self.chosen.by_name:
+        named = self.mapping or self.msprobe_mapping or self.chosen.by_name
+        if self.noise or named or self.laid_out:
             return None
         return count_wholesale(self.sides, self.tolerances, step, rank)
 
@@ -426,7 +441,12 @@ def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Pair
     tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-        status, metrics, notes = compare_records(work.a, work.b, tolerance, decode, elements)
+        if job.laid_out:
+            from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
+
+            status, metrics, notes = compare_joined(work.a, work.b, tolerance, decode)
+        else:
+            status, metrics, notes = compare_records(work.a, work.b, tolerance, decode, elements)
     except Unanswered:
         raise
     except Exception as error:

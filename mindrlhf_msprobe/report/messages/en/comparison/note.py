@@ -34,6 +34,12 @@ def _records_agree(records: int) -> str:
     return "1 record that agrees" if records == 1 else f"{records} records that agree"
 
 
+def _parts_differ(side: str, ranks: str, count: int, others: str) -> str:
+    said = f"in {side} the {'part' if count == 1 else 'parts'} of rank {ranks} differ"
+    rest = f", not that of rank {others}" if others else ""
+    return f"{said}{'s' if count == 1 else ''}{rest}"
+
+
 TEXTS = {
     "all": Joined("{notes}", "; "),
     # by statistics and fingerprints
@@ -72,6 +78,10 @@ TEXTS = {
     "values": "{a} against {b}",
     "lengths": "{a} against {b} bytes",
     "same_values": "same values, as {a} and as {b}",
+    # of records that several ranks hold
+    "parts_differ": _parts_differ,
+    "sum_differs": "in {side} the sum of what rank {ranks} hold differs, one of them or several",
+    "copies_differ": "in {side} rank {ranks} holds another copy of a part than the other ranks",
     "file_changed": "the fingerprints are equal, so a file was changed after it was recorded",
     "texts": "from token {token} (character {character}) on: {a!r} against {b!r}",
     "tokens": "from token {token} on: {a} against {b}",

@@ -50,6 +50,7 @@ TEXTS: dict[str, str] = {
     "compare_tokenizer": "tokenizer.json, to show token ids as text",
     "compare_phases": "compare phase X of A with phase Y of B, or of A itself",
     "compare_ranks": "compare rank M of A with rank N of B, or of A itself",
+    "compare_layout": "YAML: how ranks divide the work, where A and B do otherwise",
     "compare_steps": "compare these steps only, e.g. 2-5 or 2,4-6",
     "compare_keys": (
         "compare these key data only; X=Y compares X of A with Y of B, or of A itself"

@@ -19,6 +19,12 @@ def _tries(first: str, second: str) -> str:
     return f"尝试两次均未能比对：{why}"
 
 
+def _parts_differ(side: str, ranks: str, count: int, others: str) -> str:
+    del count
+    rest = f"，rank {others} 的分片相同" if others else ""
+    return f"{side} 侧 rank {ranks} 的分片不同{rest}"
+
+
 TEXTS = {
     "all": Joined("{notes}", "；"),
     # by statistics and fingerprints
@@ -49,6 +55,10 @@ TEXTS = {
     "values": "A 为 {a}，B 为 {b}",
     "lengths": "A 为 {a} 字节，B 为 {b} 字节",
     "same_values": "数值相同，dtype 分别为 {a} 和 {b}",
+    # of records that several ranks hold
+    "parts_differ": _parts_differ,
+    "sum_differs": "{side} 侧 rank {ranks} 所持部分之和不同，出自其中一个或多个",
+    "copies_differ": "{side} 侧 rank {ranks} 与持有同一分片的其他 rank 不同",
     "file_changed": "指纹相同，说明文件在落盘后被改动过",
     "texts": "从第 {token} 个 token（第 {character} 个字符）起不同：A 为 {a!r}，B 为 {b!r}",
     "tokens": "从 token {token} 起不同：A 为 {a}，B 为 {b}",

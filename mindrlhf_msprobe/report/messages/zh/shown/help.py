@@ -43,6 +43,7 @@ TEXTS: dict[str, str] = {
     "compare_tokenizer": "tokenizer.json，把 token id 显示为文本",
     "compare_phases": "A 侧的阶段 X 与 B 侧（或 A 自身）的阶段 Y 比对",
     "compare_ranks": "A 侧的 rank M 与 B 侧（或 A 自身）的 rank N 比对",
+    "compare_layout": "YAML：A 与 B 的并行布局不同时，各 rank 如何分担",
     "compare_steps": "只比对这些 step，例如 2-5 或 2,4-6",
     "compare_keys": ("只比对这些关键数据；X=Y 表示 A 侧的 X 与 B 侧（或 A 自身）的 Y 比对"),
     "compare_first_only": "到首个差异点为止，只写该处的表格",

@@ -13,6 +13,10 @@ EXAMPLES = {
     "repetitions_unlike_non_finite": RUNS,
     "repetitions_differ_otherwise": RUNS,
     "repetitions_differ": RUNS,
+    "parts_differ": [
+        {"side": "B", "ranks": "1", "count": 1, "others": "0"},
+        {"side": "A", "ranks": "0, 1", "count": 2, "others": ""},
+    ],
     "noise": [{"repetitions": 2, "ratio": 7.5, "spread": 1e-3, "margin": 5.0}],
     "records_agree": [{"records": 1}, {"records": 2}],
 }

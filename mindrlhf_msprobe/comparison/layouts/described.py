@@ -1,0 +1,71 @@
+"""What the descriptions of shards say of the whole: exact where it can be, else nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
+from mindrlhf_msprobe.storage.leaves import Leaf
+
+
+def same_value(leaves: Sequence[Leaf]) -> bool:
+    """Return whether ranks say the same of a value, as far as they say anything."""
+    return all(known_of(leaf) == known_of(leaves[0]) for leaf in leaves[1:])
+
+
+def known_of(leaf: Leaf) -> tuple[Any, ...]:
+    """Return what a description says of a value, as far as it can be compared."""
+    of = (leaf.type, leaf.dtype, leaf.shape, leaf.fingerprint, leaf.value, leaf.opaque)
+    return (*of, leaf.why, *(repr(v) for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)))
+
+
+def whole_of(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
+    """Return the description of a tensor by those of its parts, each once.
+
+    Largest, smallest and counts are exact; mean and norm are rounded once more. The fingerprint of
+    the whole does not follow from those of parts.
+    """
+    if len(leaves) == 1:
+        return leaves[0]
+    some = [leaf for leaf in leaves if math.prod(leaf.shape or ())]
+    sizes = [math.prod(leaf.shape or ()) for leaf in some]
+    means, norms = [leaf.mean for leaf in some], [leaf.norm for leaf in some]
+    mean = norm = None
+    if some and all(map(is_number, means)):
+        total = math.fsum(m * n for m, n in zip(means, sizes)) if _finite(means) else sum(means)
+        mean = total / sum(sizes)
+    if some and all(map(is_number, norms)):
+        norm = math.hypot(*norms) if _finite(norms) else math.nan if _nan(norms) else math.inf
+    return Leaf(
+        leaves[0].type,
+        leaves[0].dtype,
+        shape,
+        max=_extreme([leaf.max for leaf in some], max),
+        min=_extreme([leaf.min for leaf in some], min),
+        mean=mean,
+        norm=norm,
+        nan_count=_sum([leaf.nan_count for leaf in leaves]),
+        inf_count=_sum([leaf.inf_count for leaf in leaves]),
+        data_name=leaves[0].data_name,
+        dialect=leaves[0].dialect,
+    )
+
+
+def _finite(values: Sequence[Any]) -> bool:
+    return all(map(is_finite, values))
+
+
+def _nan(values: Sequence[Any]) -> bool:
+    return any(map(is_nan, values))
+
+
+def _extreme(values: Sequence[Any], most: Callable[[Sequence[Any]], Any]) -> Any:
+    if not values or not all(map(is_number, values)):
+        return None
+    return math.nan if _nan(values) else most(values)
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(n for n in values if n is not None)

@@ -1,0 +1,408 @@
+"""What several ranks hold of one value → the value of the whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.text.numbers import few_numbers
+from mindrlhf_msprobe.comparison.layouts.described import known_of, same_value, whole_of
+from mindrlhf_msprobe.comparison.layouts.joined import Assembly, Joined, Tile, joined
+from mindrlhf_msprobe.comparison.layouts.layout import (
+    ANY,
+    CONTEXT,
+    COPY,
+    DATA,
+    MEAN,
+    PIPELINE,
+    SUM,
+    Layout,
+    Modes,
+)
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+_MOST_TRIED = 4096  # ways in which a shape may be cut
+_PREFERRED = {DATA: 0, CONTEXT: 1}
+
+#: A row of the whole, in this order: its number where the ranks' rows follow each other.
+Order = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the ranks of a run hold of one value.
+
+    Attributes:
+        name: in the whole network.
+        records: by rank.
+        layout: of the run; None: it is whole, and `records` has one.
+        recorded: the ranks of which the step was recorded.
+        open_axes: those over which a value may be in some places alone.
+    """
+
+    name: str
+    records: Mapping[int, Record]
+    layout: Layout | None
+    recorded: frozenset[int]
+    open_axes: frozenset[str] = frozenset()
+
+    @property
+    def first(self) -> Record:
+        """What the lowest rank holds."""
+        return self.records[min(self.records)]
+
+    @property
+    def wanted(self) -> list[int]:
+        """The ranks that should hold it."""
+        assert self.layout is not None
+        present: dict[str, set[int]] = {
+            axis: {self.layout.place(rank, axis) for rank in self.records}
+            for axis in self.open_axes
+        }
+        return [
+            rank
+            for rank in self.layout.places
+            if all(self.layout.place(rank, axis) in at for axis, at in present.items())
+        ]
+
+    def modes(self) -> dict[str, int | str]:
+        """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
+        if self.layout is None:
+            return {}
+        modes = self.layout.modes(self.name, self.first.io)
+        own = {axis: COPY if how == ANY else how for axis, how in modes.items()}
+        size = len(self.first.leaf.shape or ())
+        found: dict[str, int | str] = {}
+        for axis, how in modes.items():
+            if axis in self.open_axes or (how == ANY and (axis == PIPELINE or not size)):
+                how = own[axis]
+            found[axis] = how + size if isinstance(how, int) and how < 0 else how
+        return found
+
+
+def join_both(
+    held: tuple[Held | None, Held | None], orders: tuple[Order, Order] = ((), ())
+) -> tuple[Record | None, Record | None]:
+    """Return what two runs have of one value, each as a whole.
+
+    Over an axis of which nothing says how a value is cut, the shapes decide; over one that both
+    runs have in the same size, what they hold at one place is compared with each other.
+
+    Args:
+        orders: of each run, its rows in the order in which they are compared.
+    """
+    modes = [{} if one is None else one.modes() for one in held]
+    a, b = held
+    if a is not None and b is not None:
+        _resolve((a, b), modes)
+    found = [
+        None if one is None else _join(one, how, order)
+        for one, how, order in zip(held, modes, orders)
+    ]
+    if found[0] is not None and found[1] is not None:
+        return _without_sizes(found[0], found[1], (a, b))  # type: ignore[arg-type]
+    return found[0], found[1]
+
+
+def _resolve(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None:
+    """Decide how two values are cut over the axes of which nothing says it."""
+    shapes = [one.first.leaf.shape for one in held]
+    if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
+        return
+    for axis in [axis for axis, how in modes[0].items() if how == ANY == modes[1].get(axis)]:
+        of = [one.layout.axes[axis] for one in held if one.layout is not None]
+        if len(of) == 2 and of[0] == of[1]:
+            modes[0][axis] = modes[1][axis] = 0
+    free = [(side, axis) for side in (0, 1) for axis, how in modes[side].items() if how == ANY]
+    if not free:
+        return
+    dims = range(len(shapes[0] or ()))
+    if (len(dims) + 1) ** len(free) > _MOST_TRIED:
+        return
+    best: tuple[Any, ...] | None = None
+    for choice in itertools.product([COPY, *dims], repeat=len(free)):
+        tried = [{**of} for of in modes]
+        for (side, axis), how in zip(free, choice):
+            tried[side][axis] = how
+        whole = [_whole_shape(one, of) for one, of in zip(held, tried)]
+        if None in whole or whole[0] != whole[1]:
+            continue
+        unlike = sum(_unlike_copies(one, of) for one, of in zip(held, tried))
+        key = unlike, _odd(free, choice)
+        if best is None or key < best[0]:
+            best = key, tried
+    if best is not None:
+        modes[0], modes[1] = best[1]
+
+
+def _odd(free: Sequence[tuple[int, str]], choice: Sequence[int | str]) -> int:
+    """Return how unusual it is to cut these axes so: batches are rows, contexts columns."""
+    cost = 0
+    for (_, axis), how in zip(free, choice):
+        if isinstance(how, int):
+            cost += 1 + 2 * abs(how - _PREFERRED[axis]) if axis in _PREFERRED else 2
+    return cost
+
+
+def _whole_shape(held: Held, modes: Modes) -> tuple[int, ...] | None:
+    """Return the shape of the whole, if it is cut so; None where it cannot be."""
+    if held.layout is None:
+        return held.first.leaf.shape
+    sizes = _sizes(held, modes)
+    return None if sizes is None else tuple(sum(of.values()) for of in sizes)
+
+
+def _sizes(held: Held, modes: Modes) -> list[dict[int, int]] | None:
+    """Return for each dimension the size of each part; None where parts do not fit together."""
+    shape = held.first.leaf.shape or ()
+    found: list[dict[int, int]] = [{} for _ in shape]
+    for rank, record in held.records.items():
+        own = record.leaf.shape or ()
+        if len(own) != len(shape):
+            return None
+        parts = _parts(held, modes, rank)
+        for dim, size in enumerate(own):
+            if found[dim].setdefault(parts[dim], size) != size:
+                return None
+    return found
+
+
+def _parts(held: Held, modes: Modes, rank: int) -> list[int]:
+    """Return which part of each dimension a rank holds."""
+    assert held.layout is not None
+    parts = [0] * len(held.first.leaf.shape or ())
+    for axis, how in modes.items():
+        if isinstance(how, int) and how < len(parts):
+            parts[how] = parts[how] * held.layout.axes[axis] + held.layout.place(rank, axis)
+    return parts
+
+
+def _unlike_copies(held: Held, modes: Modes) -> int:
+    """Return how many ranks say something else of a part than most that hold the same."""
+    if held.layout is None:
+        return 0
+    groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for rank, record in held.records.items():
+        terms = (held.layout.place(rank, x) for x, how in modes.items() if how in (SUM, MEAN))
+        part = (*_parts(held, modes, rank), -1, *terms)
+        groups[part].append(repr(known_of(record.leaf)))
+    return sum(len(said) - max(map(said.count, said)) for said in groups.values())
+
+
+def _without_sizes(
+    a: Record, b: Record, held: tuple[Held, Held]
+) -> tuple[Record | None, Record | None]:
+    """Leave numbers that count what one rank has out of the comparison with those of another."""
+    values = a.leaf.value, b.leaf.value
+    if a.leaf.is_tensor or b.leaf.is_tensor or not all(type(v) is int and v > 0 for v in values):
+        return a, b
+    (small, large), side = (values, 0) if values[0] < values[1] else (values[::-1], 1)
+    layout = held[side].layout
+    if small == large or layout is None or (isinstance(a, Joined) and a.gap):
+        return a, b
+    sizes = [layout.axes[axis] for axis in layout.cut]
+    some = (c for n in range(1, len(sizes) + 1) for c in itertools.combinations(sizes, n))
+    if not any(small * math.prod(c) == large for c in some):
+        return a, b
+    gap = message("layout.size_of_part", small=small, large=large)
+    return joined(a, a.leaf, gap=gap), b
+
+
+def _join(held: Held, modes: Modes, order: Order) -> Record:
+    """Return what the ranks hold as a whole."""
+    first = _named(held.first, held.name)
+    layout = held.layout
+    if layout is None:
+        return first
+    modes = {axis: COPY if how == ANY else how for axis, how in modes.items()}
+    leaves = [record.leaf for record in held.records.values()]
+    why = next((r for r in held.records.values() if r.leaf.why is not None), None)
+    if why is not None:
+        return joined(first, why.leaf)
+    missing = [rank for rank in held.wanted if rank not in held.records]
+    cut = any(how != COPY for how in modes.values())
+    if missing and (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
+        said = message("layout.missing", ranks=few_numbers(missing))
+        if held.recorded.isdisjoint(missing):
+            return joined(first, first.leaf, gap=said)
+        return joined(first, replace(first.leaf, why=said))
+    if any(leaf.is_tensor != leaves[0].is_tensor for leaf in leaves):
+        return joined(first, replace(first.leaf, why=message("layout.unlike", name=held.name)))
+    if not leaves[0].is_tensor:
+        return _join_values(first, held, modes)
+    if not leaves[0].shape and not same_value(leaves) and _by_batch(held, modes):
+        gap = message("layout.values_differ", ranks=few_numbers([*held.records]))
+        return joined(first, first.leaf, gap=gap)
+    return _join_tensors(first, held, modes, order)
+
+
+def _by_batch(held: Held, modes: Modes) -> bool:
+    """Return whether ranks that were given other samples hold unlike numbers."""
+    assert held.layout is not None
+    groups: dict[tuple[int, ...], list[Leaf]] = defaultdict(list)
+    axes = [axis for axis in (DATA, CONTEXT) if modes.get(axis) == COPY]
+    for rank, record in held.records.items():
+        groups[tuple(held.layout.place(rank, axis) for axis in axes)].append(record.leaf)
+    return len(groups) > 1 and all(map(same_value, groups.values()))
+
+
+def _join_values(first: Record, held: Held, modes: Modes) -> Record:
+    """Return a Python value that ranks have in common, or a mean of numbers."""
+    leaves = [record.leaf for record in held.records.values()]
+    if same_value(leaves):
+        return first
+    values = [leaf.value for leaf in leaves]
+    if all(type(v) is float for v in values) and MEAN in modes.values():
+        return joined(first, replace(first.leaf, value=math.fsum(values) / len(values)))
+    ranks = few_numbers([*held.records])
+    if _by_batch(held, modes):
+        return joined(first, first.leaf, gap=message("layout.values_differ", ranks=ranks))
+    odd = few_numbers([r for r, x in held.records.items() if not same_value([x.leaf, first.leaf])])
+    why = message("layout.copies_differ", ranks=odd, first=min(held.records))
+    return joined(first, replace(first.leaf, why=why))
+
+
+def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Record:
+    unlike = _why_not_one(held, modes)
+    if unlike is not None:
+        return joined(first, replace(first.leaf, why=unlike))
+    sizes = _sizes(held, modes)
+    assert sizes is not None
+    assert held.layout is not None
+    ranks = tuple(sorted(held.records))
+    shards = tuple(held.records[rank] for rank in ranks)
+    groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
+    reduced = [axis for axis, how in modes.items() if how in (SUM, MEAN)]
+    kept = [axis for axis, how in modes.items() if how == COPY]
+    for number, rank in enumerate(ranks):
+        part = tuple(_parts(held, modes, rank))
+        copy = tuple(held.layout.place(rank, axis) for axis in kept)
+        groups.setdefault(part, {}).setdefault(copy, []).append(number)
+    tiles = [
+        tile
+        for part, copies in groups.items()
+        for tile in _tiles(part, sizes, tuple(map(tuple, copies.values())))
+    ]
+    for axis in held.layout.zigzag:
+        how = modes.get(axis)
+        if isinstance(how, int):
+            tiles = [t for tile in tiles for t in _zigzag(tile, how, sizes[how])]
+    rows = modes.get(DATA)
+    if isinstance(rows, int) and len(order):
+        tiles = [t for tile in tiles for t in _in_order(tile, rows, sizes[rows], order)]
+    means = [held.layout.axes[axis] for axis in reduced if modes[axis] == MEAN]
+    shape = tuple(sum(of.values()) for of in sizes)
+    count = max(len(copies) for copies in groups.values())
+    parts = [
+        [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
+        for n in range(count)
+    ]
+    equal = all(
+        same_value([shards[i].leaf for copy in copies.values() for i in copy])
+        for copies in groups.values()
+    )
+    stored = all(shard.location is not None for shard in shards)
+    gap: Message | None = None
+    if (
+        reduced
+        and not stored
+        and not (equal and MEAN in modes.values() and SUM not in modes.values())
+    ):
+        gap = message("layout.partial_statistics")
+    if equal and reduced and gap is None and not stored:  # a mean of what is the same
+        parts = [[terms[:1] for terms in of] for of in parts]
+    leaves = tuple(_leaf(shards, of, shape) for of in parts)
+    assembly = Assembly(ranks, shards, tuple(tiles), math.prod(means), leaves)
+    return joined(
+        first,
+        leaves[0],
+        location=first.location if stored else None,
+        sketches=None,
+        made_of=assembly,
+        gap=gap,
+    )
+
+
+def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Leaf:
+    """Return the description of the whole by those of its parts; of a sum none follows."""
+    first = shards[parts[0][0]].leaf
+    if any(len(terms) > 1 for terms in parts):
+        return Leaf(first.type, first.dtype, shape, data_name=first.data_name)
+    return whole_of([shards[terms[0]].leaf for terms in parts], shape)
+
+
+def _why_not_one(held: Held, modes: Modes) -> Message | None:
+    """Return why what the ranks hold does not fit together; None if it does."""
+    records = held.records
+    first = held.first.leaf
+    for rank, record in records.items():
+        if record.leaf.dtype != first.dtype:
+            what = {"rank": rank, "first": min(records)}
+            own = {"dtype": record.leaf.dtype, "other": first.dtype}
+            return message("layout.dtypes", **what, **own)
+    size = len(first.shape or ())
+    for axis, how in modes.items():
+        if isinstance(how, int) and not 0 <= how < size:
+            return message(
+                "layout.dimension", axis=axis, dim=how, shape=str(list(first.shape or ()))
+            )
+    if _sizes(held, modes) is None:
+        shapes = {rank: str(list(record.leaf.shape or ())) for rank, record in records.items()}
+        said = "; ".join(f"{rank}: {shape}" for rank, shape in [*shapes.items()][:8])
+        return message("layout.shapes", shapes=said)
+    return None
+
+
+def _tiles(
+    part: tuple[int, ...],
+    sizes: Sequence[Mapping[int, int]],
+    copies: tuple[tuple[int, ...], ...],
+) -> Iterator[Tile]:
+    start = tuple(sum(n for p, n in of.items() if p < at) for at, of in zip(part, sizes))
+    shape = tuple(of[at] for at, of in zip(part, sizes))
+    yield Tile(start, shape, (0,) * len(part), copies)
+
+
+def _zigzag(tile: Tile, dim: int, sizes: Mapping[int, int]) -> Iterable[Tile]:
+    """Return the two chunks of a part: the n-th from the front and the n-th from the end."""
+    parts, size = len(sizes), tile.shape[dim]
+    if len({*sizes.values()}) > 1 or size % 2:
+        return [tile]
+    number, half = tile.start[dim] // size, size // 2
+    places = number * half, (2 * parts - 1 - number) * half
+    return [_moved(tile, dim, place, i * half, half) for i, place in enumerate(places)]
+
+
+def _in_order(tile: Tile, dim: int, sizes: Mapping[int, int], order: Order) -> Iterable[Tile]:
+    """Return the rows of a part where they belong."""
+    total = sum(sizes.values())
+    if total % len(order):
+        return [tile]
+    each = total // len(order)
+    where = {own: at for at, own in enumerate(order)}
+    begin, end = tile.start[dim], tile.start[dim] + tile.shape[dim]
+    if begin % each or end % each:
+        return [tile]
+    return [
+        _moved(tile, dim, where[row] * each, row * each - begin, each)
+        for row in range(begin // each, end // each)
+    ]
+
+
+def _moved(tile: Tile, dim: int, start: int, source: int, size: int) -> Tile:
+    def at(values: tuple[int, ...], value: int) -> tuple[int, ...]:
+        return (*values[:dim], value, *values[dim + 1 :])
+
+    own = at(tile.source, tile.source[dim] + source)
+    return Tile(at(tile.start, start), at(tile.shape, size), own, tile.copies)
+
+
+def _named(record: Record, name: str) -> Record:
+    return record if record.name == name else replace(record, name=name)

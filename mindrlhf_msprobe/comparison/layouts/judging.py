@@ -1,0 +1,249 @@
+"""Two records, of which at least one was put together → a status, and the ranks that differ."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.text.numbers import few_numbers
+from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+    ArrayComparison,
+    check_comparable,
+    sum_part,
+    summed,
+)
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, is_finite
+from mindrlhf_msprobe.comparison.judging.metrics.sums import Sums
+from mindrlhf_msprobe.comparison.judging.status import compare_records, status_of_elements
+from mindrlhf_msprobe.comparison.judging.texts import Decode
+from mindrlhf_msprobe.comparison.layouts.joined import CHUNK, WHOLE, Joined, Reader, Tile, boxes
+from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+_ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts
+_SPAN = CHUNK // BLOCK * BLOCK
+_ORDER = [*Status]
+
+
+def compare_joined(
+    a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = None
+) -> PairFound:
+    """Compare two records, one or both put together from several ranks; every copy counts.
+
+    Returns:
+        What `compare_records` does. The notes name the ranks whose parts differ.
+    """
+    pairs = [(x, b) for x in _variants(a)] + [(a, y) for y in [*_variants(b)][1:]]
+    found = [_compare(x, y, tolerance, decode) for x, y in pairs]
+    worst = min(range(len(found)), key=lambda i: (found[i][0].agrees, -_apart(found[i]), i))
+    status, metrics, notes = found[worst]
+    if status.agrees:
+        status, metrics, notes = max(found, key=lambda f: f[0] is Status.WITHIN_TOLERANCE)
+        return status, metrics, notes
+    if a.leaf.shape == b.leaf.shape and a.leaf.is_tensor and status is not Status.UNREADABLE:
+        with suppress(ArrayFileError, OSError, ValueError, TypeError):
+            notes = *notes, *_copies(a, b), *_which(a, b, tolerance)
+    return status, metrics, notes
+
+
+def _apart(found: PairFound) -> float:
+    metrics = found[1]
+    return float(metrics.max_abs_err or 0.0) if metrics is not None else 0.0
+
+
+def _variants(record: Record) -> Iterable[Record]:
+    """Return a record with each copy of its parts, without those that are known to be alike."""
+    if not isinstance(record, Joined) or record.made_of is None or record.made_of.copies == 1:
+        return [record]
+    made = record.made_of
+    alike = True
+    for tile in made.tiles:
+        for copies in itertools.zip_longest(*tile.copies):
+            prints = {made.shards[i].leaf.fingerprint for i in copies if i is not None}
+            alike &= len(prints) == 1 and None not in prints
+    return [record] if alike else [*record.variants()]
+
+
+def _compare(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None) -> PairFound:
+    if a.location is None or b.location is None:
+        return compare_records(a, _as_rounded(a, b), tolerance, decode)
+    alike = (
+        a.leaf.shape == b.leaf.shape
+        and a.leaf.is_tensor
+        and "str" not in (a.leaf.type, b.leaf.type)
+    )
+    dtypes = a.leaf.dtype == b.leaf.dtype or not tolerance.bitwise
+    readable = a.leaf.why is None is b.leaf.why
+    if not (alike and dtypes and readable) or math.prod(a.leaf.shape or ()) * 8 <= WHOLE:
+        return compare_records(a, b, tolerance, decode)
+    try:
+        compared = _streamed(Reader(a), Reader(b), tolerance)
+    except (ArrayFileError, OSError, TypeError, ValueError) as error:
+        why = error.said if isinstance(error, ArrayFileError) else error
+        return Status.UNREADABLE, None, (message("note.unreadable", why=why),)
+    return status_of_elements(a.leaf, b.leaf, compared, tolerance)
+
+
+def _streamed(a: Reader, b: Reader, tolerance: Tolerance) -> ArrayComparison:
+    """Compare two large arrays span by span, as compare_arrays does."""
+    nothing = np.empty(0, a.dtype), np.empty(0, b.dtype)
+    check_comparable(*nothing)
+
+    def spans() -> Iterator[Sums]:
+        start = 0
+        for x, y in zip(a.blocks(_SPAN), b.blocks(_SPAN), strict=True):
+            yield sum_part(x, y, start, tolerance)
+            start += len(x)
+
+    return summed(spans(), math.prod(a.shape), tolerance)
+
+
+def _as_rounded(a: Record, b: Record) -> Record:
+    """Return B with A's mean and norm where these are the same but for the rounding of parts."""
+    if not (_is_rounded(a) or _is_rounded(b)) or a.leaf.shape != b.leaf.shape:
+        return b
+    leaf = b.leaf
+    largest = max((abs(v) for v in (leaf.max, leaf.min) if is_finite(v)), default=0.0)
+    if _close(a.leaf.mean, leaf.mean, largest):
+        leaf = replace(leaf, mean=a.leaf.mean)
+    if _close(a.leaf.norm, leaf.norm, leaf.norm):
+        leaf = replace(leaf, norm=a.leaf.norm)
+    return b if leaf is b.leaf else replace(b, leaf=leaf)
+
+
+def _is_rounded(record: Record) -> bool:
+    return (
+        isinstance(record, Joined)
+        and record.made_of is not None
+        and (len(record.made_of.tiles) > 1)
+    )
+
+
+def _close(a: object, b: object, scale: object) -> bool:
+    if not (is_finite(a) and is_finite(b) and is_finite(scale)):
+        return False
+    return abs(a - b) <= _ROUNDING * abs(scale)  # type: ignore[operator,arg-type]
+
+
+def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
+    """Say which parts of each side that was put together differ, by the ranks that hold them."""
+    for side, own, other in (("A", a, b), ("B", b, a)):
+        if not isinstance(own, Joined) or own.made_of is None or len(own.made_of.ranks) == 1:
+            continue
+        made = own.made_of
+        differ = _by_extremes
+        if own.location is not None and other.location is not None:
+            differ = _by_elements
+        odd: set[int] = set()
+        sums = False
+        for variant in _variants(own):
+            assert isinstance(variant, Joined)
+            for tile in differ(variant, other, tolerance):
+                odd |= {*made.holders(tile, variant.copy)}
+                sums |= len(tile.copies[0]) > 1
+        if odd:
+            others = [rank for rank in made.ranks if rank not in odd]
+            what = {"side": side, "ranks": few_numbers(sorted(odd)), "count": len(odd)}
+            rest = few_numbers(others) if others and differ is _by_elements else ""
+            if sums:
+                yield message("note.sum_differs", **what)
+            else:
+                yield message("note.parts_differ", **what, others=rest)
+
+
+def _by_elements(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]:
+    """Return the parts that differ somewhere."""
+    assert own.made_of is not None
+    readers = Reader(own), Reader(other)
+    found = []
+    for tile in own.made_of.tiles:
+        for start, shape in boxes(tile.shape, CHUNK):
+            at = [t + s for t, s in zip(tile.start, start)]
+            x, y = (reader.read(at, shape) for reader in readers)
+            if not _same(x, y, tolerance):
+                found.append(tile)
+                break
+    return found
+
+
+def _same(x: np.ndarray, y: np.ndarray, tolerance: Tolerance) -> bool:
+    with np.errstate(all="ignore"):
+        same = (x == y) | ((x != x) & (y != y))
+        if tolerance.bitwise or same.all():
+            return bool(same.all())
+        u, v = x.astype(np.float64), y.astype(np.float64)
+        allowed = tolerance.atol + tolerance.rtol * np.maximum(abs(u), abs(v))
+        return bool((same | (abs(u - v) <= allowed)).all())
+
+
+def _by_extremes(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]:
+    """Return the parts whose statistics lie outside of what the other side has anywhere."""
+    assert own.made_of is not None
+    made = own.made_of
+    return [
+        tile
+        for tile in made.tiles
+        if len(tile.copies[0]) == 1
+        and _outside(
+            made.shards[tile.copies[min(own.copy, len(tile.copies) - 1)][0]].leaf, other.leaf
+        )
+    ]
+
+
+def _outside(part: Leaf, whole: Leaf) -> bool:
+    counts = (part.nan_count, whole.nan_count), (part.inf_count, whole.inf_count)
+    if any(x is not None and y is not None and x > y for x, y in counts):
+        return True
+    larger = is_finite(part.max) and is_finite(whole.max) and part.max > whole.max
+    return larger or bool(is_finite(part.min) and is_finite(whole.min) and part.min < whole.min)
+
+
+def _copies(a: Record, b: Record) -> Messages:
+    """Say that ranks which hold the same do not agree among themselves."""
+    notes: list[Message] = []
+    for side, record in (("A", a), ("B", b)):
+        if not isinstance(record, Joined) or record.made_of is None:
+            continue
+        odd = sorted(_odd_copies(record))
+        if odd:
+            notes.append(message("note.copies_differ", side=side, ranks=few_numbers(odd)))
+    return tuple(notes)
+
+
+def _odd_copies(record: Joined) -> set[int]:
+    """Return the ranks whose copy of a part is not that of the most ranks."""
+    made = record.made_of
+    assert made is not None
+    odd: set[int] = set()
+    seen: set[tuple[tuple[int, ...], ...]] = set()
+    for tile in made.tiles:
+        if len(tile.copies) == 1 or tile.copies in seen or any(len(c) > 1 for c in tile.copies):
+            continue
+        seen.add(tile.copies)
+        prints = [_print(made.shards[copy[0]]) for copy in tile.copies]
+        if len({*prints}) > 1:
+            most = max(prints, key=prints.count)
+            odd |= {made.ranks[c[0]] for c, p in zip(tile.copies, prints) if p != most}
+    return odd
+
+
+def _print(record: Record) -> object:
+    """Return what tells a copy from another one."""
+    leaf = record.leaf
+    if leaf.fingerprint is not None or record.location is None:
+        return leaf.fingerprint, repr((leaf.max, leaf.min, leaf.mean, leaf.norm))
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    for block in Reader(record).blocks(CHUNK):
+        digest.update(block.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,251 @@
+"""How the ranks of a run divide the work: the rank grid, and how records are cut over its axes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.numbers import few_numbers
+from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.yaml_file import read_yaml
+from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.storage.records import cell_name
+
+#: What of a record is at each place of an axis, beside a number: the dimension that is cut.
+COPY, SUM, MEAN, ANY = "copy", "partial", "mean", "any"
+DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "dp", "tp", "pp", "cp", "ep"
+ZIGZAG = "zigzag"
+#: Notes that name the ranks whose parts of a record differ.
+PARTS = ("note.parts_differ", "note.sum_differs", "note.copies_differ")
+_HOW = (COPY, SUM, MEAN)
+_KEYS = {"axes", "ranks", "shards", "order", "shift"}
+_MOST_RANKS = 1 << 16
+_MOST_DIMENSION = 32
+
+#: By axis: a dimension, COPY, SUM, MEAN, or ANY where nothing says it.
+Modes = Mapping[str, "int | str"]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The numbers in cells' names that each place of an axis counts from zero.
+
+    Attributes:
+        axis: the axis.
+        after: the part of a name before the number, e.g. `layers`.
+        by: what is added at each place of the axis.
+    """
+
+    axis: str
+    after: str
+    by: tuple[int, ...]
+
+    def rename(self, cell: str, place: int) -> str:
+        """Return the name in the whole network of a cell at one place of the axis."""
+        if not self.by[place]:
+            return cell
+        number = re.compile(rf"((?:^|\.){re.escape(self.after)}\.)([0-9]{{1,9}})(?=\.|$)")
+        return number.sub(lambda m: f"{m[1]}{int(m[2]) + self.by[place]}", cell, count=1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks of a run divide the work.
+
+    Attributes:
+        axes: name → size, the outermost first.
+        places: rank → its place along each axis.
+        shards: (pattern of records' names, axis → how they are cut over it), the first one counts.
+        zigzag: axes whose places hold two chunks each, one from the front and one from the end.
+        shifts: numbers in names that are counted anew at each place of an axis.
+    """
+
+    axes: Mapping[str, int]
+    places: Mapping[int, tuple[int, ...]]
+    shards: tuple[tuple[str, Mapping[str, int | str]], ...] = ()
+    zigzag: frozenset[str] = frozenset()
+    shifts: tuple[Shift, ...] = ()
+    _known: dict[str, Mapping[str, int | str]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    @classmethod
+    def from_sizes(cls, axes: Mapping[str, int]) -> Layout:
+        """Return the layout of ranks that are counted row-major, the last axis fastest."""
+        places = itertools.product(*(range(n) for n in axes.values()))
+        return cls(dict(axes), dict(enumerate(places)))
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.places)
+
+    @cached_property
+    def cut(self) -> tuple[str, ...]:
+        """The axes that have more than one place."""
+        return tuple(axis for axis, size in self.axes.items() if size > 1)
+
+    def place(self, rank: int, axis: str) -> int:
+        """Return the place of a rank along an axis."""
+        return self.places[rank][[*self.axes].index(axis)]
+
+    def rule(self, name: str) -> Mapping[str, int | str]:
+        """Return what the first pattern that matches says of a record; nothing where none does."""
+        if name not in self._known:
+            found = (how for source, how in self.shards if pattern(source).search(name))
+            self._known[name] = next(found, {})
+        return self._known[name]
+
+    def modes(self, name: str, io: str) -> dict[str, int | str]:
+        """Return how a record is cut over each axis of more than one place.
+
+        Where no pattern says it: parameters have copies over dp and cp, their gradients are a mean
+        over them, and what else there is follows from the shapes.
+        """
+        how = self.rule(name)
+        gradient = ".parameters_grad." in name
+        rest: dict[str, int | str] = {}
+        for axis in self.cut:
+            mode: int | str = ANY
+            if axis in (DATA, CONTEXT) and gradient:
+                mode = MEAN
+            elif axis in (DATA, CONTEXT) and io == "parameters":
+                mode = COPY
+            rest[axis] = how.get(axis, mode)
+        order = [axis for axis in how if axis in rest]
+        return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
+
+    def shifted(self, entry: str, rank: int) -> str:
+        """Return what an entry of a rank is called in the whole network."""
+        cell = name = cell_name(entry)
+        for shift in self.shifts:
+            name = shift.rename(name, self.place(rank, shift.axis))
+        return entry if name == cell else entry.replace(f".{cell}.", f".{name}.", 1)
+
+
+def load_layouts(path: str | Path, ranks: tuple[int, int]) -> tuple[Layout | None, Layout | None]:
+    """Read the layouts of two runs from a YAML file.
+
+    Under `a` and `b` stand the layouts of each; one at the top is that of every run with as many
+    ranks as its grid has.
+
+    Args:
+        ranks: how many ranks each run has.
+
+    Returns:
+        None for a run that is not named.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no layout.
+    """
+    content = read_yaml(Path(path), message("layout.file"), message("layout.keys"))
+    if {*content} & {"a", "b"}:
+        if unknown := {*content} - {"a", "b"}:
+            raise _wrong(path, "layout.unknown_key", key=min(map(str, unknown)), known="a, b")
+        a, b = (_layout(path, content[s], s) if s in content else None for s in "ab")
+        return a, b
+    one = _layout(path, content, "")
+    a, b = (one if count == one.size else None for count in ranks)
+    if a is b is None:
+        raise _wrong(path, "layout.fits_neither", size=one.size, a=ranks[0], b=ranks[1])
+    return a, b
+
+
+def _wrong(path: str | Path, code: str, **params: Any) -> ConfigError:
+    return ConfigError.saying("layout.wrong", path=str(path), why=message(code, **params))
+
+
+def _layout(path: str | Path, content: Any, side: str) -> Layout:
+    if not isinstance(content, Mapping) or not isinstance(content.get("axes"), Mapping):
+        raise _wrong(path, "layout.no_axes", side=side)
+    if unknown := {*map(str, content)} - _KEYS:
+        known = ", ".join(sorted(_KEYS))
+        raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
+    axes = dict(content["axes"])
+    for axis, size in axes.items():
+        if not isinstance(axis, str) or type(size) is not int or size < 1:
+            raise _wrong(path, "layout.axis", axis=str(axis), size=repr(size))
+    if not axes or math.prod(axes.values()) > _MOST_RANKS:
+        raise _wrong(path, "layout.no_axes", side=side)
+    whole = Layout.from_sizes(axes)
+    return Layout(
+        axes,
+        _places(path, content["ranks"], axes) if "ranks" in content else whole.places,
+        tuple(_rules(path, content.get("shards") or {}, axes)),
+        frozenset(_orders(path, content.get("order") or {}, axes)),
+        tuple(_shifts(path, content.get("shift") or {}, axes)),
+    )
+
+
+def _places(path: str | Path, ranks: Any, axes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:
+    """Return the place of each rank, which is given axis by axis."""
+    found: dict[int, tuple[int, ...]] = {}
+    by_place: dict[tuple[int, ...], int] = {}
+    given: list[tuple[Any, Any]] = [*ranks.items()] if isinstance(ranks, Mapping) else [(ranks, 0)]
+    for rank, at in given:
+        usable = type(rank) is int and rank >= 0 and isinstance(at, Mapping)
+        if not usable or {*at} - {*axes}:
+            raise _wrong(path, "layout.place", rank=repr(rank), axes=[*axes])
+        place = tuple(at.get(axis, 0) for axis in axes)
+        if not all(type(n) is int and 0 <= n < size for n, size in zip(place, axes.values())):
+            raise _wrong(path, "layout.place", rank=repr(rank), axes=[*axes])
+        if place in by_place:
+            both = few_numbers([by_place[place], rank])
+            raise _wrong(path, "layout.same_place", ranks=both, place=_shown(axes, place))
+        found[rank] = place
+        by_place[place] = rank
+    for place in itertools.product(*(range(n) for n in axes.values())):
+        if place not in by_place:
+            raise _wrong(path, "layout.no_rank", place=_shown(axes, place))
+    return found
+
+
+def _shown(axes: Mapping[str, int], place: tuple[int, ...]) -> str:
+    return ", ".join(f"{axis} {n}" for axis, n in zip(axes, place))
+
+
+def _rules(
+    path: str | Path, rules: Any, axes: Mapping[str, int]
+) -> Iterator[tuple[str, dict[str, int | str]]]:
+    if not isinstance(rules, Mapping):
+        raise _wrong(path, "layout.rule", rule=repr(rules), axes=[*axes])
+    for source, how in rules.items():
+        if not isinstance(source, str) or not isinstance(how, Mapping) or {*how} - {*axes}:
+            raise _wrong(path, "layout.rule", rule=f"{source}: {how}", axes=[*axes])
+        try:
+            pattern(source)
+        except PatternError as error:
+            raise _wrong(path, "layout.pattern", pattern=source, why=error.said) from None
+        for value in how.values():
+            number = type(value) is int and -_MOST_DIMENSION <= value < _MOST_DIMENSION
+            if not number and value not in _HOW:
+                raise _wrong(path, "layout.rule", rule=f"{source}: {how}", axes=[*axes])
+        yield source, dict(how)
+
+
+def _orders(path: str | Path, orders: Any, axes: Mapping[str, int]) -> Iterator[str]:
+    for axis, order in orders.items() if isinstance(orders, Mapping) else [(orders, "")]:
+        if axis not in axes or order != ZIGZAG:
+            raise _wrong(path, "layout.order", axis=str(axis), order=repr(order), axes=[*axes])
+        yield axis
+
+
+def _shifts(path: str | Path, shifts: Any, axes: Mapping[str, int]) -> Iterator[Shift]:
+    given: list[tuple[Any, Any]]
+    given = [*shifts.items()] if isinstance(shifts, Mapping) else [(shifts, {})]
+    for axis, shift in given:
+        by_name: list[tuple[Any, Any]]
+        by_name = [*shift.items()] if isinstance(shift, Mapping) and shift else [("", None)]
+        for after, by in by_name:
+            usable = axis in axes and after and isinstance(by, list) and len(by) == axes[axis]
+            if not usable or not all(type(n) is int and 0 <= n < 10**6 for n in by):
+                raise _wrong(path, "layout.shift", axis=str(axis), shift=repr(shift))
+            yield Shift(axis, str(after), tuple(by))

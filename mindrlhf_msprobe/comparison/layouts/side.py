@@ -1,0 +1,292 @@
+"""One side of a comparison whose ranks hold parts: presented as one rank that has the whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, join_both
+from mindrlhf_msprobe.comparison.layouts.layout import DATA, PIPELINE, Layout
+from mindrlhf_msprobe.comparison.layouts.order import in_time
+from mindrlhf_msprobe.comparison.layouts.samples import order_of_rows
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+#: The rank under which a run of several is compared as a whole.
+WHOLE = 0
+
+_Entries = Mapping[tuple[str, str], Mapping[int, Entry]]
+_Data = Mapping[tuple[str, int], Mapping[int, KeyDatum]]
+_Name = tuple[Any, ...]
+
+
+@dataclass
+class LaidOutView(View):
+    """A run of several ranks, or of one, as a side whose records are whole.
+
+    Attributes:
+        layout: of the run; None: it has one rank, which has everything.
+    """
+
+    layout: Layout | None = None
+
+    def rank_steps(self) -> set[tuple[int, int]]:
+        """Return every (step, rank) of the comparison: one rank."""
+        return {(step, WHOLE) for step, _ in View.rank_steps(self)}
+
+    def own(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the run's own numbers of a step and of its lowest rank."""
+        return self.steps.get(step, step), min(self.all_ranks, default=rank)
+
+    @property
+    def all_ranks(self) -> list[int]:
+        """The ranks of the run that are put together."""
+        return sorted(self.layout.places) if self.layout else self.run.ranks[:1]
+
+    def initial_weights(self, role: str, rank: int) -> Mapping[str, str]:
+        """Return nothing: fingerprints of parts tell nothing of the whole."""
+        return {} if self.layout else View.initial_weights(self, role, self.all_ranks[0])
+
+    def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
+        """Read the entries of one phase in one step, whole."""
+        return [entry for entry in self.load(step, rank).entries if entry.phase == phase]
+
+    def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
+        """Read one step as it is cut where the layout says it; see `load_both`."""
+        return _Joining((self, None), step, layers=layers).data()[0]
+
+    def of_rank(self, step: int, rank: int, *, layers: bool = True) -> StepData:
+        """Read what one rank of the run recorded in one step."""
+        own = View(self.run, self.phases, self.steps, {}, False, self.key_data_only, self.keys)
+        return own.load(step, rank, layers=layers)
+
+    def unread(
+        self, rank_steps: Iterable[tuple[int, int]], *, common: bool = False
+    ) -> list[Message]:
+        """Return what could not be read so far, of any rank."""
+        own = View(self.run, self.phases, self.steps, {}, False, self.key_data_only, self.keys)
+        every = [(step, rank) for step, _ in rank_steps for rank in self.all_ranks]
+        return own.unread(every, common=common)
+
+
+def load_both(sides: Sequence[LaidOutView], step: int) -> tuple[StepData, StepData]:
+    """Read one step of two runs, each as a whole; shapes of the one tell how the other is cut."""
+    return _Joining((sides[0], sides[1]), step, layers=True).data()  # type: ignore[return-value]
+
+
+class _Side:
+    """What the ranks of one run recorded in one step, by the names in the whole network."""
+
+    def __init__(self, view: LaidOutView, step: int, *, layers: bool) -> None:
+        self.view, self.layout = view, view.layout
+        self.of_ranks = {rank: view.of_rank(step, rank, layers=layers) for rank in view.all_ranks}
+        own_step = view.steps.get(step, step)
+        places = view.run.places
+        self.recorded = frozenset(r for r in view.all_ranks if (own_step, r) in places)
+        entries: dict[tuple[str, str], dict[int, Entry]] = defaultdict(dict)
+        data: dict[tuple[str, int], dict[int, KeyDatum]] = defaultdict(dict)
+        for rank, of in self.of_ranks.items():
+            for entry in of.entries:
+                entries[entry.phase, self._name(entry.name, rank)].setdefault(rank, entry)
+            for datum in of.key_data:
+                data[datum.key, datum.micro_step][rank] = datum
+        self.entries: _Entries = entries
+        self.data: _Data = data
+        self.records = {**self._of_entries(), **self._of_data()}
+
+    def _name(self, entry: str, rank: int) -> str:
+        return self.layout.shifted(entry, rank) if self.layout else entry
+
+    def _of_entries(self) -> dict[_Name, Held]:
+        found: dict[_Name, Held] = {}
+        for (phase, name), of_ranks in self.entries.items():
+            by_path: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+            for rank, entry in of_ranks.items():
+                for record in entry.records:
+                    if self._belongs(record, entry, rank, of_ranks):
+                        by_path[record.io, record.path][rank] = record
+            for (io, path), records in by_path.items():
+                own = next(iter(records.items()))
+                whole = name + own[1].name[len(of_ranks[own[0]].name) :]
+                held = Held(whole, records, self.layout, self.recorded, self._open(name, of_ranks))
+                found[phase, name, io, path] = held
+        return found
+
+    def _belongs(
+        self, record: Record, entry: Entry, rank: int, of_ranks: Mapping[int, Entry]
+    ) -> bool:
+        """Return whether what a stage was given, or returned, is what the whole network was."""
+        if self.layout is None or PIPELINE not in self.layout.cut:
+            return True
+        stages = {self.layout.place(other, PIPELINE) for other in of_ranks}
+        forward = entry.direction == "forward"
+        if len(stages) == 1 or record.io not in ("input", "output"):
+            return True
+        end = min(stages) if (record.io == "input") == forward else max(stages)
+        return self.layout.place(rank, PIPELINE) == end
+
+    def _open(self, name: str, of_ranks: Mapping[int, Entry]) -> frozenset[str]:
+        """Return the axes over which an entry may be in some places alone."""
+        if self.layout is None:
+            return frozenset()
+        moved = {shift.axis for shift in self.layout.shifts if f".{shift.after}." in f".{name}"}
+        return frozenset({PIPELINE, *moved} & {*self.layout.cut})
+
+    def _of_data(self) -> dict[_Name, Held]:
+        found: dict[_Name, Held] = {}
+        for (key, micro_step), of_ranks in self.data.items():
+            by_path: dict[str, dict[int, Record]] = defaultdict(dict)
+            for rank, datum in of_ranks.items():
+                for record in datum.records:
+                    by_path[record.path][rank] = record
+            for path, records in by_path.items():
+                name = next(iter(records.values())).name
+                opened = frozenset({PIPELINE} & {*self.layout.cut}) if self.layout else frozenset()
+                found["", key, micro_step, path] = Held(
+                    name, records, self.layout, self.recorded, opened
+                )
+        return found
+
+    def lists(self, other: _Side) -> None:
+        """Put lists that have an item for each sample behind each other, as the other run has."""
+        if self.layout is None or DATA not in self.layout.cut:
+            return
+        for (key, micro_step), of_ranks in self.data.items():
+            sizes: dict[int, int] = {}
+            for rank, datum in of_ranks.items():
+                if not all(record.path.isdecimal() for record in datum.records):
+                    break
+                sizes.setdefault(self.layout.place(rank, DATA), len(datum.records))
+            else:
+                whole = other.data.get((key, micro_step), {})
+                counts = {len(datum.records) for datum in whole.values()}
+                alone = other.layout is None or DATA not in other.layout.cut
+                if alone and counts == {sum(sizes.values())} and len(sizes) > 1:
+                    self._behind_each_other(key, micro_step, sizes)
+
+    def _behind_each_other(self, key: str, micro_step: int, sizes: Mapping[int, int]) -> None:
+        assert self.layout is not None
+        for name in [n for n in self.records if n[:3] == ("", key, micro_step)]:
+            del self.records[name]
+        items: dict[int, dict[int, Record]] = defaultdict(dict)
+        for rank, datum in self.data[key, micro_step].items():
+            place = self.layout.place(rank, DATA)
+            before = sum(size for at, size in sizes.items() if at < place)
+            for record in datum.records:
+                items[before + int(record.path)][rank] = record
+        for number, records in items.items():
+            moved = {r: replace(x, path=str(number)) for r, x in records.items()}
+            opened = frozenset({DATA, PIPELINE} & {*self.layout.cut})
+            self.records["", key, micro_step, str(number)] = Held(
+                f"{key}.{number}", moved, self.layout, self.recorded, opened
+            )
+
+
+class _Joining:
+    """One step of one or two runs, put together."""
+
+    def __init__(
+        self, views: tuple[LaidOutView, LaidOutView | None], step: int, *, layers: bool
+    ) -> None:
+        self._known: dict[tuple[str, int], Order] = {}
+        self._sides = [_Side(view, step, layers=layers) for view in views if view is not None]
+        if len(self._sides) == 2:
+            self._sides[0].lists(self._sides[1])
+            self._sides[1].lists(self._sides[0])
+
+    def data(self) -> tuple[StepData, ...]:
+        """Return each side as one rank would have recorded it."""
+        found: list[dict[_Name, Record]] = [{}, {}]
+        names = dict.fromkeys(name for side in self._sides for name in side.records)
+        for name in names:
+            held = [side.records.get(name) for side in self._sides]
+            both = held[0], held[1] if len(held) == 2 else None
+            for records, record in zip(found, join_both(both, self._orders(name))):
+                if record is not None:
+                    records[name] = record
+        return tuple(_whole(side, records) for side, records in zip(self._sides, found))
+
+    def _orders(self, name: _Name) -> tuple[Order, Order]:
+        """Return how the rows of a record's batch are brought together.
+
+        Key data without ids have the rows of the first phase that has some.
+        """
+        if len(self._sides) < 2:
+            return (), ()
+        cut = [bool(s.layout and DATA in s.layout.cut) for s in self._sides]
+        if cut[0] == cut[1]:
+            return (), ()
+        mine, other = self._sides[cut[1]], self._sides[cut[0]]
+        batch = _batch_of(name, mine)
+        if batch not in self._known:
+            phases = dict.fromkeys(phase for phase, _ in mine.entries) if batch[0] == "" else ()
+            batches = [batch, *((phase, batch[1]) for phase in phases)]
+            orders = (order_of_rows(mine.records, other.records, of) for of in batches)
+            self._known[batch] = next((order for order in orders if order is not None), ())
+        order = self._known[batch]
+        return ((), order) if cut[1] else (order, ())
+
+
+def _batch_of(name: _Name, side: _Side) -> tuple[str, int]:
+    """Return of which batch a record is: of a phase the call, of key data the micro-step."""
+    if name[0] == "":
+        return "", name[2]
+    of_ranks = side.entries.get((name[0], name[1]), {})
+    return name[0], next((entry.call for entry in of_ranks.values()), 0)
+
+
+def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:
+    first = side.of_ranks[side.view.all_ranks[0]]
+    by_entry: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    by_save: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    for name, record in records.items():
+        if name[0] == "":
+            by_save[name[1], name[2]].append(record)
+        else:
+            by_entry[name[0], name[1]].append(record)
+    entries, seqs = in_time(side.entries, side.data, side.layout)
+    return replace(
+        first,
+        entries=[
+            replace(entry, records=tuple(by_entry.get((entry.phase, entry.name), ())))
+            for entry in entries
+        ],
+        key_data=[_save(of_ranks, by_save[at], seqs.get(at)) for at, of_ranks in side.data.items()],
+        unreadable=_all(side, lambda of: of.unreadable),
+        unreadable_keys=_all(side, lambda of: of.unreadable_keys),
+        stop=next((of.stop for of in side.of_ranks.values() if of.stop), None),
+        timeless=any(of.timeless for of in side.of_ranks.values()),
+    )
+
+
+def _save(of_ranks: Mapping[int, KeyDatum], records: list[Record], seq: int | None) -> KeyDatum:
+    first = of_ranks[min(of_ranks)]
+    return replace(first, records=tuple(records), rank=WHOLE, seq=seq)
+
+
+def _all(side: _Side, of: Callable[[StepData], Mapping[Any, Message]]) -> dict[Any, Message]:
+    found: dict[Any, Message] = {}
+    for data in side.of_ranks.values():
+        for name, why in of(data).items():
+            found.setdefault(name, why)
+    return found
+
+
+def laid_out(view: View, layout: Layout | None) -> LaidOutView:
+    """Return a side as it is compared where at least one of the two is laid out."""
+    return LaidOutView(
+        view.run,
+        view.phases,
+        view.steps,
+        {},
+        False,
+        view.key_data_only,
+        view.keys,
+        layout=layout,
+    )

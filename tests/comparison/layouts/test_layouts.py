@@ -1,0 +1,311 @@
+"""Runs of other layouts: parts of several ranks are compared as the whole."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from helpers.split_runs import SHARDS, network, places, record_split
+
+from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
+from mindrlhf_msprobe.comparison.layouts import joined, judging
+from mindrlhf_msprobe.findings import Outcome, Status
+
+GRIDS = [
+    {"tp": 2},
+    {"tp": 4},
+    {"dp": 2},
+    {"cp": 2},
+    {"ep": 2},
+    {"dp": 2, "tp": 2},
+    {"cp": 2, "tp": 2},
+    {"pp": 2, "dp": 2, "tp": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    cells = network(np.random.default_rng(5))
+    return cells, record_split(tmp_path_factory.mktemp("whole") / "a", cells, {})
+
+
+def layout(path, grid, **others):
+    content = {"axes": grid, **others}
+    known = {n: {x: v for x, v in how.items() if x in grid} for n, how in SHARDS.items()}
+    content.setdefault("shards", known)
+    path.write_text(json.dumps({"b": content}))
+    return path
+
+
+def one_more(at_rank, at_place):
+    """Return what adds 1 to the last element of one value of one rank."""
+
+    def change(rank, place, value):
+        if (rank, place) != (at_rank, at_place):
+            return value
+        value = value.copy()
+        value.reshape(-1)[-1] += 1
+        return value
+
+    return change
+
+
+def notes(result):
+    return " ".join(map(str, result.verdict.first_divergence.reasons))
+
+
+@pytest.mark.parametrize("rules", [True, False], ids=["rules", "by shape"])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_parts_of_a_whole_are_identical_to_it_and_an_error_in_one_names_its_rank(
+    whole, tmp_path, grid, rules
+):
+    cells, a = whole
+    of = {} if rules else {"shards": {"wo.*output": {"tp": "partial"}} if "tp" in grid else {}}
+    given = layout(tmp_path / "l.yaml", grid, **of)
+    b = record_split(tmp_path / "b", cells, grid)
+
+    result = compare_runs(a, b, layout=given)
+
+    assert result.verdict.status is Outcome.IDENTICAL, result.verdict
+    assert {f.status for f in result.findings} == {Status.IDENTICAL}
+    assert not result.verdict.coverage
+
+    rank = len(places(grid)) - 1
+    place = "layers.2.experts.output" if "ep" not in grid else "layers.2.experts.parameters"
+    c = record_split(tmp_path / "c", cells, grid, change=one_more(rank, place))
+
+    first = compare_runs(a, c, layout=given).verdict.first_divergence
+
+    assert place.rpartition(".")[0] in first.record
+    assert first.max_abs_err == 1
+    (said,) = {n.params["ranks"] for n in _named(compare_runs(a, c, layout=given))}
+    assert said == str(rank)
+
+
+def _named(result):
+    found = [f for f in result.findings if not f.status.agrees]
+    assert len(found) == 1
+    return [n for n in found[0].notes if "ranks" in n.params]
+
+
+def test_a_copy_that_differs_is_named_although_the_first_one_agrees(whole, tmp_path):
+    cells, a = whole
+    changed = one_more(1, "layers.1.experts.parameters")
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, change=changed)
+
+    result = compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 2}))
+
+    first = result.verdict.first_divergence
+    assert (first.record.split(".Dense")[0], first.cause.value) == (
+        "Cell.layers.1.experts",
+        "parameter",
+    )
+    assert "in B the part of rank 1 differs" in notes(result)
+
+
+def test_samples_are_matched_by_their_tokens(whole, tmp_path):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"dp": 2}, order=[2, 0, 3, 1])
+    changed = one_more(0, "layers.0.wq.output")
+    c = record_split(tmp_path / "c", cells, {"dp": 2}, order=[2, 0, 3, 1], change=changed)
+    given = layout(tmp_path / "l.yaml", {"dp": 2}, shards={})
+
+    same = compare_runs(a, b, layout=given)
+    result = compare_runs(a, c, layout=given)
+
+    # Key data of another micro-step than that of the phase hold no ids of their own.
+    assert same.verdict.status is Outcome.IDENTICAL, same.verdict
+    assert "rank 0 differs" in notes(result)
+
+
+def test_layers_of_a_stage_are_counted_on(whole, tmp_path):
+    cells, a = whole
+    grid = {"pp": 2, "tp": 2}
+    given = layout(tmp_path / "l.yaml", grid, shift={"pp": {"layers": [0, 2]}})
+    b = record_split(tmp_path / "b", cells, grid, local_names=True)
+    changed = one_more(3, "layers.3.wq.output")
+    c = record_split(tmp_path / "c", cells, grid, local_names=True, change=changed)
+
+    assert compare_runs(a, b, layout=given).verdict.status is Outcome.IDENTICAL
+    result = compare_runs(a, c, layout=given)
+    assert "layers.3.wq" in result.verdict.first_divergence.record
+    assert "rank 3" in notes(result)
+
+
+def test_two_runs_of_unlike_layouts(whole, tmp_path):
+    cells, _ = whole
+    grids = {"a": {"dp": 2, "tp": 2}, "b": {"tp": 4}}
+    a = record_split(tmp_path / "a", cells, grids["a"])
+    b = record_split(
+        tmp_path / "b", cells, grids["b"], change=one_more(2, "layers.1.wq.parameters")
+    )
+    file = tmp_path / "l.yaml"
+    both = {
+        side: {
+            "axes": grid,
+            "shards": {n: {x: v for x, v in how.items() if x in grid} for n, how in SHARDS.items()},
+        }
+        for side, grid in grids.items()
+    }
+    file.write_text(json.dumps(both))
+
+    result = compare_runs(a, b, layout=file)
+
+    (found,) = [f for f in result.findings if not f.status.agrees]
+    assert "layers.1.wq" in found.record
+    assert {(n.params["side"], n.params["ranks"]) for n in found.notes} == {("A", "1"), ("B", "2")}
+
+
+def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path):
+    cells, _ = whole
+    grid = {"tp": 2}
+    a = record_split(tmp_path / "a", cells, {}, task="statistics")
+    b = record_split(tmp_path / "b", cells, grid, task="statistics")
+    changed = one_more(1, "layers.1.wq.output")
+    c = record_split(tmp_path / "c", cells, grid, task="statistics", change=changed)
+    given = layout(tmp_path / "l.yaml", grid)
+
+    same = compare_runs(a, b, layout=given)
+    unlike = compare_runs(a, c, layout=given)
+
+    assert same.verdict.status is Outcome.WITHIN_TOLERANCE
+    assert sum(gap.records for gap in same.verdict.coverage) == 4  # partial sums
+    cuts = [f for f in same.findings if "wq" in f.record and f.io != "input"]
+    assert {f.status for f in cuts} == {Status.WITHIN_TOLERANCE}
+    assert "layers.1.wq" in unlike.verdict.first_divergence.record
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"axes": {"tp": 3}}, "a grid of 3 ranks is that of neither run, A has 1 and B has 2"),
+        ({"tp": 2}, "`axes`"),
+        ({"axes": {"tp": 0}}, "tp has the size 0"),
+        ({"axes": {"tp": 2}, "shard": {}}, "shard is not known"),
+        ({"axes": {"tp": 2}, "ranks": {0: {"tp": 0}, 1: {"tp": 0}}}, "both at tp 0"),
+        ({"axes": {"tp": 2}, "ranks": {0: {"tp": 0}}}, "no rank is at tp 1"),
+        ({"axes": {"tp": 2}, "ranks": [0, 1]}, "has no place"),
+        ({"axes": {"tp": 2}, "shards": {"w": {"dp": 0}}}, "is no rule"),
+        ({"axes": {"tp": 2}, "shards": {"w": {"tp": "sum"}}}, "is no rule"),
+        ({"axes": {"tp": 2}, "shards": {"(": {"tp": 0}}}, "cannot be used"),
+        ({"axes": {"tp": 2}, "order": {"cp": "zigzag"}}, "expected zigzag"),
+        ({"axes": {"tp": 2}, "shift": {"tp": {"layers": [0]}}}, "is no shift"),
+        ({"a": {"axes": {"tp": 1}}, "c": {}}, "c is not known"),
+        ({"a": {"axes": {"tp": 2}}}, "B has the ranks 0, 1 and no layout"),
+        ({"b": {"axes": {"tp": 1}}}, "does not name"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(split, tmp_path, content, said):
+    a, b = split
+    file = tmp_path / "l.yaml"
+    file.write_text(yaml.safe_dump(content))
+
+    with pytest.raises((ConfigError, UsageError)) as error:
+        compare_runs(a, b, layout=file)
+
+    assert said in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def split(whole, tmp_path_factory):
+    cells, a = whole
+    return a, record_split(tmp_path_factory.mktemp("split") / "b", cells, {"tp": 2})
+
+
+def test_a_cut_that_does_not_fit_is_never_the_same(split, tmp_path):
+    a, b = split
+    for rule, status in (
+        ({"wq.*weight": {"tp": 1}}, Status.SHAPE_MISMATCH),
+        ({"wq.*weight": {"tp": 2}}, Status.UNREADABLE),
+    ):
+        result = compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 2}, shards=rule))
+
+        found = {f.status for f in result.findings if "wq" in f.record and f.io == "parameters"}
+        assert found == {status}
+
+
+def test_a_rank_that_recorded_nothing_leaves_its_part_out(whole, tmp_path):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, skip=(1,))
+
+    result = compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 2}))
+
+    assert result.verdict.status is Outcome.IDENTICAL
+    assert {f.io for f in result.findings} == {"output", "input", "parameters", "data"}
+    assert not [f for f in result.findings if "wq" in f.record and f.io != "input"]
+    assert [str(gap.reason) for gap in result.verdict.coverage] == ["the part of rank 1 is missing"]
+    assert "nothing was recorded by rank 1" in " ".join(map(str, result.remarks))
+
+
+def test_a_part_that_one_rank_lacks_cannot_be_compared(whole, tmp_path):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2})
+    journal = b / "actor_compute_log_prob" / "step0" / "rank1" / "records.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(line for line in lines if "layers.2.wq" not in line))
+
+    result = compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 2}))
+
+    found = {f.status for f in result.findings if "layers.2.wq" in f.record}
+    assert found == {Status.UNREADABLE}
+
+
+def test_equal_layouts_change_nothing(whole, tmp_path):
+    cells, _ = whole
+    a, b = (record_split(tmp_path / name, cells, {"tp": 2}) for name in "ab")
+
+    plain = compare_runs(a, b).to_json()
+    given = compare_runs(a, b, layout=layout_of_both(tmp_path / "l.yaml")).to_json()
+
+    assert given == plain
+
+
+def layout_of_both(path):
+    path.write_text(json.dumps({"axes": {"tp": 2}, "shards": SHARDS_OF_TP}))
+    return path
+
+
+SHARDS_OF_TP = {n: {x: v for x, v in how.items() if x == "tp"} for n, how in SHARDS.items()}
+
+
+def test_large_records_are_compared_in_pieces_with_the_same_figures(split, tmp_path, monkeypatch):
+    cells = network(np.random.default_rng(3), batch=2, tokens=64, width=64, layers=2)
+    a = record_split(tmp_path / "a", cells, {})
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.1.wq.output"))
+    given = layout(tmp_path / "l.yaml", {"tp": 2})
+
+    at_once = compare_runs(a, b, layout=given)
+    monkeypatch.setattr(judging, "WHOLE", 0)
+    monkeypatch.setattr(joined, "WHOLE", 0)
+    monkeypatch.setattr(joined, "CHUNK", 1000)
+    monkeypatch.setattr(judging, "CHUNK", 1000)
+    monkeypatch.setattr(judging, "_SPAN", 2048)
+    in_pieces = compare_runs(a, b, layout=given)
+
+    (first, second) = (
+        [f for f in result.findings if not f.status.agrees] for result in (at_once, in_pieces)
+    )
+    assert first[0].metrics.max_abs_err == second[0].metrics.max_abs_err == 1
+    assert first[0].metrics.first_mismatch == second[0].metrics.first_mismatch
+    assert [f.notes for f in first] == [f.notes for f in second]
+    assert {f.status for f in in_pieces.findings} == {f.status for f in at_once.findings}
+
+
+def test_two_chunks_of_a_context_are_put_where_they_belong(whole, tmp_path):
+    _, a = whole
+    order = [0, 3, 1, 2]  # of four chunks: a rank holds the first and the last, or both between
+    moved = network(np.random.default_rng(5))
+    for cell in moved:
+        for io in ("inputs", "output"):
+            values = cell.inputs if io == "inputs" else [cell.output]
+            chunks = [np.split(value, 4, axis=1) for value in values]
+            again = [np.concatenate([parts[i] for i in order], axis=1) for parts in chunks]
+            setattr(cell, io, again if io == "inputs" else again[0])
+    b = record_split(tmp_path / "b", moved, {"cp": 2})
+
+    given = layout(tmp_path / "l.yaml", {"cp": 2}, order={"cp": "zigzag"})
+    assert compare_runs(a, b, layout=given).verdict.status is Outcome.IDENTICAL
+    plain = layout(tmp_path / "p.yaml", {"cp": 2})
+    assert compare_runs(a, b, layout=plain).verdict.status is Outcome.DIVERGED

@@ -1,0 +1,8 @@
+"""What is said of runs whose ranks divide the work."""
+
+EXAMPLES = {
+    "no_axes": [{"side": ""}, {"side": "a"}],
+    "place": [{"rank": "x", "axes": ["dp", "tp"]}],
+    "rule": [{"rule": "x: 1", "axes": ["dp", "tp"]}],
+    "order": [{"axis": "cp", "order": "'x'", "axes": ["cp"]}],
+}
