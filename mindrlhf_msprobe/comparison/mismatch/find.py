@@ -241,7 +241,7 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
     if other is None:
         other = other_response(walk)
     found = [*first, *([] if other is None else [other])]
-    found += unused_rules(walk.mapping, walk.rollout, walk.training, walk.weights)
+    found += unused_rules(walk.mapping, walk.rollout, walk.training)
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))
     for side in (walk.rollout, walk.training):

@@ -9,6 +9,7 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import find_fused
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule, interleaved, load_cells
+from mindrlhf_msprobe.comparison.mismatch.weights.sketched import turned_alike, turned_distance
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
@@ -229,3 +230,46 @@ def test_weights_of_a_lower_dtype_are_equal_where_only_the_cast_is_between(store
     rollout = stored(ab__weight=changed, head__weight=changed)
     weights = compare_weights(rollout, training, Names(), rules)
     assert [pair.equal for pair in weights.pairs] == [False, False]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fused_weight_of_the_training_alone_is_compared_with_each_part(stored, seed):
+    """In any order and layout; the part that is another one is told from the others."""
+    draw = random.Random(seed)
+    groups = draw.choice([1, 2])
+    first = parts(draw, 3, groups)
+    held = [*first, *(part[::-1] * np.float32(0.5) for part in first)]
+    order = interleaved([len(part) for part in first], groups)
+    whole = [np.concatenate(of)[order] for of in (held[:3], held[3:])]
+    if draw.random() < 0.5:
+        whole = [np.ascontiguousarray(one.T) for one in whole]
+    training = stored(**{f"layers__{n}__fused__weight": one for n, one in enumerate(whole)})
+    names = [f"layers__{layer}__w{n}__weight" for layer in range(2) for n in range(3)]
+    wrong = held[-1] * np.float32(1.1)
+    pairs = compare_weights(stored(**dict(zip(names, [*held[:-1], wrong]))), training, Names())
+    found = {pair.rollout: pair for pair in pairs.pairs}
+    assert [*found] == [name.replace("__", ".") for name in names]
+    differs = found.pop("layers.1.w2.weight")
+    assert all(pair.equal for pair in found.values())
+    assert differs.equal is False
+    assert differs.relative == pytest.approx(0.1, 1e-3)
+    assert differs.training == ("layers.1.fused.weight",)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (100, 40), (200, 130)])
+def test_sketches_of_a_transposed_weight_are_compared(stored, shape):
+    """By sums of 64 rows and columns; how far another one is apart is estimated from them."""
+    values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    records = stored(a=np.ascontiguousarray(values.T), b=values, c=values * np.float32(1.1))
+    assert turned_alike(turned_distance(records["a"], records["b"]))
+    apart = turned_distance(records["a"], records["c"])
+    assert not turned_alike(apart)
+    assert 0.01 < apart < 0.3
+
+
+def test_of_two_layouts_the_nearer_one_is_measured(stored):
+    """A square weight that is transposed on one side, and another one by a tenth."""
+    values = np.random.default_rng(5).standard_normal((20, 20)).astype(np.float32)
+    rollout = stored(wo__weight=np.ascontiguousarray(values.T) * np.float32(1.1))
+    (pair,) = compare_weights(rollout, stored(wo__weight=values), Names()).pairs
+    assert (pair.equal, pair.relative) == (False, pytest.approx(0.1, 1e-3))

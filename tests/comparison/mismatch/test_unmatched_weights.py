@@ -50,7 +50,7 @@ class Network(nn.Cell):
         return self.head(ops.tanh(self.down(ops.tanh(self.up(self.emb(input_ids))))))
 
 
-def recorded(path, training, change=lambda name, values: values):
+def recorded(path, training, change=lambda name, values: values, task="tensor"):
     """Record one batch through a rollout network of one head, and a training network.
 
     Args:
@@ -64,7 +64,7 @@ def recorded(path, training, change=lambda name, values: values):
             held[f"head.{own}"] = np.concatenate(parts, -1)
     for parameter in rollout.get_parameters():
         parameter.set_data(Tensor(change(parameter.name, held[parameter.name].copy())))
-    section = {"msprobe": True, "dump_path": str(path), "task": "tensor", "step_end": 0}
+    section = {"msprobe": True, "dump_path": str(path), "task": task, "step_end": 0}
     section |= {"actor_infer_dump": True, "actor_train_dump": True, "token_range_end": 100}
     ids = Tensor(np.random.default_rng(0).integers(1, VOCABULARY, (2, 9)).astype(np.int32))
     with Probe.from_config(section) as probe:
@@ -133,17 +133,28 @@ def test_a_line_that_maps_nothing_says_what_it_expected(tmp_path, capsys, line, 
     mapping = tmp_path / "names.yaml"
     mapping.write_text(line + "\n")
     main(["mismatch", str(run), "--mapping", str(mapping)])
-    (note,) = (one for one in capsys.readouterr().out.splitlines() if "note: mapping" in one)
-    assert said in note
+    notes = [one for one in capsys.readouterr().out.splitlines() if "note: mapping" in one]
+    assert len(notes) == 1
+    assert said in notes[0]
+
+
+def test_a_line_that_does_not_fit_is_said_though_the_values_say_what_is_meant(tmp_path, capsys):
+    """The groups of one that is right by its parts alone."""
+    run = recorded(tmp_path / "run", Network(SplitHead()))
+    mapping = tmp_path / "names.yaml"
+    mapping.write_text("head: {parts: [head.left, head.right], groups: 7}\n")
+    assert main(["mismatch", str(run), "--mapping", str(mapping)]) == 0
+    assert "note: mapping: head" in capsys.readouterr().out
 
 
 def rounded(name, values):
     return values.astype(np.float16).astype(np.float32)
 
 
-def test_weights_that_were_rounded_on_their_way_are_said_to_be(tmp_path, capsys):
+@pytest.mark.parametrize("task", ["tensor", "sketch"])
+def test_weights_that_were_rounded_on_their_way_are_said_to_be(tmp_path, capsys, task):
     """Float32 whose values went through float16: no update is missing."""
-    run = recorded(tmp_path / "run", Network(Projection(VOCABULARY)), rounded)
+    run = recorded(tmp_path / "run", Network(Projection(VOCABULARY)), rounded, task)
     assert main(["mismatch", str(run)]) == 1
     out = capsys.readouterr().out
     assert "cause: weights" in out

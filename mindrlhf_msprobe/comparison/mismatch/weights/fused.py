@@ -19,6 +19,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
+from mindrlhf_msprobe.comparison.mismatch.weights.rounding import ROUNDED
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,
@@ -27,8 +28,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 _MOST_ROWS = 1 << 22
-#: Dtypes to which weights may be rounded on their way, though both networks hold float32.
-ROUNDED = ("Float16", BFLOAT16)
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
 _ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import by_rule
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import CellMapping, FusedRule
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import Weights
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.errors import nearest_of
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 
-def unused_rules(mapping: CellMapping, rollout: Side, training: Side, found: Weights) -> Messages:
+def unused_rules(mapping: CellMapping, rollout: Side, training: Side) -> Messages:
     """Say of each line of a mapping that fits nothing why it does not."""
     names = (_unused_name(rule, rollout, training) for rule in mapping.names)
-    fused = (_unused_fused(rule, rollout, training, found) for rule in mapping.fused)
+    fused = (_unused_fused(rule, rollout, training) for rule in mapping.fused)
     return tuple(why for why in (*names, *fused) if why is not None)
 
 
@@ -29,18 +29,18 @@ def _unused_name(rule: NameRule, rollout: Side, training: Side) -> Message | Non
     return _no_part(rule.source, "cell", targets[0], training)
 
 
-def _unused_fused(rule: FusedRule, rollout: Side, training: Side, found: Weights) -> Message | None:
+def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | None:
     source = rule.parts[0].source
     meant = {cell: parts for cell in rollout.cells if (parts := rule.parts_of(cell)) is not None}
     if not meant:
         return _no_cell(source, rollout)
-    if any(cell in found.fused for cell in meant):
+    own, theirs = dict(_matrices(rollout)), dict(_matrices(training))
+    if any(_fits(cell, rule, own, theirs) for cell in meant):
         return None
     cell, parts = next(iter(meant.items()))
     for part in parts:
         if part not in training.cells:
             return _no_part(source, "cell", part, training)
-    own, theirs = dict(_matrices(rollout)), dict(_matrices(training))
     if cell not in own:
         return None  # it has no weight: its values are what the mapping is about
     for part in parts:
@@ -50,6 +50,15 @@ def _unused_fused(rule: FusedRule, rollout: Side, training: Side, found: Weights
     return message(
         "mismatch.mapping_shapes", source=source, cell=cell, shape=own[cell], parts=shapes
     )
+
+
+def _fits(
+    cell: str, rule: FusedRule, own: Mapping[str, list[int]], theirs: Mapping[str, list[int]]
+) -> bool:
+    """Return whether a cell's weight may be made of those of its parts as a line says."""
+    shapes = {name: (shape[0], shape[1]) for name, shape in theirs.items()}
+    shape = own.get(cell)
+    return shape is not None and by_rule(cell, (shape[0], shape[1]), (rule,), shapes) is not None
 
 
 def _no_cell(source: str, rollout: Side) -> Message:

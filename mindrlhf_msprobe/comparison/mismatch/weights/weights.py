@@ -11,20 +11,20 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances, roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    ROUNDED,
     Fused,
     find_fused,
     find_reordered,
     parts_of,
 )
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import Names
-from mindrlhf_msprobe.storage.arrays.npy import (
-    BFLOAT16,
-    ArrayFileError,
-    bfloat16_bits_to_float32,
-    float32_to_bfloat16_bits,
+from mindrlhf_msprobe.comparison.mismatch.weights.rounding import rounded, rounded_to
+from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
+    rounded_by_extremes,
+    turned_alike,
+    turned_distance,
 )
+from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
@@ -124,6 +124,8 @@ def compare_weights(
         if cell_of_parameter(name) in fused
     ]
     used = {name for pair in joined for name in (pair.rollout, *pair.training)}
+    joined += _split(_without(left_a, used), _without(left_b, used))
+    used |= {name for pair in joined for name in (pair.rollout, *pair.training)}
     alone = (
         _alone(rollout, {*map(id, _without(common_a, {*both, *used}).values())}, names.common_a),
         _alone(training, {*map(id, _without(common_b, {*both, *used}).values())}, names.common_b),
@@ -191,12 +193,40 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
         return WeightPair(name, (name,), True, 0.0, dtypes)
     measured = _measured(a, (b,), None)
     if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
-        turned = _measured(a, (b,), None, (True, False))
-        measured = turned if turned is not None and (turned[0] or measured is None) else measured
+        both = measured, _measured(a, (b,), None, (True, False))
+        measured = min(filter(None, both), key=lambda m: (not m[0], m[1]), default=None)
     if measured is None:
         alike = comparable and _algorithm(prints[0]) == _algorithm(prints[1])
+        alike &= a.leaf.shape == b.leaf.shape
         return WeightPair(name, (name,), False if alike else None, None, dtypes)
     return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
+
+
+def _split(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> list[WeightPair]:
+    """Compare parameters of the rollout that are parts of fused ones of the training."""
+    fused = find_fused(training, rollout)
+    found = []
+    for name, record in training.items():
+        of = fused.get(cell_of_parameter(name))
+        parts = None if of is None else parts_of(of, name, rollout)
+        if of is None or parts is None:
+            continue
+        starts = np.cumsum([0, *(_row_count(part, of.parts_transposed) for part in parts)])
+        for cell, part, start, end in zip(of.parts, parts, starts, starts[1:]):
+            rows = np.flatnonzero((of.order >= start) & (of.order < end))
+            rows = rows[np.argsort(of.order[rows])]
+            turned = of.parts_transposed, of.transposed
+            turned = turned if len(part.leaf.shape or ()) == 2 else (False, False)
+            measured = _measured(part, (record,), rows, turned) or (None, None, None)
+            dtypes = (str(part.leaf.dtype), str(record.leaf.dtype))
+            own = f"{cell}.{name.rpartition('.')[2]}"
+            found.append(WeightPair(own, (name,), *measured[:2], dtypes, measured[2]))
+    return found
+
+
+def _row_count(record: Record, transposed: bool) -> int:
+    shape = record.leaf.shape or (0,)
+    return int(shape[-1] if transposed else shape[0])
 
 
 def _fused_pair(
@@ -231,7 +261,7 @@ def _measured(
     """
     whole = all(record.location is not None for record in (a, *parts))
     if any(transposed) and not whole:
-        return None
+        return _turned(a, parts[0]) if order is None else None
     try:
         mine = _rows(a, whole, transposed=transposed[0])
         theirs = _rows_of_all(parts, order, whole, transposed=transposed[1])
@@ -248,13 +278,29 @@ def _measured(
     if roundoff(dtypes[0]) == roundoff(dtypes[1]):
         same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
     elif whole:
-        same = np.array_equal(_rounded(own, low), _rounded(rows, low), equal_nan=True)
+        same = np.array_equal(rounded(own, low), rounded(rows, low), equal_nan=True)
     elif relative <= roundoff(low):
         return None  # sums do not tell rounding from a small difference
     else:
         same = False
-    rounded = _rounded_to(own, rows) if whole and not same else None
-    return same, relative, rounded
+    if same:
+        return same, relative, None
+    low_dtype = rounded_to(own, rows) if whole else rounded_by_extremes(a, parts, relative)
+    return same, relative, low_dtype
+
+
+def _turned(a: Record, b: Record) -> tuple[bool, float, str | None] | None:
+    """Return what `_measured` does of a matrix and a transposed one, by their sketches."""
+    try:
+        relative = turned_distance(a, b)
+    except ArrayFileError:
+        return None
+    low = max(a.leaf.dtype, b.leaf.dtype, key=roundoff)
+    if relative is None or (a.leaf.dtype != b.leaf.dtype and relative <= roundoff(low)):
+        return None  # sums do not tell rounding from a small difference
+    if turned_alike(relative):
+        return True, relative, None
+    return False, relative, rounded_by_extremes(a, (b,), relative)
 
 
 def _rows_of_all(
@@ -273,21 +319,6 @@ def _rows_of_all(
     if int(order.max(initial=0)) >= len(rows):
         return None
     return rows[order], prints[order]
-
-
-def _rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
-    """Return the lower dtype to which others are rounded in float32 values; None if to none."""
-    if (values.dtype, others.dtype) != (np.float32, np.float32):
-        return None
-    return next((d for d in ROUNDED if np.array_equal(values, _rounded(others, d))), None)
-
-
-def _rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
-    """Return values rounded to the nearest ones of a lower dtype, float32."""
-    if dtype == BFLOAT16:
-        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
-    with np.errstate(over="ignore"):
-        return values.astype((dtype or "float32").lower()).astype(np.float32)
 
 
 def _rows(
