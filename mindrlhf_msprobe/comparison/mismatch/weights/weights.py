@@ -217,10 +217,11 @@ def _split(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> lis
             rows = rows[np.argsort(of.order[rows])]
             turned = of.parts_transposed, of.transposed
             turned = turned if len(part.leaf.shape or ()) == 2 else (False, False)
-            measured = _measured(part, (record,), rows, turned) or (None, None, None)
+            measured = _measured(part, (record,), rows, turned)
+            equal, relative, low = measured or (None, None, None)
             dtypes = (str(part.leaf.dtype), str(record.leaf.dtype))
             own = f"{cell}.{name.rpartition('.')[2]}"
-            found.append(WeightPair(own, (name,), *measured[:2], dtypes, measured[2]))
+            found.append(WeightPair(own, (name,), equal, relative, dtypes, low))
     return found
 
 
