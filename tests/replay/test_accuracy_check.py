@@ -620,7 +620,7 @@ def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, c
     x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
     whole = Tensor(np.arange(6, dtype=np.int32))
     network = nn.Dense(6, 6)
-    for computed, code in ((lambda: None, 0), (lambda: ops.lrn(x.reshape(1, 4, 6, 1)), 2)):
+    for computed, code in ((lambda: None, 0), (lambda: ops.cdist(x, x), 2)):
         probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite")
         probe.watch(actor=network)
         with probe.phase("actor_update"):
@@ -632,11 +632,11 @@ def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, c
         path = str(probe.config.dump_path)
         assert main(["accuracy", path]) == code
         said = capsys.readouterr().out
-        assert ("without an opinion: Functional.lrn" in said) is (code == 2)
+        assert ("without an opinion: Functional.cdist" in said) is (code == 2)
         checked = check_run(path)
         assert checked.findings == ()
         unchecked = [one.why.params for one in checked.not_checked if one.rule == "accuracy.wrong"]
-        assert [one["name"] for one in unchecked] == ["Functional.lrn"] * (code == 2)
+        assert [one["name"] for one in unchecked] == ["Functional.cdist"] * (code == 2)
 
 
 def test_outside_every_cell_is_said(layer_probe, capsys):
@@ -645,12 +645,12 @@ def test_outside_every_cell_is_said(layer_probe, capsys):
     probe = layer_probe(task="accuracy_check", level="L1")
     probe.watch(actor=nn.Dense(2, 2))
     with probe.phase("actor_update"):
-        ops.cosine_similarity(kept, kept, 0)
+        ops.cdist(kept.reshape(2, 2), kept.reshape(2, 2))
         ops.exp(kept)
     probe.step()
     result(probe)
     main(["accuracy", str(probe.config.dump_path), "--lang", "en"])
-    assert "Functional.cosine_similarity.forward (outside every cell)" in capsys.readouterr().out
+    assert "Functional.cdist.forward (outside every cell)" in capsys.readouterr().out
 
 
 def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
@@ -659,7 +659,7 @@ def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
     network = nn.Dense(6, 6)
 
     def loss(x):
-        return ops.cosine_similarity(network(x), x, 1).sum()
+        return ops.cdist(network(x), x + 1).sum()
 
     expected = ms.value_and_grad(loss, None, network.trainable_params())(x)[1]
     probe = layer_probe(task="accuracy_check", level="L1")
@@ -672,6 +672,42 @@ def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
         assert np.array_equal(one.asnumpy(), other.asnumpy())
     codes = {one.why.code for one in result(probe).not_computed}
     assert codes == {"second.no_formula"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "call"),
+    [
+        ("erfinv", None, None),
+        ("erfinv", float16_rounded, "Functional.erfinv.forward"),
+        ("hypot", last_row_dropped, "Functional.hypot.forward"),
+        ("hypot", half_the_gradient, "Functional.hypot.backward"),
+    ],
+)
+def test_an_operator_without_a_formula_is_judged_by_its_kernel(
+    layer_probe, monkeypatch, name, fault, call
+):
+    """In float64, in another process, where what was put in its place is not."""
+    if fault is not None:
+        monkeypatch.setattr(ops, name, fault(getattr(ops, name)))
+    x = Tensor(np.random.default_rng(0).uniform(0.1, 0.9, (4, 6)).astype(np.float32))
+
+    class Layer(nn.Cell):
+        def construct(self, x: Tensor) -> Tensor:
+            return ops.hypot(ops.erfinv(x), ops.interpolate(x[None], size=6, mode="linear")[0])
+
+    network = Layer()
+    probe = layer_probe(task="accuracy_check", level="mix", strict=True)
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: (network(x * 1.0) * 3).sum())(x)
+    probe.step()
+    found = result(probe)
+    assert found.without_opinion == ()
+    assert found.status is (Accuracy.ORDINARY if fault is None else Accuracy.WRONG)
+    assert [one.call for one in found.origins[:1]] == ([] if call is None else [call])
+    calls = {(one.call, one.tensor) for one in found.ranked}
+    assert {("Functional.hypot.backward", f"output.{i}") for i in (0, 1)} <= calls
+    assert ("Cell.root.Layer.backward", "output.0") in calls
 
 
 def test_hooks_are_not_called_again(layer_probe):

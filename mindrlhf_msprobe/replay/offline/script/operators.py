@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
 
 #: They write files or print, or run code that their arguments name.
-_NOT_AGAIN = frozenset(
+NOT_AGAIN = frozenset(
     [
         *("tensordump", "print_", "custom", "pyfunc", "tensorsummary", "imagesummary"),
         *("scalarsummary", "histogramsummary"),
@@ -34,7 +34,7 @@ def operator_of(name: OperatorName) -> Operator:
     from mindrlhf_msprobe.capture.operators.inventory import find_operator
 
     shown = shortened(name.operator)
-    if name.communicates or name.name.lower() in _NOT_AGAIN:
+    if name.communicates or name.name.lower() in NOT_AGAIN:
         raise UsageError.saying("replay.side_effects", operator=shown)
     found = find_operator(name.operator)
     if found is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
+from mindrlhf_msprobe.replay.offline.script.operators import NOT_AGAIN
 from mindrlhf_msprobe.replay.offline.script.recorded import Call
 from mindrlhf_msprobe.storage.attributes import Attributes
 
@@ -45,8 +46,15 @@ def is_recorded(call: Call, operator: Operator) -> bool:
     return call.attributes is not None and names == call.attributes.keys()
 
 
+def computes_only(operator: Operator) -> bool:
+    """Return whether an operator does nothing beside computing: no file, print or code."""
+    if operator.kind != "Primitive":
+        return operator.name.lower() not in NOT_AGAIN
+    return f"{operator.owner.__module__}.".startswith(_MODULES)
+
+
 def _check(operator: Operator) -> None:
-    if not f"{operator.owner.__module__}.".startswith(_MODULES):
+    if not computes_only(operator):
         raise UsageError.saying("replay.side_effects", operator=shortened(operator.full_name))
 
 
