@@ -28,15 +28,19 @@ class NoAnswerError(Exception):
 
 
 class KernelProcess:
-    """The process, with what it refused."""
+    """The process, with what it refused.
 
-    def __init__(self) -> None:
+    Args:
+        most_starts: how often it is started, again where an operator has ended it.
+    """
+
+    def __init__(self, most_starts: int = _MOST_STARTS) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._to: BinaryIO | None = None
         self._from: BinaryIO | None = None
-        self._starts = 0
+        self._starts_left = most_starts
         self._fatal: set[str] = set()
 
     def ask(self, asked: Asked) -> Answer:
@@ -76,9 +80,9 @@ class KernelProcess:
         return said
 
     def _start(self) -> None:
-        if self._starts >= _MOST_STARTS:
+        if not self._starts_left:
             raise EOFError
-        self._starts += 1
+        self._starts_left -= 1
         there, to = os.pipe()
         back, here = os.pipe()
         self._to, self._from = os.fdopen(to, "wb"), os.fdopen(back, "rb")

@@ -23,6 +23,8 @@ from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Ref
 _FINE, _COARSE = 2.0**-36, 2.0**-18
 #: A result that moves by less is computed in more than float32.
 _LEAST_OF_FLOAT32 = 2.0**-27
+#: Said where a result is in a lower precision.
+_LOWER = "lower_precision"
 #: How far a gradient may be from differences: of its own terms.
 _APART = 1e-4
 #: Of inputs up to this size gradients are made of differences, where no kernel gives them.
@@ -84,10 +86,10 @@ class _Operator:
         self.several = isinstance(returned, (tuple, list))
         found = [*returned] if self.several else [returned]
         if not all(isinstance(one, Tensor) for one in found):
-            raise NoKernelError("no tensor")
+            raise NoKernelError("not_a_tensor")
         names = {str(one.dtype) for one in found}
         if names & {"Float16", "BFloat16", "Float32", "Complex64", "Complex128"}:
-            raise NoKernelError(f"returns {names}")
+            raise NoKernelError(_LOWER)
         return found
 
 
@@ -109,7 +111,7 @@ class Kernels:
         if key not in self._in_float64:
             self._in_float64[key] = computes_in_float64(operator, asked.draws[0])
         if not self._in_float64[key]:
-            raise NoKernelError("computes in float32")
+            raise NoKernelError(_LOWER)
         if not asked.arriving:
             results = [tuple(operator(arrays)) for arrays in asked.draws]
             return Answer(tuple(results), operator.several)
@@ -187,7 +189,7 @@ def gradients(
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
     if sum(arrays[i].size for i in floats) > _MOST_DIFFERENCES:
-        raise NoKernelError("no gradient")
+        raise NoKernelError("no_gradient")
     return _by_differences(projected, arrays, floats)
 
 
@@ -266,7 +268,7 @@ def _by_differences(
             bends.append(abs(sides[0] + sides[1] - 2 * here) / step)
             largest = max(largest, abs(gradient[at]))
         if max(bends, default=0.0) > 1e-3 * largest + 1e-9 * abs(here) / step:
-            raise NoKernelError("a bend")
+            raise NoKernelError("bend")
         found[i] = gradient
     return found
 
