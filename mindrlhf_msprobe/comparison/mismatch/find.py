@@ -304,11 +304,25 @@ def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclus
         return Agreement.PARTED, Cause.SAMPLING, None, (why,)
     if walk.coverage.share < LEAST:
         return Agreement.UNDECIDED, None, None, () if few is None else (few,)
+    if (unlike := _unlike_ids(walk, sampled)) is not None:
+        return Agreement.UNDECIDED, None, None, (unlike, *(() if few is None else (few,)))
     same = not any(stage.unequal for stage in walk.stages.values())
     return (
         *(Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None),
         () if few is None else (few,),
     )
+
+
+def _unlike_ids(walk: Walk, sampled: Sampled) -> Message | None:
+    """Say which tokens of the rollout, the saved responses and the training are not the same.
+
+    Where the saved samples are all covered, the rollout may have tried others: drafts, beams. Where
+    they are not, or nothing was saved, log-probabilities that agree say that the tokens do.
+    """
+    if (unlike := other_response(walk)) is not None:
+        return unlike
+    covered = 0 < walk.coverage.saved == walk.coverage.saved_aligned
+    return None if covered or sampled.tables else other_tokens(walk)
 
 
 def _no_rows(walk: Walk) -> Message:

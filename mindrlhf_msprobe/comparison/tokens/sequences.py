@@ -538,7 +538,7 @@ class _Builder:
             return number, start
         is_first = entry.call == 0 and not one_each
         inside = saved_before(tokens, start, self._samples) is not None
-        if is_first and not inside and (not self._samples or begins_with(tokens, self._samples)):
+        if is_first and not inside and begins_with(tokens, self._samples):
             return self._anew(key, tokens, start)  # padding before them may count
         number = self._begin(key, [], tokens, start)
         note = message("tokens.gap", entry=entry.name, given=start, have=0)

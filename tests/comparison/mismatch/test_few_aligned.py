@@ -65,6 +65,22 @@ def test_what_was_asked_for_is_what_counts(tmp_path, last, tokens):
     assert not one.said
 
 
+def test_other_ids_than_were_saved_are_not_agreed(tmp_path):
+    """Both networks were given the same; what was saved, and trained on, is something else."""
+
+    def change(trainer):
+        other = [RESPONSES[0], [9, 9, 4, 8, 8]]
+        ids = [[np.array(row) for row in rows] for rows in (PROMPTS, other)]
+        trainer.probe.save_data(dict(zip(("prompts", "responses"), ids)))
+
+    section = {"key_data_dump": True}
+    run = sequences(tmp_path / "run", PROMPTS, RESPONSES, change=change, **section)
+    one = find_mismatch(run).found[0]
+    assert one.status is Agreement.UNDECIDED
+    assert one.said[0].code == "mismatch.other_response"
+    assert (one.said[0].params["sample"], one.said[0].params["saved"]) == (1, 4)
+
+
 def test_a_step_that_is_undecided_does_not_agree(few):
     """One that agrees does not speak for the others; one that parts does."""
     undecided = find_mismatch(few).found[0]

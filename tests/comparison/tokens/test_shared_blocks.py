@@ -190,3 +190,17 @@ def test_chunks_of_prompts_that_are_alike_are_no_refilled_cache(tmp_path):
     engine.call(a=2, b=5)
     samples = [SavedSample(np.array(w[:5]), np.array(w[5:])) for w in wholes.values()]
     assert not engine.found(samples).notes
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_cache_that_an_earlier_step_left_says_not_what_stands_in_it(tmp_path, saved):
+    """The first call begins behind it: that is no offset. Saved samples tell the tokens."""
+    engine = Engine(tmp_path)
+    tokens = [5, 6, 7, 8, 9, 1, 2, 3]
+    engine.begin("a", tokens, [1, 2], cached=SIZE)
+    engine.begin("b", [4, *tokens[1:], 9], [3, 4, 5])
+    engine.call(a=2, b=6)
+    engine.call(a=1, b=1)
+    known = [SavedSample(np.array(tokens[:6]), np.array(tokens[6:]))] if saved else []
+    found = engine.found(known)
+    assert (found.lost, found.count) == ((0, 10) if saved else (3, 10))
