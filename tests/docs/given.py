@@ -9,7 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from documents import ROOT, blocks
+from helpers.split_runs import network, record_split
 
 CONFIG = """\
 msprobe_config:
@@ -71,6 +73,12 @@ class Given:
             text = re.sub(r"\bmodel\.layers\.(\d+)\.attention\b", r"backbone.layers.\1.attn", text)
             text = re.sub(r"\bmodel\.layers\.(\d+)\.ffn_norm\b", r"norms.\1", text)
             file.write_text(text, encoding="utf-8")
+
+    def _eight_ranks(self, directory: Path) -> None:
+        """A network recorded by one rank, and by two stages of two times two."""
+        cells = network(np.random.default_rng(1))
+        record_split(directory / "A", cells, {})
+        record_split(directory / "B", cells, {"pp": 2, "dp": 2, "tp": 2}, local_names=True)
 
     def _quick_start(self, directory: Path) -> None:
         """The files of quick_start.md."""
