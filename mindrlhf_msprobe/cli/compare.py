@@ -127,7 +127,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         beside = {} if replayed is None else {"replay": replayed.to_json()}
         return answer({**result.to_json(), **beside}, code)
     page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    command = "" if arguments.replay else command_for(result, _folder_of(arguments))
+    as_recorded = not any(note.code == "layout.joined" for note in result.remarks)
+    once_more = as_recorded and not arguments.replay
+    command = command_for(result, _folder_of(arguments)) if once_more else ""
     again = [] if replayed is None else [replayed.text]
     return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
 
@@ -147,6 +149,9 @@ def _folder_of(arguments: argparse.Namespace) -> str:
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
     """Compute the entry that is to blame again, where that was asked for and can be done."""
     if not arguments.replay or result.verdict.first_divergence is None:
+        return None
+    if any(note.code == "layout.joined" for note in result.remarks):
+        complain("compare", message("layout.no_replay"))
         return None
     from mindrlhf_msprobe.errors import MsprobeError
     from mindrlhf_msprobe.replay.offline.of_comparison import asked_by

@@ -442,7 +442,8 @@ def _preflight(job: Job) -> Preflight:
     """Compare what the ranks that are compared ran with."""
     a, b = job.sides
     if job.laid_out:
-        return replace(preflight(a.run, b.run), weights=())
+        lowest = {min(a.run.ranks, default=0): min(b.run.ranks, default=0)}
+        return replace(preflight(a.run, b.run, lowest), weights=())
     if a.only_ranks or b.ranks:
         ranks = {shown: b.ranks.get(shown, shown) for shown in (a.ranks or b.ranks)}
         return preflight(a.run, b.run, ranks)

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_attributes,
     plain_value,
 )
+from mindrlhf_msprobe.capture.settings.parallel import parallel_sizes
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -286,6 +287,7 @@ class _Network:
         self._changes: list[Change] = []
         self._counts: dict[tuple[str, str], int] = {}
         self._whole = left > 0
+        self._parallel = parallel_sizes(cells.values())
         self._class = type(root).__name__
         self._training = self.training
         self.renew()
@@ -300,6 +302,7 @@ class _Network:
             training=self._training,
             cells=self._cells,
             **({"changes": self._changes} if self._changes else {}),
+            **({"parallel": self._parallel} if self._parallel else {}),
             **({} if self._whole else {"cut_at": MAX_VALUES}),
         )
 

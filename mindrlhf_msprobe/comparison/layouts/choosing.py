@@ -8,7 +8,7 @@ from pathlib import Path
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
-from mindrlhf_msprobe.comparison.layouts.recorded import layout_of
+from mindrlhf_msprobe.comparison.layouts.recorded import layout_of, world_size
 from mindrlhf_msprobe.comparison.layouts.side import laid_out
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
@@ -55,7 +55,7 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
 
 
 def _is_known(run: Run, layout: Layout | None) -> bool:
-    return layout is not None or len(run.ranks) == 1
+    return layout is not None or world_size(run) == 1
 
 
 def _shown(layout: Layout) -> str:

@@ -202,6 +202,7 @@ class Network(Part):
     cells = Key(_parts(Cells))
     changes = Key(_parts(Change))
     cut_at = Key(_number)
+    parallel = Key(_object)
 
 
 class Mode(Part):

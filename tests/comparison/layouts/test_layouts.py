@@ -309,3 +309,23 @@ def test_two_chunks_of_a_context_are_put_where_they_belong(whole, tmp_path):
     assert compare_runs(a, b, layout=given).verdict.status is Outcome.IDENTICAL
     plain = layout(tmp_path / "p.yaml", {"cp": 2})
     assert compare_runs(a, b, layout=plain).verdict.status is Outcome.DIVERGED
+
+
+@pytest.mark.parametrize("where", ["configurations.json", "run.json"])
+def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
+    cells = [cell for cell in network(np.random.default_rng(5)) if "wo" not in cell.name]
+    a = record_split(tmp_path / "a", cells, {})
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.2.wq.output"))
+    if where == "run.json":
+        for name in ("run.json", "run.rank1.json"):
+            content = json.loads((b / name).read_text())
+            content["networks"] = [{"role": "actor", "parallel": {"dp": 1, "tp": 2}}]
+            (b / name).write_text(json.dumps(content))
+    else:
+        sizes = {"data_parallel": 1, "model_parallel": 2}
+        (b / where).write_text(json.dumps({"actor": {"parallel_config": sizes}}))
+
+    result = compare_runs(a, b)
+
+    assert "layers.2.wq" in result.verdict.first_divergence.record
+    assert "the part of rank 1 differs" in notes(result)
