@@ -462,6 +462,35 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class Birth:
+    """The operator that makes an error of what came in as no more than rounding.
+
+    Attributes:
+        record: its output that is too far apart, of the same step and rank as the first divergence.
+        entered: the largest relative distance of what it was given; 0 where that agrees.
+        distance: that of the record; the relative distance is |a−b| / max(|a|, |b|) as L2 norms.
+        operator, cell, line: as of a `Divergence`.
+        beside: what but its own computation may be to blame.
+    """
+
+    phase: str
+    record: str
+    entry: str
+    distance: float
+    entered: float
+    operator: str
+    cell: str | None
+    line: str
+    beside: Messages = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of verdict.json."""
+        shown = _by_fields(self)
+        del shown["beside"]
+        return shown
+
+
+@dataclass(frozen=True)
 class Divergence:
     """Where two runs first diverge, and why.
 
@@ -494,6 +523,8 @@ class Divergence:
         cell: the cell to blame, or the one around the operator: "" outside every cell, None for key
             data and if not known.
         line: the file's own name and the line of `source`, e.g. `attention.py:88`; "" if not known.
+        born: where what differs first is no more than rounding, the operator behind it that makes
+            an error of it; None where there is none.
     """
 
     step: int
@@ -525,6 +556,7 @@ class Divergence:
     operator: str = ""
     cell: str | None = None
     line: str = ""
+    born: Birth | None = None
 
     @property
     def is_explained(self) -> bool:

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
 from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
 from mindrlhf_msprobe.comparison.preflight.remark import remark, without_consequences
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
+from mindrlhf_msprobe.comparison.verdict.births import born, born_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first
 from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of, culprit_reasons
 from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
@@ -99,13 +100,17 @@ def explain(
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
     why = (*why, *occasion_reasons(occasion, finding))
+    birth = None if cause is Cause.FILE or by_name else born(first)
+    if birth is not None:
+        why = (*why, *born_reasons(birth))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return replace(
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
         reasons=(_happened(finding), *why, *hint),
-        **_proposed(first, origin, culprit),
+        **_proposed(first, origin if birth is None else birth.entry, culprit),
+        born=birth,
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),

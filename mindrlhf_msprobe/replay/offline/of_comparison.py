@@ -47,6 +47,8 @@ def _blamed(comparison: Comparison) -> tuple[str, Place]:
     if first is None or first.entry is None or first.cause not in _COMPUTED or one_run:
         cause = "" if first is None else first.cause.value
         raise UsageError.saying("replay.nothing_computed", cause=cause)
+    if first.born is not None:
+        return first.born.entry, Place(first.born.phase, first.step, first.rank)
     return first.entry, Place(first.phase, first.step, first.rank)
 
 

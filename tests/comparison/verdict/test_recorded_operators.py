@@ -266,6 +266,73 @@ def test_a_wrong_gradient_with_a_right_forward_is_named(
     assert code in first.source
 
 
+def again_otherwise(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+    """Return a kernel whose results are off by two roundings at most: another order of sums."""
+
+    def other(*args: Any, **kwargs: Any) -> Tensor:
+        result = kernel(*args, **kwargs)
+        calls.append(1)
+        off = np.random.default_rng(len(calls)).integers(-2, 3, size=result.shape)
+        return result * Tensor((1 + off * 2.0**-23).astype(np.float32)) if at else result
+
+    return other
+
+
+def off_gradient(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+    """Return a kernel with a right forward, whose gradient is off by three percent."""
+
+    def wrong(*args: Any, **kwargs: Any) -> Tensor:
+        result = kernel(*args, **kwargs)
+        calls.append(1)
+        if len(calls) - 1 != at:
+            return result
+        return result + (result - ops.stop_gradient(result)) * 0.03
+
+    return wrong
+
+
+#: What is wrong behind ordinary rounding, and where that is.
+BEHIND = [
+    (mint, "matmul", rounded, 5, "Mint.matmul", "layers.1"),
+    (mint, "matmul", without_last_row, 4, "Mint.matmul", "layers.1"),
+    (ops, "log_softmax", rounded, 0, "Functional.log_softmax", ""),
+    (mint, "exp", without_last_row, 1, "Mint.exp", ""),
+    (mint, "exp", off_gradient, 0, "Mint.exp", ""),
+]
+
+
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("fault", BEHIND)
+def test_an_error_behind_ordinary_rounding_is_named(
+    tmp_path: Path, seed: int, fault: Any, task: str
+) -> None:
+    """A kernel that is not the same twice comes first; the answer names the wrong one, too."""
+    module, name, kind, at, operator, cell = fault
+    for run, is_wrong in (("a", 0), ("b", 1)):
+        with planted(mint.nn.functional, "silu", again_otherwise, is_wrong):
+            right = (None, "", None, 0)
+            train(tmp_path / run, seed, (module, name, kind, at) if is_wrong else right, task=task)
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first is not None
+    assert first.operator == "MintFunctional.silu"
+    assert first.born is not None
+    assert (first.born.operator, first.born.cell) == (operator, cell)
+    assert first.born.line.startswith("test_recorded_operators.py:")
+    assert f"{first.born.entry}.output.0" in first.explanation
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rounding_alone_is_no_birth(tmp_path: Path, seed: int) -> None:
+    """Of a healthy training, in which one kernel is not the same twice, nothing more is said."""
+    for run, is_other in (("a", 0), ("b", 1)):
+        with planted(mint.nn.functional, "silu", again_otherwise, is_other):
+            train(tmp_path / run, seed, task="tensor")
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first is not None
+    assert first.born is None
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_softmax_that_does_not_subtract_the_maximum_is_named(tmp_path: Path, seed: int) -> None:
     """It overflows where scores are large."""

@@ -33,6 +33,10 @@ _PIECES: Mapping[str, Text] = {
     "fingerprints_differ": "; the fingerprints that were recorded differ",
     "file_of_run": "the file of {run}",
     "file_of_one": "a file",
+    "in_cell_around": " in {cell}",
+    "in_line": ", {line}",
+    "entered_close": "what entered is {entered:.2g} apart",
+    "entered_equal": "what entered agrees",
     "agree_inputs_and_parameters": "Its inputs and its parameters agree",
     "agree_inputs": "Its inputs agree",
     "agree_gradient": "The gradient that arrived at it and everything before it agree",
@@ -109,6 +113,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "reduction across ranks come before that, and may be to blame as well."
         ),
         "cell_computed": "{what_agrees}{children}: this cell computed something else.",
+        "born": (
+            "That is ordinary rounding; the error is born at {record}"
+            "{around_it}{at_line}: it is {distance:.2g} of its size there, beyond what rounding "
+            "explains, and {what_entered}."
+        ),
         "operator_computed": "{what_agrees}: this operator computed something else.",
         "one_attribute": "{name} is {a} in A and {b} in B",
         "other_attributes": "Its attributes differ, and are to blame: {all_changes}.",

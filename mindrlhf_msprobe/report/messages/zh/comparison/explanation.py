@@ -37,6 +37,10 @@ _PIECES: Mapping[str, Text] = {
     "fingerprints_differ": "；采集时记下的指纹不一致",
     "file_of_run": "{side_run}的",
     "file_of_one": "其中一侧的",
+    "in_cell_around": "（位于 {cell}）",
+    "in_line": "，{line}",
+    "entered_close": "其输入的相对误差仅 {entered:.2g}",
+    "entered_equal": "其输入一致",
     "agree_inputs_and_parameters": "其输入和权重均一致",
     "agree_inputs": "其输入一致",
     "agree_gradient": "传入的梯度及此前所有记录均一致",
@@ -99,6 +103,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "问题也可能出在这些环节。"
         ),
         "cell_computed": "{what_agrees}{children}：差异由该 Cell 的计算产生。",
+        "born": (
+            "以上属正常舍入；误差产生于 {record}{around_it}{at_line}：此处相对误差 {distance:.2g}，"
+            "超出舍入所能解释的范围，而{what_entered}。"
+        ),
         "operator_computed": "{what_agrees}：差异由该算子的计算产生。",
         "one_attribute": "{name} 在 A 中为 {a}，在 B 中为 {b}",
         "other_attributes": "两侧算子的属性不同，差异由此产生：{all_changes}。",

@@ -24,6 +24,17 @@ EXAMPLES = {
         for given in ("inputs", "inputs_and_parameters", "gradient")
         for inside in (True, False)
     ],
+    "born": [
+        {
+            "record": "Mint.matmul.7.forward.output.0",
+            "operator": "Mint.matmul",
+            "cell": cell,
+            "line": line,
+            "distance": 1.0,
+            "entered": entered,
+        }
+        for cell, line, entered in (("layers.1", "model.py:36", 1.2e-07), ("", "", 0.0))
+    ],
     "operator_computed": [{"given": given} for given in ("inputs", "gradient")],
     "one_attribute": [{"name": "transpose_b", "a": "False", "b": "True"}],
     "other_attributes": [
