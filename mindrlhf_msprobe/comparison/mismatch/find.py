@@ -302,15 +302,17 @@ def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclus
             apart = message("mismatch.log_probs_apart", mean=sampled.apart)
             return Agreement.PARTED, None, None, (apart, few)
         return Agreement.PARTED, Cause.SAMPLING, None, (why,)
+    return _without_difference(walk, sampled, () if few is None else (few,))
+
+
+def _without_difference(walk: Walk, sampled: Sampled, few: Messages) -> _Conclusion:
+    """Return what a step says in which nothing differs, as far as it is known."""
     if walk.coverage.share < LEAST:
-        return Agreement.UNDECIDED, None, None, () if few is None else (few,)
+        return Agreement.UNDECIDED, None, None, few
     if (unlike := _unlike_ids(walk, sampled)) is not None:
-        return Agreement.UNDECIDED, None, None, (unlike, *(() if few is None else (few,)))
+        return Agreement.UNDECIDED, None, None, (unlike, *few)
     same = not any(stage.unequal for stage in walk.stages.values())
-    return (
-        *(Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None),
-        () if few is None else (few,),
-    )
+    return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, few
 
 
 def _unlike_ids(walk: Walk, sampled: Sampled) -> Message | None:

@@ -265,18 +265,10 @@ class _Builder:
         made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
         numbers, ends = of_saved(made, self._samples, self._begun, self._pad)
         begun = prompt_sizes(self._begun, made)
-        again = sum(
-            before != size
-            and at not in self._sharing
-            and (number < 0 or before > len(self._samples[number].prompt))
-            for at, (before, size, number) in enumerate(zip(self._begun, begun, numbers))
-        )
+        self._note_refilled(begun, numbers)
         for sequence, number in enumerate(numbers):
             if number >= 0 and begun[sequence]:
                 begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
-        has_cache = any(not piece.begins for pieces in self._pieces for piece in pieces)
-        if again and has_cache:
-            self._note(message("tokens.refilled", count=again))
         if drafts:
             self._note(message("tokens.drafts", count=drafts))
         notes = self._notes_without(followed)
@@ -284,6 +276,23 @@ class _Builder:
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
             *(self._block.found(), numbers, ends, self._lost_rows, drafts),
         )
+
+    def _note_refilled(self, begun: Sequence[int], numbers: Sequence[int]) -> None:
+        """Take note of sequences that began again, as a cache was filled again.
+
+        Args:
+            begun: how many tokens of each sequence are its prompt.
+            numbers: of the samples that they are.
+        """
+        has_cache = any(not piece.begins for pieces in self._pieces for piece in pieces)
+        again = sum(
+            before != size
+            and at not in self._sharing
+            and (number < 0 or before > len(self._samples[number].prompt))
+            for at, (before, size, number) in enumerate(zip(self._begun, begun, numbers))
+        )
+        if again and has_cache:
+            self._note(message("tokens.refilled", count=again))
 
     def _notes_without(self, followed: Sequence[Followed]) -> list[Message]:
         """Return what was noticed, but for what is about pieces alone that are known now."""
@@ -369,17 +378,21 @@ class _Builder:
             at = self._enter(piece, one_each, entry, table)
             if at is None:
                 piece.lost = self._lose(piece.tokens)
-                continue
-            piece.begins = at[1] == 0
-            sequence[piece.rows] = at[0]
-            position[piece.rows] = at[1] + np.arange(len(piece.rows))
-            if table is not None:
-                self._tables.took(piece.key, table)
-                self._written.add(at[0], table, at[1] + len(piece.rows))
+            else:
+                sequence[piece.rows] = at[0]
+                position[piece.rows] = at[1] + np.arange(len(piece.rows))
+                self._entered(piece, at, table)
         self._take_slots(inputs, samples, position)
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
         call = TokenCall(batch, width, sequence, position, given)
         self._calls.append(call)
+
+    def _entered(self, piece: Piece, at: tuple[int, int], table: np.ndarray | None) -> None:
+        """Take note of where a sample's tokens stand, and in which blocks."""
+        piece.begins = at[1] == 0
+        if table is not None:
+            self._tables.took(piece.key, table)
+            self._written.add(at[0], table, at[1] + len(piece.rows))
 
     def _samples_of(self, inputs: CallInputs, entry: Entry) -> list[np.ndarray]:
         """Return the rows of the tokens of each sample; none where padding hides which they are."""
@@ -498,10 +511,7 @@ class _Builder:
             return None
         slot = self._slots.get(key)
         if slot is None:
-            if table is not None and start:
-                return self._behind_blocks(piece, table, one_each, entry)
-            missed = start and (one_each or entry.call > 0)
-            return self._gap(entry, piece, 0) if missed else self._anew(key, tokens, start)
+            return self._first_met(piece, one_each, entry, table)
         if start is None and not one_each:
             return self._anew(key, tokens, start)
         have, at = len(slot.tokens), self._place_in(slot, start, one_each)
@@ -518,6 +528,16 @@ class _Builder:
         mine = self._open.setdefault(number, replace(unknown, pieces=[]))
         mine.pieces.append(piece)
         return number, unknown.start + at
+
+    def _first_met(
+        self, piece: Piece, one_each: bool, entry: Entry, table: np.ndarray | None
+    ) -> tuple[int, int] | None:
+        """Return what `_enter` does, of a sample that was not met before."""
+        if table is not None and piece.start:
+            return self._behind_blocks(piece, table, one_each, entry)
+        if piece.start and (one_each or entry.call > 0):
+            return self._gap(entry, piece, 0)
+        return self._anew(piece.key, piece.tokens.tolist(), piece.start)
 
     def _behind_blocks(
         self, piece: Piece, table: np.ndarray, one_each: bool, entry: Entry

@@ -74,27 +74,35 @@ class Tables:
             self._of_block[block] = []  # what stood there is overwritten
         members = self._of_block.get(block, [])
         going = [number for number in numbers if number not in begin]
+        known = self._going_on(going, members, blocks, starts, have)
+        found |= known
+        used = {*known.values()}
+        for number in [*begin, *(n for n in going if n not in known)]:
+            taken = used if number in begin else used | {*members}
+            keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
+            found[number] = next(key for key in keys if key not in taken)
+            used.add(found[number])
+
+    def _going_on(
+        self,
+        numbers: Sequence[int],
+        members: Sequence[int],
+        blocks: np.ndarray,
+        starts: Sequence[int | None],
+        have: Callable[[int], int | None],
+    ) -> dict[int, int]:
+        """Return the keys of samples that go on; those that fit best are found first."""
         able = [
             (have(key) == starts[number], shared(self._tables[key], blocks[number]), number, key)
-            for number in going
+            for number in numbers
             for key in members
         ]
-        used: set[int] = set()
+        found: dict[int, int] = {}
         for is_next, alike, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
             goes_on = is_next or _may_be_one(self._tables[key], blocks[number], alike)
-            if number not in found and key not in used and goes_on:
+            if number not in found and key not in found.values() and goes_on:
                 found[number] = key
-                used.add(key)
-        for number in [*begin, *going]:
-            if number not in found:
-                key = next(
-                    key
-                    for at in range(_MOST_OF_BLOCK)
-                    if (key := block + at * _OF_BLOCK) not in used
-                    and (key not in members or number in begin)
-                )
-                found[number] = key
-                used.add(key)
+        return found
 
 
 def shared(one: np.ndarray, other: np.ndarray) -> int:
@@ -146,20 +154,26 @@ class Written:
         if not count or not able:
             return None
         last = able[-1]
-        if last in unknown:
-            return None
         tokens = [*sequences[last][:start]]
-        needed = table[:count]
-        later = False
-        for number, (of, end) in self._by.items():
-            if later:
-                used = of if size is None else of[: -(-end // size)]
-                for at in np.flatnonzero(np.isin(needed, used)).tolist():
-                    upto = start if size is None else min(start, (at + 1) * size)
-                    if number in unknown or [*sequences[number][:upto]] != tokens[:upto]:
-                        return None  # it was given to another sample
-            later |= number == last
+        upto = {last: start} | self._overwritten(last, table[:count], start, size)
+        for number, end in upto.items():
+            if number in unknown or [*sequences[number][:end]] != tokens[:end]:
+                return None  # it was given to another sample
         return tokens
+
+    def _overwritten(
+        self, by: int, needed: np.ndarray, start: int, size: int | None
+    ) -> dict[int, int]:
+        """Return the sequences that were written to blocks later than one, and up to where."""
+        found = {}
+        numbers = [*self._by]
+        for number in numbers[numbers.index(by) + 1 :]:
+            of, end = self._by[number]
+            used = of if size is None else of[: -(-end // size)]
+            at = np.flatnonzero(np.isin(needed, used))
+            if len(at):
+                found[number] = start if size is None else min(start, (int(at[-1]) + 1) * size)
+        return found
 
 
 def saved_before(

@@ -9,7 +9,7 @@ from dataclasses import field
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import distances, roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, distances, roundoff
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     Fused,
     find_fused,
@@ -107,17 +107,7 @@ def compare_weights(
     both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
     left_a, left_b = _without(common_a, both), _without(common_b, both)
     fused = find_fused(left_a, left_b, rules)
-    pairs = [_plain(name, common_a[name], common_b[name]) for name in both]
-    unlike = {pair.rollout for pair in pairs if pair.equal is False}
-    reordered = find_reordered(
-        {name: common_a[name] for name in common_a if name in unlike}, common_b
-    )
-    pairs = [
-        _fused_pair(pair.rollout, common_a[pair.rollout], of, common_b)
-        if (of := reordered.get(cell_of_parameter(pair.rollout))) is not None
-        else pair
-        for pair in pairs
-    ]
+    pairs, reordered = _pairs_of_both(both, common_a, common_b)
     joined = [
         _fused_pair(name, record, fused[cell_of_parameter(name)], left_b)
         for name, record in left_a.items()
@@ -131,6 +121,20 @@ def compare_weights(
         _alone(training, {*map(id, _without(common_b, {*both, *used}).values())}, names.common_b),
     )
     return Weights((*pairs, *joined), {**fused, **reordered}, alone)
+
+
+def _pairs_of_both(
+    names: Sequence[str], rollout: Mapping[str, Record], training: Mapping[str, Record]
+) -> tuple[list[WeightPair], dict[str, Fused]]:
+    """Compare parameters that both have; return them, and cells whose rows are in another order."""
+    pairs = [_plain(name, rollout[name], training[name]) for name in names]
+    unlike = {pair.rollout for pair in pairs if pair.equal is False}
+    reordered = find_reordered({n: r for n, r in rollout.items() if n in unlike}, training)
+    for at, pair in enumerate(pairs):
+        of = reordered.get(cell_of_parameter(pair.rollout))
+        if of is not None:
+            pairs[at] = _fused_pair(pair.rollout, rollout[pair.rollout], of, training)
+    return pairs, reordered
 
 
 def _alone(
@@ -275,12 +279,11 @@ def _measured(
     norm, apart = float(found.norms.sum()), float(found.squared.sum())
     relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
     dtypes = a.leaf.dtype, parts[0].leaf.dtype
-    low = max(dtypes, key=roundoff)
-    if roundoff(dtypes[0]) == roundoff(dtypes[1]):
-        same = not found.unequal.any() if whole else bool(np.array_equal(mine[1], prints))
-    elif whole:
-        same = np.array_equal(rounded(own, low), rounded(rows, low), equal_nan=True)
-    elif relative <= roundoff(low):
+    if whole:
+        same = _are_equal(own, rows, found, dtypes)
+    elif roundoff(dtypes[0]) == roundoff(dtypes[1]):
+        same = bool(np.array_equal(mine[1], prints))
+    elif relative <= max(map(roundoff, dtypes)):
         return None  # sums do not tell rounding from a small difference
     else:
         same = False
@@ -288,6 +291,16 @@ def _measured(
         return same, relative, None
     low_dtype = rounded_to(own, rows) if whole else rounded_by_extremes(a, parts, relative)
     return same, relative, low_dtype
+
+
+def _are_equal(
+    mine: np.ndarray, theirs: np.ndarray, found: Distances, dtypes: tuple[str | None, str | None]
+) -> bool:
+    """Return whether values are equal, of two dtypes when both are rounded to the lower one."""
+    if roundoff(dtypes[0]) == roundoff(dtypes[1]):
+        return not found.unequal.any()
+    low = max(dtypes, key=roundoff)
+    return np.array_equal(rounded(mine, low), rounded(theirs, low), equal_nan=True)
 
 
 def _turned(a: Record, b: Record) -> tuple[bool, float, str | None] | None:
