@@ -24,6 +24,7 @@ from mindrlhf_msprobe.comparison.engine.executor import (
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.texts import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, load_cells
 from mindrlhf_msprobe.comparison.pairing.filters import (
     Filters,
     check_keys,
@@ -34,7 +35,6 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     record_names,
     unmatched,
 )
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import END
 from mindrlhf_msprobe.comparison.pairing.view import View, views
@@ -473,7 +473,7 @@ def _job(
     key_data_only: bool,
 ) -> tuple[Job, list[Message]]:
     within_one = _is_one_run(a, b, phases, ranks, chosen.keys)
-    rules: tuple[NameRule, ...] = () if mapping is None else load_mapping(mapping)
+    own = NO_MAPPING if mapping is None else load_cells(mapping)
     allowed = tolerances(tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
@@ -489,7 +489,8 @@ def _job(
     decoder = None if tokenizer is None else Path(tokenizer).absolute()
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
-    return Job((left, right), further, allowed, rules, decoder, chosen), notes
+    job = Job((left, right), further, allowed, own.names, decoder, chosen, fused=own.fused)
+    return job, notes
 
 
 def _laid_out(job: Job, layout: _PathLike | None, *, within_one: bool) -> tuple[Job, list[Message]]:

@@ -133,7 +133,7 @@ class Record:
             raise ArrayFileError(self.leaf.why)
         if self.location is None:
             raise ArrayFileError.saying("unread.statistics_alone")
-        if self.location.endswith(pt.SUFFIX):
+        if os.fspath(self.location).endswith(pt.SUFFIX):
             array, dtype = pt.open_pt(self.location)
         else:
             array = open_npy(self.location)

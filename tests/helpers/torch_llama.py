@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import tempfile
 import zlib
 from pathlib import Path
@@ -138,15 +139,41 @@ def dump(path: Path, task: str, level: str, fault: str | None) -> None:
     debugger.step()
 
 
+def trim(path: Path, kept: str) -> None:
+    """Cut a dump to what a fixture needs.
+
+    Args:
+        kept: a regular expression: of the .pt files, those are kept in whose names it is found.
+    """
+    for file in path.rglob("*.pt"):
+        if not re.search(kept, file.name):
+            file.unlink()
+    for file in path.rglob("*.json"):
+        content = json.loads(file.read_text())
+        if file.name == "dump.json":
+            content["dump_data_dir"] = None
+        if file.name == "stack.json":  # as the source has it, not the machine
+            frames = {
+                n: [e, [f for f in s if "transformers/models" in f]]
+                for n, (e, s) in content.items()
+            }
+            content = json.loads(
+                re.sub(r"File /[^\"]*?/site-packages/", "File ", json.dumps(frames))
+            )
+        file.write_text(json.dumps(content, separators=(",", ":")))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("path", type=Path)
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="mix")
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--keep", default="", metavar="RE")
     parser.add_argument("--samples", action="store_true")
     given = parser.parse_args()
     if given.samples:
         save_samples(given.path)
         raise SystemExit
     dump(given.path, given.task, given.level, given.fault)
+    trim(given.path, given.keep)

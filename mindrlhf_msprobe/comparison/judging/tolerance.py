@@ -12,8 +12,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
+from mindrlhf_msprobe.storage.leaves import Leaf
 
 _FIELDS = ("rtol", "atol")
 
@@ -57,6 +58,31 @@ class Tolerances:
         if self.default.bitwise:
             return ()
         return (message("tolerance.default", rtol=self.default.rtol, atol=self.default.atol),)
+
+
+#: How far the kernels of two frameworks may be apart, relative to the largest element.
+_ACROSS = {"Float64": 1e-9, "Float32": 1e-4, "Float16": 1e-2, "BFloat16": 3e-2}
+_WHOLE = 1e-9  # whole numbers are equal or at least 1 apart
+
+
+def across_frameworks(a: Leaf, b: Leaf) -> tuple[Tolerance, Messages]:
+    """Return the tolerance of a tensor of MindSpore and one of PyTorch, where none was given.
+
+    It is relative to the largest element: what is small beside others is what their kernels, which
+    sum in another order, leave of these. Whole numbers are compared by value, whatever their width;
+    floats of unlike dtypes are not: that is a difference of its own.
+    """
+    if a.is_discrete and b.is_discrete:
+        return Tolerance(atol=_WHOLE), (message("tolerance.across_whole"),)
+    allowed = _ACROSS.get(str(a.dtype)) if a.dtype == b.dtype else None
+    if allowed is None:
+        return Tolerance(), ()
+    sizes = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
+    said = (message("tolerance.across", dtype=str(a.dtype), allowed=allowed),)
+    return Tolerance(rtol=allowed, atol=allowed * min(max(sizes, default=0.0), _LARGEST)), said
+
+
+_LARGEST = 1e30
 
 
 def load_rules(path: str | Path) -> tuple[Rule, ...]:

@@ -23,8 +23,8 @@ from mindrlhf_msprobe.comparison.mismatch.rows.precision import Precision, allow
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping
-from mindrlhf_msprobe.comparison.mismatch.weights.presets import preset_names
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import Weights, compare_weights
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 from mindrlhf_msprobe.comparison.tokens.coverage import Coverage, coverage
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, match

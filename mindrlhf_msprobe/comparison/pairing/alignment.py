@@ -14,7 +14,8 @@ from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.apis import in_both
+from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names, renamed
 from mindrlhf_msprobe.comparison.pairing.operators import (
     Context,
     Item,
@@ -56,6 +57,7 @@ def align(
     *,
     damaged: Collection[str] = (),
     chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
+    across: bool = False,
 ) -> Alignment:
     """Pair the entries of both runs, phase by phase.
 
@@ -63,8 +65,12 @@ def align(
         rules: how cells of A are called in B.
         damaged: phases of which entries may be lost, so that a loop's calls may lack the first.
         chosen: which cells each run was configured to record.
+        across: they are of two frameworks, which call operators otherwise.
     """
     alignment = Alignment()
+    called: tuple[Callable[[str], str] | None, ...] = (None, None)
+    if across:
+        called = (lambda api: in_both(renamed(rules, api)), in_both)
     phases = dict.fromkeys(entry.phase for entry in (*a, *b))
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
@@ -75,7 +81,10 @@ def align(
         note = names.note(phase)
         if note is not None and all(sides):
             alignment.notes.append(note)
-        named = _Side(sides[0], names.common_a), _Side(sides[1], names.common_b)
+        named = (
+            _Side(sides[0], names.common_a, called[0]),
+            _Side(sides[1], names.common_b, called[1]),
+        )
         _align_phase(alignment, *named, phase in damaged)
     return alignment
 
@@ -109,7 +118,13 @@ def nearest_around(
 class _Side:
     """The entries of one phase of one run."""
 
-    def __init__(self, entries: Sequence[Entry], common_name: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        common_name: Callable[[str], str | None],
+        called: Callable[[str], str] | None = None,
+    ) -> None:
+        self._called = called
         in_time = sorted(entries, key=lambda entry: entry.seq)
         self.by_name = {entry.name: entry for entry in in_time}
         self.operators = [entry for entry in in_time if is_operator(entry.name)]
@@ -181,7 +196,7 @@ class _Side:
                 context += (entry.token if self._tokens else None,)
             item: Item = names.get(entry.name, "")
             if entry.name in wanted:
-                item = Operator(entry, self.around[entry.name])
+                item = Operator(entry, self.around[entry.name], self._called)
             found[context].append(item)
         return found
 

@@ -59,7 +59,26 @@ def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
         ConfigError: the file cannot be read, or is not such a mapping.
     """
     rules = read_rules(path, message("error.name_pattern"), "backbone.layers.*: model.layers.*")
-    return tuple(name_rule(path, source, target) for source, target in rules.items())
+    found = tuple(name_rule(path, source, target) for source, target in rules.items())
+    check_no_circle(path, found)
+    return found
+
+
+def check_no_circle(path: str | Path, rules: Sequence[NameRule]) -> None:
+    """Refuse rules that lead from a name back to it: which run has which name is not to be told.
+
+    Raises:
+        ConfigError: the names of a circle are in it.
+    """
+    plain = {rule.source: rule.target for rule in rules}
+    for start in plain:
+        names = [start]
+        while (following := plain.get(names[-1])) is not None and following != names[-1]:
+            names.append(following)
+            if following == start:
+                raise ConfigError.saying("error.names_circle", path=path, names=" → ".join(names))
+            if following in names[:-1]:
+                break
 
 
 def name_rule(path: str | Path, source: object, target: object) -> NameRule:

@@ -8,9 +8,11 @@ left over is in one run alone. A backward entry belongs to its forward entry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.sequences import align_sequences
 from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -23,6 +25,7 @@ Context = tuple[object, ...]
 
 _CELL = 16  # what a pair of cells is worth beside one of operators
 _SAME_LINE, _SAME_FORM, _SAME_OPERATOR, _EDITED_LINE = 4, 3, 2, 1
+_ALIKE = 1e-3
 _EQUAL_FORM, _EQUAL_VALUES = 1, 1  # tell equal ones apart
 
 
@@ -31,12 +34,19 @@ class Operator:
 
     Args:
         cell: the cell around it, under the name both runs have for it; None if not known.
+        called: what it is called in both runs; None: as in its entry's name. With it the runs are
+            of two frameworks, and only operators that were given the same are a pair: one of a
+            framework often does what several of the other do.
     """
 
-    def __init__(self, entry: Entry, cell: str | None) -> None:
+    def __init__(
+        self, entry: Entry, cell: str | None, called: Callable[[str], str] | None = None
+    ) -> None:
         self.entry = entry
         parts = parse_operator(entry.name)
-        self.what = ("" if parts is None else parts.operator, cell)
+        name = "" if parts is None else parts.operator
+        self.what = (name if called is None else called(name), cell)
+        self.across = called is not None
         line = users_line(entry.stack)
         self.line = None if line is None else line.key
 
@@ -96,6 +106,8 @@ def _aligned(a: Sequence[Item], b: Sequence[Item]) -> list[tuple[Operator, Opera
             return _CELL * scale if x == y else 0
         if x.what != y.what and not _cell_unknown(x, y):
             return 0
+        if x.across and not _given_the_same(x, y):
+            return 0
         most = _worth(x, y, lines)
         if not most:
             return 0
@@ -111,6 +123,27 @@ def _aligned(a: Sequence[Item], b: Sequence[Item]) -> list[tuple[Operator, Opera
     pairs = align_sequences([*map(_kind, a)], [*map(_kind, b)], worth, same)
     found = [(a[i], b[j]) for i, j in pairs]
     return [(x, y) for x, y in found if isinstance(x, Operator) and isinstance(y, Operator)]
+
+
+def _given_the_same(x: Operator, y: Operator) -> bool:
+    """Return whether all tensors that two operators were given may be the same ones."""
+    given = [
+        [r.leaf for r in operator.entry.records if r.io == "input" and r.leaf.is_tensor]
+        for operator in (x, y)
+    ]
+    if not given[0] or len(given[0]) != len(given[1]):
+        return False
+    return all(may_be_one(a, b) for a, b in zip(*given))
+
+
+def may_be_one(a: Leaf, b: Leaf) -> bool:
+    """Return whether two tensors have the same extremes and norm, as far as kernels round alike."""
+    if math.prod(a.shape or ()) != math.prod(b.shape or ()) or a.is_discrete != b.is_discrete:
+        return False
+    known = [(v, w) for v, w in ((a.max, b.max), (a.min, b.min), (a.norm, b.norm)) if is_finite(v)]
+    known = [(v, w) for v, w in known if is_finite(w)]
+    largest = max((abs(v) for pair in known for v in pair), default=0.0)
+    return len(known) > 1 and all(abs(v - w) <= _ALIKE * largest for v, w in known)
 
 
 def _kind(item: Item) -> tuple[object, ...]:

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.comparison.pairing.coverage import (
     why_not_compiled,
     without_recorded,
 )
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, bring_together
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, NameRule
 from mindrlhf_msprobe.comparison.pairing.timeline import (
     BEGIN,
@@ -159,12 +160,14 @@ def plan_step(
     rules: tuple[NameRule, ...] = (),
     *,
     by_name: bool = False,
+    across: Across | None = None,
 ) -> StepPlan:
     """Pair everything both runs recorded in one step of one rank.
 
     Args:
         rules: how cells of A are called in B.
         by_name: entries of one name are compared, and no others.
+        across: what only one of two frameworks has; None where both runs are of one.
     """
     chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
     alignment = (
@@ -176,6 +179,7 @@ def plan_step(
             rules,
             damaged={*a.unreadable, *b.unreadable},
             chosen=(chosen[0], chosen[1]),
+            across=across is not None,
         )
     )
     earlier = made_before_updates(a.key_data, b.key_data)
@@ -184,7 +188,7 @@ def plan_step(
         order_of(b.entries, b.key_data, alignment.b, earlier),
     ]
     order = merge(*(reversed(orders) if a.timeless and not b.timeless else orders))
-    planner = Planner(step, rank, a, b, alignment)
+    planner = Planner(step, rank, a, b, alignment, across)
     pairs = (
         *planner.unreadable_pairs(),
         *planner.not_reached([pair for event in order for pair in planner.pairs_of(event)]),
@@ -217,9 +221,16 @@ class Planner:
     """Pairs the records of entries and key data that are compared, event by event."""
 
     def __init__(
-        self, step: int, rank: int, a: StepData, b: StepData, alignment: Alignment
+        self,
+        step: int,
+        rank: int,
+        a: StepData,
+        b: StepData,
+        alignment: Alignment,
+        across: Across | None = None,
     ) -> None:
         self._sides = (a, b)
+        self._across = across
         self._places = [
             tuple(x if own is None else own for x, own in ((step, s.own.step), (rank, s.own.rank)))
             for s in self._sides
@@ -308,14 +319,19 @@ class Planner:
         if event.kind == BEGIN:
             self._carry_parameters(entries, wanted)
             _note_silent(entries, entry, wanted)
+        unlike: Mapping[tuple[str, str], Message] = {}
+        if self._across is not None and None not in entries:
+            together = bring_together(entry, *wanted)
+            wanted, unlike = [together.a, together.b], together.gaps
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
             if a is not None and b is not None:
-                gap = _gap_of_both(entries, gaps, a, b)
+                gap = unlike.get(place) or _gap_of_both(entries, gaps, a, b)
                 yield Pair(event, a, b, entry, gap, attributes=attributes)
             else:
                 missing = 0 if a is None else 1
-                gap = gaps[missing] or self._why_no_record(missing, entry, a or b)
+                gap = gaps[missing] or unlike.get(place)
+                gap = gap or self._why_no_record(missing, entry, a or b)
                 unreadable = self._sides[missing].unreadable.get(entry.phase)
                 yield Pair(event, a, b, entry, gap, unreadable)
 
@@ -347,6 +363,9 @@ class Planner:
             return message("coverage.outside_network")
         if entry.cell == ROOT and self._no_root[i] is not None:
             return self._no_root[i]
+        why = None if self._across is None else self._across.why_no_partner(1 - i, entry)
+        if why is not None:
+            return why
         side, other = self._sides[i], self._sides[1 - i]
         if (why := why_no_level(side.config, entry, self._held(i, entry.phase))) is not None:
             return why

@@ -37,8 +37,9 @@ from mindrlhf_msprobe.comparison.judging.status import (
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.texts import load_decoder
-from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutStep, gap_of
@@ -59,6 +60,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
 
 
@@ -71,6 +73,7 @@ class Job:
         noise: further runs of A's configuration.
         mapping: how cells of A are called in B.
         msprobe_mapping: the same by a file of the reference tool's; then names alone decide.
+        fused: cells of one run that are several of the other, as the caller says.
         tokenizer: the file that tells which text a token id stands for.
         chosen: which records the caller wants compared.
         span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
@@ -85,6 +88,7 @@ class Job:
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
+    fused: tuple[FusedRule, ...] = ()
     # What was read last, and how it was cut; and what was paired last: by step and rank.
     _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
     _planned: dict[tuple[int, int], StepPlan] = field(
@@ -93,7 +97,7 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
-        return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping)
+        return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping, self.fused)
 
     def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one step; the last one is kept."""
@@ -104,17 +108,27 @@ class Job:
         if (step, rank) not in self._loaded:
             a, b = self._both(step, rank)
             a = self.under_names_of_b(a, b)
+            across, rules = None, self.mapping
+            notes: Messages = ()
+            if self.msprobe_mapping is None and a.dialect is not b.dialect:
+                from mindrlhf_msprobe.comparison.pairing.frameworks.step import translate
+
+                translated = translate(a, b, self.mapping, self.fused)
+                (a, b), rules = translated.data, translated.rules
+                across, notes = translated.across, translated.notes
             found = CutStep((a, b))
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
 
-                    found = cut(a, b, self.mapping, (shown, own)) or found
+                    found = cut(a, b, rules, (shown, own)) or found
             pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
             if pairs:
                 from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys
 
                 found = cut_keys(a, b, pairs) or found
+            notes = (*notes, *found.notes)
+            found = replace(found, rules=rules, across=across, notes=notes)
             self._loaded.clear()
             self._loaded[step, rank] = found
         return self._loaded[step, rank]
@@ -142,15 +156,18 @@ class Job:
     def filter(self, step: int, rank: int) -> StepFilter:
         """Return what of one step is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        return StepFilter(self.chosen, self.cut_of(step, rank), unlike, self.mapping)
+        cut = self.cut_of(step, rank)
+        # A dump of PyTorch has no phases: it is the same phase under no name.
+        return StepFilter(self.chosen, cut, unlike and cut.across is None, cut.rules)
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one step; the last plan is kept."""
         if (step, rank) not in self._planned:
             by_name = self.msprobe_mapping is not None
-            plan = plan_step(step, rank, *self.load(step, rank), self.mapping, by_name=by_name)
+            cut = self.cut_of(step, rank)
+            plan = plan_step(step, rank, *cut.data, cut.rules, by_name=by_name, across=cut.across)
             self._planned.clear()
-            notes = (*plan.notes, *self.cut_of(step, rank).notes)
+            notes = (*plan.notes, *cut.notes)
             self._planned[step, rank] = replace(plan, notes=notes)
         return self._planned[step, rank]
 
@@ -168,6 +185,8 @@ class Job:
         """Count what agrees in one step; None where it has to be paired as a whole."""
         named = self.mapping or self.msprobe_mapping or self.chosen.by_name
         if self.noise or named or self.laid_out:
+            return None
+        if self.sides[0].run.dialect is not self.sides[1].run.dialect:
             return None
         return count_wholesale(self.sides, self.tolerances, step, rank)
 
@@ -439,6 +458,8 @@ def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Pair
         Unanswered: it is large, and what `elements` does not know yet.
     """
     tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
+    if tolerance.bitwise and is_across(work.a, work.b):
+        tolerance, by = across_frameworks(work.a.leaf, work.b.leaf)
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
         if job.laid_out:

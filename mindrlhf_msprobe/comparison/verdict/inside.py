@@ -17,6 +17,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.rotary import rotary_bases
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -164,7 +165,7 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     if not seen.different:
         return None
     where = _where(seen, numbers)
-    change = _change(seen) or _moved(x, y, numbers) or _rounding(seen)
+    change = rotary_bases(x, y) or _change(seen) or _moved(x, y, numbers) or _rounding(seen)
     if change is None and not where:
         return None
     return Inside("elements", where, change, seen.different, a.size)
@@ -366,6 +367,8 @@ def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | Non
         return shift
     if not _may_be_moved(a, b) or not np.array_equal(_in_order(a), _in_order(b)):
         return None
+    if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a, b.T):
+        return Change("transposed", {"size": a.shape[0]})
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
             return _reordered(order, number)

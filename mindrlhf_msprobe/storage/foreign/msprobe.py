@@ -11,6 +11,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -19,6 +20,7 @@ from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
+_FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "unknown")
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
@@ -56,9 +58,13 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         ValueError: dump.json cannot be read or is not one; the message names it.
     """
     try:
-        data = _read_object(root, directory / layout.DUMP_FILE).get("data")
+        content = _read_object(root, directory / layout.DUMP_FILE)
     except FileNotFoundError:
         raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
+    framework, data = content.get("framework"), content.get("data")
+    if framework is not None and framework not in _FRAMEWORKS:
+        why = message("unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS))
+        raise _of_file(layout.DUMP_FILE, why)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
     construct, stacks, unreadable = _beside(root, directory)

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.weights.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 
 #: What does what, in each class.

@@ -19,7 +19,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_rules
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, name_rule
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, check_no_circle, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 
 _MOST_GROUPS = 1 << 16
@@ -89,6 +89,7 @@ def load_cells(path: str | Path) -> CellMapping:
             names.append(name_rule(path, source, target))
         else:
             fused.append(_fused(path, source, target))
+    check_no_circle(path, names)
     return CellMapping(tuple(names), tuple(fused))
 
 

@@ -23,16 +23,12 @@ from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
     turned_alike,
     turned_distance,
 )
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
-#: What one parameter of a cell is called in one class or another.
-_SAME_PARAMETERS = (
-    ("weight", "embedding_weight", "embedding_table", "gamma"),
-    ("bias", "beta"),
-)
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        alike = next((each for each in _SAME_PARAMETERS if own in each), ())
+        alike = next((each for each in SAME_PARAMETERS if own in each), ())
         known = [o for n in alike if (o := f"{cell}.{n}".lstrip(".")) in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found

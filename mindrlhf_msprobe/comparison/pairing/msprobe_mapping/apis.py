@@ -48,3 +48,49 @@ def in_pytorch(api: str) -> str:
     if kind == "Functional" and name in _IN_TORCH:
         return f"Torch.{name}"
     return _OTHERWISE.get(api, api)
+
+
+#: What an operator is called behind its kind, in either framework → the name it is compared under.
+_SAME = {
+    "batchmatmul": "matmul",
+    "bmm": "matmul",
+    "mm": "matmul",
+    "notequal": "ne",
+    "reducemean": "mean",
+    "reducesum": "sum",
+    "concat": "cat",
+    "dense": "linear",
+    "divide": "div",
+    "equal": "eq",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "iadd": "add",
+    "imul": "mul",
+    "isub": "sub",
+    "itruediv": "div",
+    "less": "lt",
+    "less_equal": "le",
+    "multiply": "mul",
+    "negative": "neg",
+    "not_equal": "ne",
+    "radd": "add",
+    "reduce_mean": "mean",
+    "reduce_sum": "sum",
+    "rmul": "mul",
+    "subtract": "sub",
+    "true_divide": "div",
+    "truediv": "div",
+}
+
+
+def in_both(api: str) -> str:
+    """Return one name for an API, `<type>.<name>`, of either framework.
+
+    What is a function in one is a method of tensors in the other, so only the name counts:
+    `Tensor.__add__`, `Torch.add`, `Mint.add` and `Primitive.add.Add` are `add`.
+    """
+    kind, _, name = in_pytorch(api).partition(".")
+    name = name.rpartition(".")[2].strip("_")
+    if kind == "Primitive":  # named by its class
+        name = name.lower()
+    return _SAME.get(name, name)

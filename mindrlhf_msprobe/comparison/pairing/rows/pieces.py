@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -30,6 +32,8 @@ class CutStep:
         cut: key, or None for the entries → which side's saves, or batches, were cut. Statistics
             are not cut.
         gradients: why only one side has an entry of a backward pass; None where nothing is known.
+        rules: how cells of A are called in B.
+        across: what only one of two frameworks has; None where both runs are of one.
     """
 
     data: tuple[StepData, StepData]
@@ -37,6 +41,8 @@ class CutStep:
     extra: Mapping[Alone, Message] = field(default_factory=dict)
     cut: Mapping[str | None, int] = field(default_factory=dict)
     gradients: Message | None = None
+    rules: tuple[NameRule, ...] = ()
+    across: Across | None = None
 
     def is_cut(self, side: int, pair: Pair) -> bool:
         """Return whether a side has pieces where a whole run of it has other records.

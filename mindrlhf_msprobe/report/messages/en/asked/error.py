@@ -135,6 +135,9 @@ TEXTS = {
     "mapping_given": "{value} is {given!r}; expected the path of a YAML file{more}.",
     "mapping_empty": "{path}: is empty; expected lines such as {value!r}.",
     "names_form": "{path}: {source!r}: {target!r}; expected a name pattern and a name.",
+    "names_circle": (
+        "{path}: the names go in a circle, {names}; expected names of A that lead to names of B"
+    ),
     "names_pattern": "{path}: {source!r}: {target!r} is not a pair of name patterns: {error}.",
     "no_earlier": (
         "after is {path}, which holds no {verdict_file}; expected the output directory of an "

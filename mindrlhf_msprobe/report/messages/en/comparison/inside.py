@@ -78,6 +78,8 @@ TEXTS: Mapping[str, Any] = chosen(
             "moved, not changed: {along}, each row holds the same elements in another order"
         ),
         "shifted": "moved, not changed: {along}, B is A shifted by {by}, B[i] = {shifted_index}",
+        "transposed": "transposed: B is A with rows for columns",
+        "rotary_base": "rotary embedding: the table of A has the base {a:g}, that of B {b:g}",
         "moved": "moved, not changed: the same elements in other places",
         "rounding": "rounding: no element is further away than {n_steps} of its dtype (ulp)",
         "same_statistics": (

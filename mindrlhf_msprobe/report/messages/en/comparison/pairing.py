@@ -110,6 +110,15 @@ TEXTS = {
         "{phase}: most cells of A and B have no name in common; if it is one network under other "
         "names, say so with --mapping"
     ),
+    "preset": "MindSpore against PyTorch: names by a preset ({count} rules, such as {rules})",
+    "activations": (
+        "{count} activation(s) beside a gate are taken as part of it, as the other network has them"
+    ),
+    "fused": "{count} cell(s) of one network do what several of the other do: {shown}",
+    "interleaved": (
+        "rows of {count} weight(s) are in another order by head, as in {shown}; they are compared "
+        "row by row"
+    ),
     "below": _below,
     "key_data_only": "key data only: layer data were left out",
     "noise_run": _noise_run,

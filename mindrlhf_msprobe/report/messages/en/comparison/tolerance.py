@@ -14,5 +14,7 @@ TEXTS = {
     "rule": "rtol {rtol:g}, atol {atol:g} (rule {pattern!r})",
     "bitwise_rule": "bitwise (rule {pattern!r})",
     "number": "{name} is {value}; expected a number, 0 or larger",
+    "across": "{allowed:g} of the largest element (another framework, {dtype})",
+    "across_whole": "whole numbers, by value (another framework)",
     "noise": _noise,
 }

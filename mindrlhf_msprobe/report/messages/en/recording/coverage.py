@@ -114,6 +114,10 @@ TEXTS: dict[str, Text] = {
     "msprobe_no_root": "msprobe records no outermost cell",
     "msprobe_never_saved": "key data that msprobe saved in no step of the other run",
     # What cannot be compared.
+    "other_framework_value": "values that the other framework passes otherwise, or not at all",
+    "other_framework_operator": "operators that the other framework does not call there",
+    "other_framework_cell": "cells that the other framework has no cell for",
+    "other_framework_gradient": "gradients that msprobe has of a step inside an operator",
     "outside_network": "cells outside the network that both runs have",
     "no_gradient_flowed": "entries through which no gradient flowed",
     "gradients_beside_nan": "gradients that cannot be known beside NaN or infinity",

@@ -43,6 +43,7 @@ TEXTS = {
     "npy_cut_short": "has no valid .npy header: it is cut short",
     "npy_header": "has no valid .npy header: {why}",
     "claimed_shape": "claims the shape {shape}",
+    "framework": "was made on {name}, which is not known; known are {known}",
     "no_pt": "is no .pt file of one tensor, as torch.save writes it ({why})",
     "pt_head": "has more than {most} beside its elements, which a .pt file of one tensor has not",
     "pt_compressed": "is compressed or encrypted; torch.save stores elements as they are",

@@ -104,6 +104,7 @@ TEXTS = {
     "mapping_given": "{value} 为 {given!r}；应为 YAML 文件的路径{more}。",
     "mapping_empty": "{path}：文件为空；应有类似 {value!r} 的行。",
     "names_form": "{path}：{source!r}：{target!r}；应为名称模式和名称。",
+    "names_circle": "{path}：名称形成循环：{names}；应为从 A 的名称指向 B 的名称",
     "names_pattern": "{path}：{source!r}：{target!r} 不是一对名称模式：{error}。",
     "no_earlier": "after 为 {path}，其中没有 {verdict_file}；应为先前比对的输出目录。",
     "earlier_unusable": "{file} 不能作为先前比对的结论：{reason}。请给出一次比对所写的输出目录。",

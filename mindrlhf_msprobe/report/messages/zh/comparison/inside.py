@@ -71,6 +71,8 @@ TEXTS: Mapping[str, Any] = chosen(
         "order": _order,
         "order_inside": "仅位置移动，数值未变：{along}，每行元素相同、顺序不同",
         "shifted": "仅位置移动，数值未变：{along}，B 是 A 平移 {by} 位，B[i] = {shifted_index}",
+        "transposed": "转置：B 是 A 的行列互换",
+        "rotary_base": "旋转位置编码：A 的表的 base 为 {a:g}，B 为 {b:g}",
         "moved": "仅位置移动，数值未变：相同的元素位于不同位置",
         "rounding": "舍入误差：所有元素相差不超过 {ulps} 个 ulp",
         "same_statistics": (

@@ -35,5 +35,7 @@ EXAMPLES = {
     ],
     "order_inside": [{"axis": 1, "name": "token", "size": 8}],
     "shifted": [{"axis": 1, "name": None, "size": 8, "by": by} for by in (-1, 2)],
+    "transposed": [{"size": 16}],
+    "rotary_base": [{"a": 10000.0, "b": 500.0}],
     "rounding": [{"ulps": 1}, {"ulps": 3}],
 }

@@ -22,26 +22,30 @@ _IN_LAYERS: tuple[tuple[str, ...], ...] = (
         *("self_attention.apply_rotary_pos_emb", "self_attention.rotary_embedding"),
         *("attention.rotary_embedding", "self_attn.rotary_emb"),
     ),
-    ("attention.wo", "self_attention.linear_proj", "self_attn.o_proj"),
+    ("attention.wo", "self_attention.linear_proj", "self_attn.o_proj", "self_attention.dense"),
     ("attention.wq", "self_attention.linear_q", "self_attn.q_proj"),
     ("attention.wk", "self_attention.linear_k", "self_attn.k_proj"),
     ("attention.wv", "self_attention.linear_v", "self_attn.v_proj"),
-    ("attention.w_qkv", "self_attention.linear_qkv", "self_attn.qkv_proj"),
+    (
+        *("attention.w_qkv", "self_attention.linear_qkv", "self_attn.qkv_proj"),
+        *("self_attn.query_key_value", "self_attention.query_key_value"),
+    ),
     ("attention.q_norm", "self_attention.q_layernorm", "self_attn.q_norm"),
     ("attention.k_norm", "self_attention.k_layernorm", "self_attn.k_norm"),
-    ("feed_forward.w_gate_hidden", "mlp.linear_fc1", "mlp.gate_up_proj"),
+    ("feed_forward.w_gate_hidden", "mlp.linear_fc1", "mlp.gate_up_proj", "mlp.dense_h_to_4h"),
     ("feed_forward.w1", "mlp.gating", "mlp.gate_proj"),
     ("feed_forward.w3", "mlp.hidden", "mlp.up_proj"),
-    ("feed_forward.w2", "mlp.linear_fc2", "mlp.down_proj"),
+    ("feed_forward.w2", "mlp.linear_fc2", "mlp.down_proj", "mlp.dense_4h_to_h"),
     ("attention", "self_attention", "self_attn"),
     ("feed_forward", "mlp"),
-    ("attention_norm", "input_layernorm"),
-    ("ffn_norm", "pre_mlp_layernorm", "post_attention_layernorm"),
+    ("attention_norm", "input_layernorm", "input_norm"),
+    ("ffn_norm", "pre_mlp_layernorm", "post_attention_layernorm", "post_attention_norm"),
 )
 #: What cells beside the layers are called, whatever is around them.
 _BESIDE = (
     ("tok_embeddings", "word_embeddings", "embed_tokens"),
-    ("norm_out", "final_layernorm", "norm"),
+    ("norm_out", "final_layernorm", "norm", "final_norm"),
+    ("freqs_mgr", "rotary_emb", "rotary_pos_emb"),
     ("lm_head", "output_layer"),
 )
 

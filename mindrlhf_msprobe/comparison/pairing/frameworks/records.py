@@ -1,0 +1,173 @@
+"""Which record of a cell on MindSpore is which of its module on PyTorch.
+
+Both call what they are given otherwise (by position, by keyword), and return otherwise: values are
+paired by their order, as far as shapes fit. Parameters are paired by their names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import reshaped, transposed
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+
+#: What one parameter of a cell is called in one class or another.
+SAME_PARAMETERS = (
+    ("weight", "embedding_weight", "embedding_table", "gamma"),
+    ("bias", "beta"),
+    ("running_mean", "moving_mean"),
+    ("running_var", "moving_variance"),
+)
+_WEIGHTS = ("parameters", PARAMETERS_GRAD)
+
+#: Records by what they are of, and their place in it.
+Records = dict[tuple[str, str], Record]
+
+
+@dataclass(frozen=True)
+class Together:
+    """The records of one cell in both runs, under the names of A's.
+
+    Attributes:
+        a, b: what is compared; one that the other lacks has no partner.
+        gaps: place → why the record that one side has there is not compared.
+    """
+
+    a: Records
+    b: Records
+    gaps: Mapping[tuple[str, str], Message]
+
+
+@dataclass(frozen=True)
+class Across:
+    """What one of two frameworks has in a network and the other has not.
+
+    Attributes:
+        only_here: of A and of B, cells that the other framework does in no cell of its own.
+    """
+
+    only_here: tuple[frozenset[str], frozenset[str]]
+
+    def why_no_partner(self, side: int, entry: Entry) -> Message | None:
+        """Return why only one side has an entry; None where the other ought to have it, too."""
+        if is_operator(entry.name):
+            return message("coverage.other_framework_operator")
+        if entry.cell in self.only_here[side]:
+            return message("coverage.other_framework_cell")
+        return None
+
+
+def of_pytorch(entries: Iterable[Entry]) -> bool | None:
+    """Return whether entries are of a program on PyTorch; None without any that says so."""
+    for entry in entries:
+        for record in entry.records:
+            if record.leaf.is_tensor:
+                return record.leaf.type.startswith("torch.")
+    return None
+
+
+def is_across(a: Record, b: Record) -> bool:
+    """Return whether one of two tensors is PyTorch's and the other is not."""
+    both = a.leaf.is_tensor and b.leaf.is_tensor
+    return both and a.leaf.type.startswith("torch.") != b.leaf.type.startswith("torch.")
+
+
+def bring_together(entry: Entry, a: Records, b: Records) -> Together:
+    """Pair the records of one cell or operator.
+
+    What a hook on PyTorch says of the gradient of an operator's inputs is that of the last step
+    inside the operator: it is not compared.
+    """
+    inside = entry.direction == "backward" and is_operator(entry.name)
+    found: tuple[Records, Records] = ({}, {})
+    gaps: dict[tuple[str, str], Message] = {}
+    for io in dict.fromkeys(io for io, _ in (*a, *b)):
+        mine = {place: record for place, record in a.items() if place[0] == io}
+        theirs = {place: record for place, record in b.items() if place[0] == io}
+        pairs = _parameters(mine, theirs) if io in _WEIGHTS else _values(mine, theirs)
+        for place, other in pairs.items():
+            found[0][place], found[1][place] = _alike(io, mine[place], theirs[other])
+            if inside and io == "output":
+                gaps[place] = message("coverage.other_framework_gradient")
+        paired = {*pairs.values()}
+        for side, records, taken in ((0, mine, pairs.keys()), (1, theirs, paired)):
+            for place, record in records.items():
+                if place in taken:
+                    continue
+                own = place
+                while own in found[0] or own in found[1]:
+                    own = (io, f"{own[1]} ")
+                found[side][own] = record
+                if io not in _WEIGHTS:
+                    gaps[own] = message("coverage.other_framework_value")
+    return Together(*found, gaps)
+
+
+def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return place in A → place in B of the parameters of one cell, or of their gradients."""
+    pairs = {place: place for place in a if place in b}
+    for place in a:
+        if place in pairs:
+            continue
+        io, path = place
+        own, dot, rest = path.partition(".")
+        alike = next((names for names in SAME_PARAMETERS if own in names), ())
+        others = [(io, f"{name}{dot}{rest}") for name in alike]
+        other = next((o for o in others if o in b and o not in pairs.values()), None)
+        if other is not None:
+            pairs[place] = other
+    return pairs
+
+
+def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return place in A → place in B of inputs, or of outputs."""
+    mine, theirs = ([p for p, r in side.items() if _counts(p, r)] for side in (a, b))
+    pairs = {}
+    left = list(theirs)
+    for place in mine:
+        other = next((o for o in left if _fits(a[place], b[o])), None)
+        if other is not None:
+            pairs[place] = other
+            del left[: left.index(other) + 1]
+    if not pairs and len(mine) == len(theirs) == 1:  # another shape is no other value
+        return {mine[0]: theirs[0]}
+    return pairs
+
+
+def _counts(place: tuple[str, str], record: Record) -> bool:
+    """Return whether a value means the same in both: masks are made in many forms."""
+    called = f"{place[1]}.{record.argument}".lower()
+    return record.leaf.is_tensor and "mask" not in called and "position_ids" not in called
+
+
+def _fits(a: Record, b: Record) -> bool:
+    shapes = a.leaf.shape or (), b.leaf.shape or ()
+    kinds = a.leaf.is_discrete, b.leaf.is_discrete
+    return kinds[0] == kinds[1] and math.prod(shapes[0]) == math.prod(shapes[1])
+
+
+def _alike(io: str, a: Record, b: Record) -> tuple[Record, Record]:
+    """Return two records that are one value, B's in the shape of A's and at its place."""
+    shapes = a.leaf.shape, b.leaf.shape
+    if shapes[0] is not None and shapes[1] is not None and shapes[0] != shapes[1]:
+        if io in _WEIGHTS:
+            if len(shapes[0]) == 2 and shapes[0] == shapes[1][::-1]:
+                b = transposed(b)
+        elif math.prod(shapes[0]) == math.prod(shapes[1]):
+            b = reshaped(b, shapes[0])
+    return _same_statistics(a), replace(_same_statistics(b), io=a.io, path=a.path)
+
+
+def _same_statistics(record: Record) -> Record:
+    """Return a record of integers without mean and norm.
+
+    Of dumps of PyTorch, newer ones have none, and older ones have them as float32.
+    """
+    if not record.leaf.is_discrete:
+        return record
+    return replace(record, leaf=replace(record.leaf, mean=None, norm=None))

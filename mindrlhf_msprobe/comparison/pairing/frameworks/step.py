@@ -1,0 +1,310 @@
+"""One step of two runs of which one is MindSpore's and the other PyTorch's, brought together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    PRESETS,
+    Fused,
+    find_fused,
+    find_reordered,
+    row_keys,
+)
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, of_pytorch
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.records import (
+    PARAMETERS_GRAD,
+    Entry,
+    Record,
+    cell_of_parameter,
+    entry_name,
+    network_name,
+)
+
+_ACTIVATION = "activation"
+#: What activations beside a gate are called, where the other network has them inside of it.
+_ACTIVATIONS = ("act_fn", "activation_func")
+_ROTATED = ("wq", "wk", "q_proj", "k_proj", "linear_q", "linear_k")
+
+
+@dataclass(frozen=True)
+class Translated:
+    """Both sides of a step, under names that `rules` bring together.
+
+    Attributes:
+        rules: how cells of A are called in B: the caller's, then a preset's.
+        notes: what was brought together, and how.
+        across: what only one framework has; None where both runs are of one framework.
+    """
+
+    data: tuple[StepData, StepData]
+    rules: tuple[NameRule, ...] = ()
+    notes: tuple[Message, ...] = ()
+    across: Across | None = None
+
+
+def translate(
+    a: StepData, b: StepData, rules: tuple[NameRule, ...], fused: Sequence[FusedRule] = ()
+) -> Translated:
+    """Bring both sides together as far as one network on two frameworks differs.
+
+    Between two runs of one framework nothing is done.
+
+    Args:
+        rules, fused: what the caller says of names, and of cells that are several.
+    """
+    kinds = of_pytorch(a.entries), of_pytorch(b.entries)
+    if None in kinds or kinds[0] == kinds[1]:
+        return Translated((a, b), rules)
+    notes: list[Message] = []
+    cells = _cells(a.entries), _cells(b.entries)
+    named = {cell for cell in cells[0] if any(r.rename(cell) is not None for r in rules)}
+    preset = preset_names(cells[0], cells[1])
+    used = [r for r in preset if any(r.rename(c) is not None for c in cells[0] - named)]
+    all_rules = (*rules, *preset)
+    if used:
+        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        notes.append(message("pairing.preset", count=len(used), rules=", ".join(shown)))
+    names = match_names(*cells, all_rules)
+    sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
+    for own, other in (sides, sides[::-1]):
+        notes += own.take_activations(other)
+    for own, other in (sides, sides[::-1]):
+        notes += own.join(other, fused)
+    notes += sides[1].reorder(sides[0])
+    across = Across((sides[0].only_here(sides[1]), sides[1].only_here(sides[0])))
+    return Translated((sides[0].data, sides[1].data), all_rules, tuple(notes), across)
+
+
+def _cells(entries: Iterable[Entry]) -> set[str]:
+    return {entry.cell for entry in entries if not is_operator(entry.name)}
+
+
+class _Side:
+    """One run, whose entries may become others."""
+
+    def __init__(self, data: StepData, common: Callable[[str], str | None], prefix: str) -> None:
+        self.data = data
+        self._common = common
+        self._prefix = prefix
+
+    def _name(self, entry: Entry) -> str | None:
+        return self._common(entry.cell) if not is_operator(entry.name) else None
+
+    def _own(self, common: str) -> str:
+        return f"{self._prefix}.{common}" if self._prefix else common
+
+    def cells(self) -> set[str]:
+        """Return the common names of its cells."""
+        return {name for entry in self.data.entries if (name := self._name(entry)) is not None}
+
+    def parameters(self) -> dict[str, Record]:
+        """Return the first record of each parameter, by common names."""
+        found: dict[str, Record] = {}
+        for entry in self.data.entries:
+            if entry.direction == "forward" and (cell := self._name(entry)) is not None:
+                for record in entry.records:
+                    if record.io == "parameters" and record.leaf.is_tensor:
+                        found.setdefault(network_name(cell, record.path), record)
+        return found
+
+    def only_here(self, other: _Side) -> frozenset[str]:
+        """Return its cells that the other framework does otherwise, in no cell, in any layer.
+
+        One with parameters is none of them: the other network has to have these somewhere.
+        """
+        theirs = {of_any_layer(name) for name in other.cells()}
+        weighty = {cell_of_parameter(name) for name in self.parameters()}
+        found = set()
+        for entry in self.data.entries:
+            name = self._name(entry)
+            if name is not None and name not in weighty and of_any_layer(name) not in theirs:
+                found.add(entry.cell)
+        return frozenset(found)
+
+    def by_cell(self) -> dict[str, dict[tuple[str, str, int], Entry]]:
+        """Return common name → (phase, direction, call) → entry."""
+        found: dict[str, dict[tuple[str, str, int], Entry]] = defaultdict(dict)
+        for entry in self.data.entries:
+            if (cell := self._name(entry)) is not None:
+                found[cell][entry.phase, entry.direction, entry.call] = entry
+        return found
+
+    def replace(self, changed: Mapping[int, Entry | None]) -> None:
+        """Put entries in the place of others, by identity; None takes one away."""
+        entries = [
+            new for entry in self.data.entries if (new := changed.get(id(entry), entry)) is not None
+        ]
+        self.data = replace(self.data, entries=entries)
+
+    def take_activations(self, other: _Side) -> Iterator[Message]:
+        """Put activations beside a gate into it, where the other network has them there."""
+        theirs, mine = other.cells(), self.by_cell()
+        changed: dict[int, Entry | None] = {}
+        count = 0
+        for name in sorted(theirs):
+            gate, _, last = name.rpartition(".")
+            around = gate.rpartition(".")[0]
+            beside = [f"{around}.{act}" for act in _ACTIVATIONS if f"{around}.{act}" in mine]
+            if last != _ACTIVATION or name in mine or gate not in mine or not beside:
+                continue
+            count += 1
+            for key, entry in mine[gate].items():
+                activated = mine[beside[0]].get(key)
+                io = "output" if key[1] == "forward" else "input"
+                if activated is None or key[1] == PARAMETERS_GRAD:
+                    continue
+                after = [r for r in activated.records if r.io == io]
+                before = [r for r in entry.records if r.io != io]
+                changed[id(entry)] = replace(entry, records=(*before, *after))
+                own = entry_name(self._own(name), activated.class_name, key[1], key[2])
+                scope = activated.name.partition(".")[0]
+                changed[id(activated)] = replace(
+                    activated, name=own.replace("Cell.", f"{scope}.", 1)
+                )
+        self.replace(changed)
+        if count:
+            yield message("pairing.activations", count=count)
+
+    def join(self, other: _Side, rules: Sequence[FusedRule]) -> Iterator[Message]:
+        """Make one cell of several, where the other network has one."""
+        mine, theirs = self.parameters(), other.parameters()
+        own_cells, their_cells = self.cells(), other.cells()
+        left = {n: r for n, r in theirs.items() if cell_of_parameter(n) not in own_cells}
+        parts = {n: r for n, r in mine.items() if cell_of_parameter(n) not in their_cells}
+        found = find_fused(left, parts, rules) if left and parts else {}
+        by_cell = self.by_cell()
+        fitting = [fused for fused in found.values() if all(p in by_cell for p in fused.parts)]
+        for fused in fitting:
+            self._join(fused, by_cell)
+        if fitting:
+            shown = f"{fitting[0].cell} = {', '.join(fitting[0].parts)}"
+            yield message("pairing.fused", count=len(fitting), shown=shown)
+
+    def _join(
+        self, fused: Fused, by_cell: Mapping[str, Mapping[tuple[str, str, int], Entry]]
+    ) -> None:
+        parts = [by_cell[part] for part in fused.parts]
+        changed: dict[int, Entry | None] = {}
+        for key in parts[0]:
+            each = [part[key] for part in parts if key in part]
+            if len(each) < len(parts):
+                continue
+            changed |= dict.fromkeys(map(id, each))
+            changed[id(each[-1])] = self._joined_entry(fused, each, key)
+        self.replace(changed)
+
+    def _joined_entry(
+        self, fused: Fused, each: Sequence[Entry], key: tuple[str, str, int]
+    ) -> Entry:
+        scope = each[0].name.partition(".")[0]
+        plain = entry_name(self._own(fused.cell), each[0].class_name, key[1], key[2])
+        name = plain.replace("Cell.", f"{scope}.", 1)
+        records: list[Record] = []
+        gradient = key[1] == "backward"
+        for record in each[0].records:
+            same = [
+                r for e in each for r in e.records if (r.io, r.path) == (record.io, record.path)
+            ]
+            own = f"{name}.{record.io}.{record.path}"
+            weights = record.io in ("parameters", PARAMETERS_GRAD)
+            cut = record.io == ("input" if gradient else "output") or weights
+            if not cut:
+                if not gradient:  # the gradient of what all were given is a sum
+                    records.append(replace(record, name=own))
+                continue
+            if len(same) < len(each) or not all(r.leaf.shape for r in same):
+                continue
+            matrix = weights and len(record.leaf.shape or ()) == 2
+            turned = matrix and fused.parts_transposed
+            records.append(
+                joined(
+                    same,
+                    own,
+                    axis=0 if weights else -1,
+                    order=fused.order.tolist(),
+                    turned=turned,
+                    turned_back=matrix and fused.transposed,
+                )
+            )
+        begin = min(entry.seq for entry in each)
+        ends = [entry.end for entry in each if entry.end is not None]
+        whole = len(ends) == len(each)
+        return replace(
+            each[0], name=name, seq=begin, end=max(ends) if whole else None, records=tuple(records)
+        )
+
+    def reorder(self, other: _Side) -> Iterator[Message]:
+        """Put the rows of weights that are interleaved by head in the order of the other's."""
+        mine, theirs = self.parameters(), other.parameters()
+        both = {n: r for n, r in mine.items() if n in theirs}
+        fitting = {n: r for n, r in both.items() if r.leaf.shape == theirs[n].leaf.shape}
+        usual = {name for names, _ in PRESETS for name in names}
+        fused = {
+            n: r for n, r in fitting.items() if cell_of_parameter(n).rpartition(".")[2] in usual
+        }
+        found = find_reordered(fused, theirs) if fused else {}
+        orders = {cell: np.argsort(of.order) for cell, of in found.items()}
+        for name, record in fitting.items():
+            cell = cell_of_parameter(name)
+            if cell.rpartition(".")[2] in _ROTATED:
+                order = _rotary_order(record, theirs[name])
+                if order is not None:
+                    orders[cell] = order
+        by_cell = self.by_cell()
+        changed: dict[int, Entry | None] = {}
+        for cell, order in orders.items():
+            for (_, direction, _), entry in by_cell[cell].items():
+                records = [_reordered(r, direction, order) for r in entry.records]
+                changed[id(entry)] = replace(entry, records=tuple(records))
+        self.replace(changed)
+        if orders:
+            yield message("pairing.interleaved", count=len(orders), shown=next(iter(orders)))
+
+
+def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
+    shape = record.leaf.shape or ()
+    weights = record.io in ("parameters", PARAMETERS_GRAD)
+    cut = weights or record.io == ("input" if direction == "backward" else "output")
+    axis = 0 if weights else len(shape) - 1
+    if not cut or not shape or shape[axis] != len(order):
+        return record
+    return joined([record], record.name, axis=axis, order=order.tolist())
+
+
+def _rotary_order(mine: Record, theirs: Record) -> np.ndarray | None:
+    """Return which row of one projection each row of the other is, where heads are interleaved.
+
+    One rotary embedding turns the two halves of a head, the other every two neighbours: the rows
+    of its projections are in another order. Any other order is an error in the weights.
+    """
+    own, others = row_keys(mine), row_keys(theirs)
+    if own is None or others is None or np.array_equal(own, others):
+        return None
+    places = {key: number for number, key in enumerate(own.tolist())}
+    order = np.array([places.get(key, -1) for key in others.tolist()])
+    if len(places) != len(order) or (order < 0).any():
+        return None
+    width = 2
+    while width <= len(order):
+        if len(order) % width == 0:
+            half = np.arange(width).reshape(2, -1).T.reshape(-1)
+            for of_head in (half, np.argsort(half)):
+                starts = np.arange(0, len(order), width)[:, None]
+                if np.array_equal(order, (starts + of_head).reshape(-1)):
+                    return order
+        width += 2
+    return None

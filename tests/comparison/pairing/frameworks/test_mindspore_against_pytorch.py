@@ -1,0 +1,246 @@
+"""A Llama of MindFormers against the same one on PyTorch, dumped by the real msprobe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import torch_llama
+from mindspore import Tensor, nn, ops
+
+from mindrlhf_msprobe import Probe, compare_runs
+from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.demo.networks import llama_config
+from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.findings import Status
+
+DUMPS = Path(torch_llama.__file__).parent / "data" / "torch"
+SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "multiple_of": 8}
+RECORDING = {"msprobe": True, "actor_train_dump": True}
+
+
+def llama(**sizes: Any) -> nn.Cell:
+    """Return MindFormers' Llama with the weights of the one in the dumps."""
+    from mindformers.models.llama import LlamaForCausalLM
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network = LlamaForCausalLM(llama_config({**SIZES, **sizes}, torch_llama.VOCABULARY, 8))
+    for parameter in network.get_parameters():
+        name = torch_llama.of_hugging_face(parameter.name)
+        parameter.set_data(Tensor(torch_llama.weights(name, parameter.shape)))
+    return network.set_train(False)
+
+
+def record(path: Path, network: nn.Cell, **recording: Any) -> Path:
+    """Record one forward and backward pass."""
+
+    def loss(ids: Tensor) -> Tensor:
+        logits = network(ids)[0].reshape(2, 8, -1)[:, :-1]
+        return ops.cross_entropy(logits.reshape(-1, torch_llama.VOCABULARY), ids[:, 1:].reshape(-1))
+
+    config = {**RECORDING, "dump_path": str(path), **recording}
+    with Probe.from_config(config) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            ms.value_and_grad(loss, None, network.trainable_params())(Tensor(torch_llama.tokens()))
+        probe.step()
+    return path
+
+
+@pytest.fixture(scope="module")
+def llamas(tmp_path_factory) -> dict[str, Path]:
+    path = tmp_path_factory.mktemp("llamas")
+    network = llama()
+    return {
+        "tensor": record(path / "tensor", network, task="tensor"),
+        "mix": record(path / "mix", network, level="mix"),
+        "bias": record(path / "bias", llama(qkv_has_bias=True)),
+    }
+
+
+def agreeing(result: Any) -> set[str]:
+    """Return the cells of A of which a record was compared and agrees."""
+    assert not [f.record for f in result.findings if not f.status.agrees]
+    return {f.entry.partition(".forward")[0] for f in result.findings if ".forward" in f.entry}
+
+
+@pytest.mark.parametrize("dump", ["tensor", "mix_8x"])
+def test_the_same_weights_agree_forward_and_backward(llamas, dump):
+    result = compare_runs(llamas["tensor"], DUMPS / dump, workers=1)
+    cells = agreeing(result)
+    assert result.verdict.status == "within_tolerance"
+    assert len(result.findings) == 168
+    for cell in ("attention.wq.Linear", "feed_forward.w2.Linear", "ffn_norm.LlamaRMSNorm"):
+        assert f"Cell.model.layers.1.{cell}" in cells
+    directions = {f.entry.split(".")[-2] for f in result.findings}
+    assert directions == {"forward", "backward", "parameters_grad"}
+    table = [f for f in result.findings if f.io == "parameters" and "tok_embeddings" in f.entry]
+    assert [f.path for f in table] == ["embedding_weight"]
+    assert any(note.code == "pairing.preset" for note in result.remarks)
+
+
+def test_the_other_way_round_it_is_the_same(llamas):
+    result = compare_runs(DUMPS / "tensor", llamas["tensor"], workers=1)
+    assert result.verdict.status == "within_tolerance"
+    assert len(result.findings) == 168
+
+
+def test_only_equal_bytes_are_called_identical(llamas):
+    """Weights are, with their elements at hand; by statistics nothing is."""
+    result = compare_runs(llamas["tensor"], DUMPS / "tensor", workers=1)
+    same = [f for f in result.findings if f.status is Status.IDENTICAL]
+    assert same
+    assert {f.io for f in same if f.a.dtype == "Float32"} >= {"parameters"}
+    assert all(f.a.fingerprint or f.metrics for f in same)
+    by_statistics = compare_runs(llamas["tensor"], DUMPS / "mix_8x", workers=1)
+    assert not [f for f in by_statistics.findings if f.status is Status.IDENTICAL]
+
+
+@pytest.mark.parametrize("dump", ["L1", "mix_8x"])
+def test_operators_that_were_given_the_same_are_compared(llamas, dump):
+    result = compare_runs(llamas["mix"], DUMPS / dump, workers=1)
+    assert result.verdict.status == "within_tolerance"
+    entries = {f.entry for f in result.findings}
+    assert "Functional.cross_entropy.0.forward" in entries
+    assert sum(entry.startswith("Primitive.") for entry in entries) > 10
+
+
+def test_a_tolerance_that_is_given_counts(llamas):
+    from mindrlhf_msprobe import Tolerance
+
+    result = compare_runs(llamas["tensor"], DUMPS / "tensor", tolerance=Tolerance(atol=1e-12))
+    assert result.verdict.status == "diverged"
+
+
+def test_a_wrong_base_of_the_rotary_embedding_is_named(llamas):
+    first = compare_runs(llamas["tensor"], DUMPS / "rope", workers=1).verdict.first_divergence
+    assert first.entry == "Cell.model.freqs_mgr.FreqsMgr.forward.0"
+    assert first.cause.value == "computation"
+    assert first.inside.change.kind == "rotary_base"
+    assert first.inside.change.parameters == {"a": 10000.0, "b": 500.0}
+
+
+def test_a_transposed_weight_is_named(llamas):
+    first = compare_runs(llamas["tensor"], DUMPS / "transposed", workers=1).verdict.first_divergence
+    assert first.record.startswith("Cell.model.layers.1.attention.wo.Linear.forward.0.parameters")
+    assert first.cause.value == "parameter"
+    assert first.inside.change.kind == "transposed"
+
+
+def test_a_missing_bias_is_named(llamas):
+    first = compare_runs(llamas["bias"], DUMPS / "tensor", workers=1).verdict.first_divergence
+    assert first.record == "Cell.model.layers.0.attention.wq.Linear.forward.0.parameters.bias"
+    assert first.cause.value == "missing"
+
+
+def test_weights_interleaved_by_head_are_compared_row_by_row(llamas):
+    """The projections agree then; the rotary embedding that goes with them is the other one."""
+    result = compare_runs(llamas["tensor"], DUMPS / "interleaved", workers=1)
+    found = {f.entry: f.status for f in result.findings if f.io == "parameters"}
+    assert found["Cell.model.layers.1.attention.wq.Linear.forward.0"] is Status.IDENTICAL
+    assert result.verdict.first_divergence.entry.startswith("Cell.model.layers.0.attention.")
+    assert any(note.code == "pairing.interleaved" for note in result.remarks)
+
+
+def test_a_layer_that_one_network_has_more_is_missing_in_the_other(llamas, tmp_path):
+    run = record(tmp_path / "a", llama(num_layers=3))
+    result = compare_runs(run, DUMPS / "tensor", workers=1)
+    assert result.verdict.status == "diverged"
+    missing = {f.entry for f in result.findings if f.status is Status.ONLY_IN_A}
+    assert "Cell.model.layers.2.attention.wo.Linear.forward.0" in missing
+
+
+class Attention(nn.Cell):
+    """A fused projection alone, as MindFormers' `w_qkv`."""
+
+    def __init__(self, weight: np.ndarray) -> None:
+        super().__init__()
+        self.w_qkv = nn.Dense(16, 48, has_bias=False, weight_init=Tensor(weight))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.w_qkv(x)
+
+
+class Fused(nn.Cell):
+    """The first projections of a Llama, fused; without all else."""
+
+    def __init__(self, weights: list[np.ndarray]) -> None:
+        super().__init__()
+        self.layers = nn.CellList()
+        for weight in weights:
+            layer = nn.Cell()
+            layer.attention = Attention(weight)
+            self.layers.append(layer)
+
+    def construct(self, *given: Tensor) -> list[Tensor]:
+        return [layer.attention(x) for layer, x in zip(self.layers, given)]
+
+
+@pytest.mark.parametrize("groups", [1, 2], ids=["parts behind each other", "interleaved"])
+def test_a_fused_weight_is_compared_with_its_parts(tmp_path, groups):
+    from mindrlhf_msprobe.storage.arrays.pt import open_pt
+
+    names = [f"model.layers.{n}.self_attn.{part}_proj.weight" for n in range(2) for part in "qkv"]
+    rows = [torch_llama.weights(name, (16, 16)) for name in names]
+    fused = []
+    for layer in (rows[:3], rows[3:]):
+        parts = [part.reshape(groups, -1, 16) for part in layer]
+        fused.append(np.concatenate(parts, axis=1).reshape(48, 16))
+    norm = "Module.model.layers.1.input_layernorm.LlamaRMSNorm.forward.0.output.0.pt"
+    given = open_pt(next((DUMPS / "tensor").rglob(norm)))[0]
+    network = nn.Cell()
+    network.model = Fused(fused)
+    with Probe.from_config({**RECORDING, "dump_path": str(tmp_path), "task": "tensor"}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network.model(Tensor(np.array(given)), Tensor(np.array(given)))
+        probe.step()
+    mapping = tmp_path.with_suffix(".yaml")
+    parts = ", ".join(f"model.layers.*.self_attn.{part}_proj" for part in "qkv")
+    rule = f"{{parts: [{parts}], groups: {groups}}}"
+    mapping.write_text(f"model.layers.*.attention.w_qkv: {rule}\n")
+    result = compare_runs(tmp_path, DUMPS / "tensor", mapping=mapping, workers=1)
+    found = {f.record: f.status for f in result.findings if "w_qkv" in f.record}
+    last = "Cell.model.layers.1.attention.w_qkv.Dense.forward.0"
+    assert found[f"{last}.parameters.weight"].agrees
+    assert found[f"{last}.output.0"].agrees
+    assert any(note.code == "pairing.fused" for note in result.remarks)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "model.a: model.b\nmodel.b: model.a\n",
+        "model.*.a: model.*.b\nmodel.*.b: model.*.c\nmodel.*.c: model.*.a\n",
+    ],
+)
+def test_a_mapping_in_a_circle_is_an_error(llamas, tmp_path, lines):
+    mapping = tmp_path / "names.yaml"
+    mapping.write_text(lines)
+    with pytest.raises(ConfigError, match="circle"):
+        compare_runs(llamas["tensor"], DUMPS / "tensor", mapping=mapping)
+
+
+def test_a_dump_of_an_unknown_framework_is_said_to_be_one(llamas, tmp_path):
+    directory = tmp_path / "step0" / "rank"
+    directory.mkdir(parents=True)
+    content = {"framework": "jax", "task": "statistics", "data": {}}
+    directory.joinpath("dump.json").write_text(json.dumps(content))
+    result = compare_runs(llamas["tensor"], tmp_path, workers=1)
+    assert not result
+    assert "jax" in str(result.to_json())
+
+
+def test_the_command_says_what_it_did(llamas, tmp_path, capsys):
+    out = tmp_path / "out"
+    code = main(["compare", str(llamas["tensor"]), str(DUMPS / "tensor"), "-o", str(out)])
+    said = capsys.readouterr().out
+    assert code == 0
+    assert "MindSpore against PyTorch" in said
+    assert "0.0001 of the largest element" in said
+    assert message("coverage.other_framework_cell").code in out.joinpath("verdict.json").read_text()
