@@ -39,7 +39,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, Cel
 from mindrlhf_msprobe.comparison.mismatch.weights.since import unlike_weights
 from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
 from mindrlhf_msprobe.comparison.tokens.ended import without_padding
-from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
+from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight

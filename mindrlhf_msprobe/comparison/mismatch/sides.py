@@ -9,11 +9,11 @@ from functools import cached_property
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Form, Value
+from mindrlhf_msprobe.comparison.tokens.axes.keys import Keys
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
-from mindrlhf_msprobe.comparison.tokens.keys import Keys
-from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError

@@ -9,8 +9,8 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.tokens.beginnings import prefix_names
 from mindrlhf_msprobe.comparison.tokens.matching import Matched
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
 
 @dataclass(frozen=True)

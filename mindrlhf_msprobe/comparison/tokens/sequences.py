@@ -10,19 +10,23 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
-from mindrlhf_msprobe.comparison.tokens.blocks import BlockSize
-from mindrlhf_msprobe.comparison.tokens.following import Followed, Piece, follow
-from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
-from mindrlhf_msprobe.comparison.tokens.padding import Padding
-from mindrlhf_msprobe.comparison.tokens.samples import of_saved, prompt_sizes
-from mindrlhf_msprobe.comparison.tokens.sharing import (
+from mindrlhf_msprobe.comparison.tokens.cache.blocks import BlockSize
+from mindrlhf_msprobe.comparison.tokens.cache.sharing import (
     Tables,
     Written,
     begins_with,
     block_of,
     saved_before,
 )
-from mindrlhf_msprobe.comparison.tokens.windows import Beginning, SavedSample, with_beginnings
+from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, read_inputs
+from mindrlhf_msprobe.comparison.tokens.saved_samples.following import Followed, Piece, follow
+from mindrlhf_msprobe.comparison.tokens.saved_samples.padding import Padding
+from mindrlhf_msprobe.comparison.tokens.saved_samples.samples import of_saved, prompt_sizes
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import (
+    Beginning,
+    SavedSample,
+    with_beginnings,
+)
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.tokens.blocks import BlockSize
+from mindrlhf_msprobe.comparison.tokens.cache.blocks import BlockSize
 
 
 def written(draw, size, tokens, samples=3):

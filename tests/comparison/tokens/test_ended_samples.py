@@ -10,9 +10,9 @@ from helpers.causal_phase import PAD
 
 from mindrlhf_msprobe.comparison.tokens.ended import without_padding
 from mindrlhf_msprobe.comparison.tokens.matching import match
-from mindrlhf_msprobe.comparison.tokens.samples import of_saved
+from mindrlhf_msprobe.comparison.tokens.saved_samples.samples import of_saved
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, TokenCall
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
 END, PROMPT = 9, 3
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.causal_phase import PAD, CausalPhase, values
 
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import read_tokens
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
 DRAFTS = 2
 

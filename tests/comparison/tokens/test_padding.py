@@ -8,9 +8,9 @@ from helpers.causal_phase import PAD, CausalPhase, values
 
 from mindrlhf_msprobe.comparison.tokens.coverage import coverage
 from mindrlhf_msprobe.comparison.tokens.matching import match
-from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import read_tokens
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
 PROMPTS = [[5, 6], [7, 8, 9, 4], [3]]
 RESPONSES = [[11, 12, 13], [12, 11, 10], [2, 1, 6]]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.comparison.tokens.saved import unlike_saved
+from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import unlike_saved
 
 SEQUENCES = [np.array([5, 6, 7, 8, 9]), np.array([4, 3, 2, 1])]
 

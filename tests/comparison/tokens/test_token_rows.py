@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.causal_phase import HIDDEN, PAD, CausalPhase, value, values
 
-from mindrlhf_msprobe.comparison.tokens.layouts import only_layout, rows_of
+from mindrlhf_msprobe.comparison.tokens.axes.layouts import only_layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import match
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, read_tokens
 from mindrlhf_msprobe.storage.leaves import Leaf

@@ -11,9 +11,9 @@ import pytest
 from helpers.causal_phase import PAD, CausalPhase, values
 
 from mindrlhf_msprobe.comparison.tokens.matching import match
-from mindrlhf_msprobe.comparison.tokens.saved import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import saved_samples
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.comparison.tokens.sequences import read_tokens
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
 
 
 def samples_of(pairs):

@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.tokens.beginnings import prefix_names
-from mindrlhf_msprobe.comparison.tokens.samples import of_saved
+from mindrlhf_msprobe.comparison.tokens.saved_samples.samples import of_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 

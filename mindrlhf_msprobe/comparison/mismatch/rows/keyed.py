@@ -20,7 +20,7 @@ from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, blocks, distances
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, joined
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.tokens.keys import Form, Queries, key_form
+from mindrlhf_msprobe.comparison.tokens.axes.keys import Form, Queries, key_form
 from mindrlhf_msprobe.comparison.tokens.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.distance import (
 )
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.tokens.layouts import Layout, rows_of
+from mindrlhf_msprobe.comparison.tokens.axes.layouts import Layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,

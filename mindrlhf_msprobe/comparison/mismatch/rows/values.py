@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.tokens.layouts import Layout, Shape, only_layout
+from mindrlhf_msprobe.comparison.tokens.axes.layouts import Layout, Shape, only_layout
 from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens
 from mindrlhf_msprobe.storage.arrays.sketches import Place
 from mindrlhf_msprobe.storage.leaves import Leaf

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 
 UNKNOWN = -1
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.comparison.tokens.beginnings import shared_length
 from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 
 
 class Padding:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.tokens.windows import SavedSample
+from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 
 _OF_BLOCK = 1 << 32  # more than there are blocks: samples that share the first have other keys
 _MOST_OF_BLOCK = 1 << 20

@@ -1,0 +1,1 @@
+"""Blocks of a paged cache: how large they are, and which samples share them."""

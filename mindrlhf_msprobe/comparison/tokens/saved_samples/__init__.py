@@ -1,0 +1,1 @@
+"""What saved prompts and responses say of the tokens that networks were given."""
