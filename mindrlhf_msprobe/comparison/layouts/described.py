@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
@@ -51,6 +52,15 @@ def whole_of(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
         data_name=leaves[0].data_name,
         dialect=leaves[0].dialect,
     )
+
+
+def scaled(leaf: Leaf, times: float) -> Leaf:
+    """Return the description of a tensor whose elements are multiplied by a number above zero."""
+    if times == 1.0:
+        return leaf
+    known = {name: getattr(leaf, name) for name in ("max", "min", "mean", "norm")}
+    changed = {name: v * times if is_number(v) else v for name, v in known.items()}
+    return replace(leaf, fingerprint=None, md5=None, **changed)
 
 
 def _finite(values: Sequence[Any]) -> bool:

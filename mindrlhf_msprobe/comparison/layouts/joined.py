@@ -51,6 +51,7 @@ class Assembly:
         shards: what each of them holds.
         tiles: cover the whole once.
         divided_by: by what a sum of several shards is divided.
+        times: by what elements are multiplied.
         leaves: the description of the whole, by which copies are taken.
     """
 
@@ -58,6 +59,7 @@ class Assembly:
     shards: tuple[Record, ...]
     tiles: tuple[Tile, ...]
     divided_by: int = 1
+    times: float = 1.0
     leaves: tuple[Leaf, ...] = ()
 
     @property
@@ -159,6 +161,8 @@ class Reader:
             moved = zip(low, high, tile.start, tile.source)
             own = tuple(slice(x - t + s, y - t + s) for x, y, t, s in moved)
             found[into] = self._sum(tile.copies[min(self._copy, len(tile.copies) - 1)], own)
+        if self._assembly.times != 1.0:
+            np.multiply(found, self._assembly.times, out=found, casting="unsafe")
         return found
 
     def _sum(self, terms: tuple[int, ...], own: tuple[slice, ...]) -> np.ndarray:

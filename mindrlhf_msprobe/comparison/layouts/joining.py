@@ -12,7 +12,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.numbers import few_numbers
-from mindrlhf_msprobe.comparison.layouts.described import known_of, same_value, whole_of
+from mindrlhf_msprobe.comparison.layouts.described import known_of, same_value, scaled, whole_of
 from mindrlhf_msprobe.comparison.layouts.joined import Assembly, Joined, Tile, joined
 from mindrlhf_msprobe.comparison.layouts.layout import (
     ANY,
@@ -318,8 +318,9 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
         gap = message("layout.partial_statistics")
     if equal and reduced and gap is None and not stored:  # a mean of what is the same
         parts = [[terms[:1] for terms in of] for of in parts]
-    leaves = tuple(_leaf(shards, of, shape) for of in parts)
-    assembly = Assembly(ranks, shards, tuple(tiles), math.prod(means), leaves)
+    times = held.layout.times(held.name, modes)
+    leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in parts)
+    assembly = Assembly(ranks, shards, tuple(tiles), math.prod(means), times, leaves)
     return joined(
         first,
         leaves[0],

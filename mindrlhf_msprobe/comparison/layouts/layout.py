@@ -26,7 +26,7 @@ ZIGZAG = "zigzag"
 #: Notes that name the ranks whose parts of a record differ.
 PARTS = ("note.parts_differ", "note.sum_differs", "note.copies_differ")
 _HOW = (COPY, SUM, MEAN)
-_KEYS = {"axes", "ranks", "shards", "order", "shift"}
+_KEYS = {"axes", "ranks", "shards", "order", "shift", "scale"}
 _MOST_RANKS = 1 << 16
 _MOST_DIMENSION = 32
 
@@ -66,6 +66,7 @@ class Layout:
         shards: (pattern of records' names, axis → how they are cut over it), the first one counts.
         zigzag: axes whose places hold two chunks each, one from the front and one from the end.
         shifts: numbers in names that are counted anew at each place of an axis.
+        scales: (pattern of records' names, by what their elements are multiplied), likewise.
     """
 
     axes: Mapping[str, int]
@@ -73,6 +74,7 @@ class Layout:
     shards: tuple[tuple[str, Mapping[str, int | str]], ...] = ()
     zigzag: frozenset[str] = frozenset()
     shifts: tuple[Shift, ...] = ()
+    scales: tuple[tuple[str, float], ...] = ()
     _known: dict[str, Mapping[str, int | str]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -122,6 +124,18 @@ class Layout:
             rest[axis] = how.get(axis, mode)
         order = [axis for axis in how if axis in rest]
         return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
+
+    def times(self, name: str, modes: Modes) -> float:
+        """Return by what a record's elements are multiplied.
+
+        Where no pattern says it: gradients of a rank's samples are those of the mean over them, so
+        they count as one part of the mean over all.
+        """
+        for source, times in self.scales:
+            if pattern(source).search(name):
+                return times
+        by_sample = ".backward." in name and isinstance(modes.get(DATA), int)
+        return 1 / self.axes[DATA] if by_sample else 1.0
 
     def shifted(self, entry: str, rank: int) -> str:
         """Return what an entry of a rank is called in the whole network."""
@@ -182,6 +196,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         tuple(_rules(path, content.get("shards") or {}, axes)),
         frozenset(_orders(path, content.get("order") or {}, axes)),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
+        tuple(_scales(path, content.get("scale") or {})),
     )
 
 
@@ -220,10 +235,7 @@ def _rules(
     for source, how in rules.items():
         if not isinstance(source, str) or not isinstance(how, Mapping) or {*how} - {*axes}:
             raise _wrong(path, "layout.rule", rule=f"{source}: {how}", axes=[*axes])
-        try:
-            pattern(source)
-        except PatternError as error:
-            raise _wrong(path, "layout.pattern", pattern=source, why=error.said) from None
+        _check_pattern(path, source)
         for value in how.values():
             number = type(value) is int and -_MOST_DIMENSION <= value < _MOST_DIMENSION
             if not number and value not in _HOW:
@@ -249,3 +261,20 @@ def _shifts(path: str | Path, shifts: Any, axes: Mapping[str, int]) -> Iterator[
             if not usable or not all(type(n) is int and 0 <= n < 10**6 for n in by):
                 raise _wrong(path, "layout.shift", axis=str(axis), shift=repr(shift))
             yield Shift(axis, str(after), tuple(by))
+
+
+def _scales(path: str | Path, scales: Any) -> Iterator[tuple[str, float]]:
+    given: list[tuple[Any, Any]] = [*scales.items()] if isinstance(scales, Mapping) else [("", 0)]
+    for source, times in given:
+        number = type(times) in (int, float) and 0 < times < math.inf
+        if not (isinstance(source, str) and number):
+            raise _wrong(path, "layout.scale", scale=f"{source}: {times!r}")
+        _check_pattern(path, source)
+        yield source, float(times)
+
+
+def _check_pattern(path: str | Path, source: str) -> None:
+    try:
+        pattern(source)
+    except PatternError as error:
+        raise _wrong(path, "layout.pattern", pattern=source, why=error.said) from None

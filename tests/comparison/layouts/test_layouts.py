@@ -192,6 +192,7 @@ def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path)
         ({"axes": {"tp": 2}, "shards": {"(": {"tp": 0}}}, "cannot be used"),
         ({"axes": {"tp": 2}, "order": {"cp": "zigzag"}}, "expected zigzag"),
         ({"axes": {"tp": 2}, "shift": {"tp": {"layers": [0]}}}, "is no shift"),
+        ({"axes": {"tp": 2}, "scale": {"w": 0}}, "is no scale"),
         ({"a": {"axes": {"tp": 1}}, "c": {}}, "c is not known"),
         ({"a": {"axes": {"tp": 2}}}, "B has the ranks 0, 1 and no layout"),
         ({"b": {"axes": {"tp": 1}}}, "does not name"),

@@ -7,7 +7,7 @@ dump_path becomes the rank), `steps`, and the names of what goes wrong: `fault` 
 one weight of it is changed before the step), `nan` (rank, step: its batch holds one), `kill` (rank,
 step: the process kills itself inside that step's update) and `crash_at_exit` (rank: the process
 ends with SIGSEGV when all is done, as MindSpore's sometimes do). `every`: gradients are averaged in
-each n-th step alone.
+each n-th step alone. `split`: split_training.py's instead, by `tensors` or by `samples`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.communication import get_group_size, get_rank, init
+from split_training import train_split
 
 from mindrlhf_msprobe import MsprobeError, Probe
 
@@ -41,6 +42,10 @@ class Policy(nn.Cell):
 
 def train(options: dict, *, last: bool) -> None:
     rank, size = get_rank(), get_group_size()
+    if "split" in options:
+        own = {"reduce": ops.AllReduce(), "fault": options.get("fault")}
+        train_split(options["msprobe"], options["split"], rank, size, **own)
+        return
     settings = {"msprobe": True, "actor_train_dump": True, "reference_dump": True, "step_end": 9}
     settings |= {"key_data_dump": True, **options["msprobe"]}
     settings["dump_path"] = settings["dump_path"].format(rank=rank)

@@ -9,8 +9,9 @@ from itertools import chain
 import pytest
 from helpers.programs import read_json
 from jobs import CRASHED_AT_EXIT, MSRUN, _code, run_job, weights
+from split_training import train_split
 
-from mindrlhf_msprobe import compare_runs, open_run
+from mindrlhf_msprobe import Tolerance, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Outcome
 
@@ -30,6 +31,9 @@ def jobs(tmp_path_factory):
         "whole": {
             "shared": {},
             "faulty": {"fault": [1, 1, "reference"]},
+            "by tensors": {"split": "tensors"},
+            "by samples": {"split": "samples"},
+            "one rank off": {"split": "tensors", "fault": [1, 1]},
             "apart": {"msprobe": {"dump_path": str(root / "node{rank}")}},
             "selected": {"msprobe": {"ranks": [1]}},
         },
@@ -233,3 +237,52 @@ def test_a_job_that_crashes_at_exit_has_succeeded(jobs, root):
     CRASHED_AT_EXIT.remove("crashed job")  # this one was planned
     run = open_run(root / "crashed/run")
     assert (run.finished, run.ranks, run.problems) == (True, [0, 1], [])
+
+
+LAYOUTS = {
+    "tensors": (
+        r"{axes: {tp: 2}, shards: {'down.*forward.*output|reduce.*forward.*input': {tp: partial}}}"
+    ),
+    "samples": "{axes: {dp: 2}}",
+}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Return the run of one rank that does all the work."""
+    path = tmp_path_factory.mktemp("alone") / "run"
+    train_split({"dump_path": str(path)}, "tensors")
+    return path
+
+
+@pytest.mark.parametrize("by", ["tensors", "samples"])
+def test_two_ranks_that_divide_the_work_agree_with_one(jobs, root, alone, tmp_path, by):
+    """By a sum of two parts, or by two halves of a batch: but for the rounding of sums."""
+    (tmp_path / "layout.yaml").write_text(LAYOUTS[by])
+
+    result = compare_runs(
+        alone,
+        root / f"by {by}/run",
+        layout=tmp_path / "layout.yaml",
+        tolerance=Tolerance(rtol=1e-4, atol=1e-6),
+    )
+
+    assert result.verdict.status is Outcome.WITHIN_TOLERANCE, result.verdict
+    directions = {f.record.split(".forward")[0] != f.record for f in result.findings}
+    assert directions == {True, False}
+    assert not result.verdict.coverage
+
+
+def test_the_rank_whose_part_is_wrong_is_named(jobs, root, alone, tmp_path):
+    (tmp_path / "layout.yaml").write_text(LAYOUTS["tensors"])
+
+    result = compare_runs(
+        alone,
+        root / "one rank off/run",
+        layout=tmp_path / "layout.yaml",
+        tolerance=Tolerance(rtol=1e-4, atol=1e-6),
+    )
+
+    first = result.verdict.first_divergence
+    assert (first.step, first.record) == (1, "Cell.up.Linear.forward.0.parameters.weight")
+    assert "the part of rank 1 differs, not that of rank 0" in " ".join(map(str, first.reasons))

@@ -51,6 +51,7 @@ TEXTS: dict[str, Text] = {
     "rule": _rule,
     "pattern": "shards: the pattern {pattern} cannot be used: {why}",
     "order": _order,
+    "scale": "scale: {scale} is no scale; expected a pattern of names and a number above 0",
     "shift": (
         "shift: {axis}: {shift} is no shift; expected the part of a name before the number, and "
         "what is added at each place of the axis, e.g. pp: {{layers: [0, 16]}}"

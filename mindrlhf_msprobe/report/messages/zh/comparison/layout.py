@@ -50,6 +50,7 @@ TEXTS: dict[str, Text] = {
     "rule": _rule,
     "pattern": "shards：模式 {pattern} 不可用：{why}",
     "order": _order,
+    "scale": "scale：{scale} 不是缩放；应为记录名的模式和大于 0 的数",
     "shift": (
         "shift：{axis}: {shift} 不是偏移；应为名称中编号之前的部分，以及该轴各位置所加的数，"
         "例如 pp: {{layers: [0, 16]}}"
