@@ -26,6 +26,13 @@ _SPEAK = re.compile(
     r"|Reduce|BatchISendIRecv)$|^_(All|Mirror|Virtual|Host|Reduce|MiniStep|GetTensor)"
     r"|^(DistComm|InnerComm)"
 )
+#: What moves elements, always in the same way.
+_MOVE = frozenset(
+    [
+        *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "PixelShuffle", "PixelUnshuffle"),
+        *("ChannelShuffle", "ShuffleChannel"),
+    ]
+)
 #: Of what exchanges data, that which computes of it.
 _REDUCE = re.compile(r"[Rr]educe|^_MirrorOperator|^_MiniStep")
 #: What returns elements as they are given.
@@ -48,7 +55,14 @@ def is_copy(kind: str, operator: str) -> bool:
 @functools.lru_cache(maxsize=1 << 14)
 def draws(operator: str) -> bool:
     """Return whether an operator draws random numbers, by its name in MindSpore."""
-    return any(word.lower() in _DRAW for word in _WORD.findall(operator))
+    return operator not in _MOVE and any(word.lower() in _DRAW for word in _WORD.findall(operator))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def passes_gradients(operator: str) -> bool:
+    """Return whether gradients may flow through an operator that draws."""
+    words = {word.lower() for word in _WORD.findall(operator)}
+    return not words & {"like", "bernoulli", "multinomial", "poisson", "randperm", "randint"}
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -710,6 +710,44 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
     assert ("Cell.root.Layer.backward", "output.0") in calls
 
 
+@pytest.mark.parametrize("level", ["L0", "mix"])
+def test_attention_of_mindspore_is_judged(layer_probe, monkeypatch, level):
+    """It computes in a function that is no operator: by what that is made of."""
+    network = nn.MultiheadAttention(8, 2)
+    x = Tensor(np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32))
+    for status in (Accuracy.ORDINARY, Accuracy.WRONG):
+        probe = layer_probe(task="accuracy_check", level=level, existing="overwrite", strict=True)
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            ms.value_and_grad(
+                lambda x: (network(x, x, x)[0] ** 2).sum(), None, network.trainable_params()
+            )(x)
+        probe.step()
+        found = result(probe)
+        assert found.without_opinion == ()
+        assert found.status is status
+        calls = {(one.call, one.tensor) for one in found.ranked}
+        assert ("Cell.root.MultiheadAttention.backward", "parameters.in_proj_weight") in calls
+        monkeypatch.setattr(ops, "softmax", float16_rounded(ops.softmax))
+
+
+def test_what_moves_elements_draws_nothing(layer_probe):
+    """Though it is called a shuffle; gradients of what is drawn are not known."""
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32))
+    probe = layer_probe(task="accuracy_check", level="L1")
+    probe.watch(actor=nn.Dense(2, 2))
+    with probe.phase("actor_update"):
+        ms.grad(lambda x: (ops.pixel_shuffle(x * 1.0, 2) * 2).sum())(x)
+        ms.grad(lambda x: (ops.gumbel_softmax(x * 1.0) * x).sum())(x)
+    probe.step()
+    found = result(probe)
+    assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
+    assert ("Functional.pixel_shuffle.backward", "output.0") in {
+        (one.call, one.tensor) for one in found.ranked
+    }
+    assert found.without_opinion == ("Functional.gumbel_softmax.backward",)
+
+
 def test_hooks_are_not_called_again(layer_probe):
     """Neither a user's own nor those of cells inside."""
     network, seen = Policy(), []

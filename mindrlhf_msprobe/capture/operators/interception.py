@@ -58,6 +58,7 @@ class _Here(threading.local):
     """
 
     busy = False
+    nested = False
     handle: Handle | None = None
 
 
@@ -80,30 +81,37 @@ class Interception:
         handle: takes the calls.
         network: a network whose cells hold functions of MindSpore as attributes; or None.
         every_thread: whether the calls of all threads are taken, not those of this one alone.
+        nested: of this thread, whether what MindSpore's own Python calls is asked for as well.
     """
 
     def __init__(
-        self, handle: Handle, *, network: nn.Cell | None = None, every_thread: bool = False
+        self,
+        handle: Handle,
+        *,
+        network: nn.Cell | None = None,
+        every_thread: bool = False,
+        nested: bool = False,
     ) -> None:
         self._handle = handle
         self._network = network
         self._every_thread = every_thread
-        self._before: list[tuple[bool, Handle | None]] = []
+        self._nested = nested
+        self._before: list[tuple[bool, bool, Handle | None]] = []
 
     def __enter__(self) -> Interception:
         _PATCHES.begin(self._network)
         if self._every_thread:
             _SHARED.append(self._handle)
         else:
-            self._before.append((_HERE.busy, _HERE.handle))
-            _HERE.busy, _HERE.handle = False, self._handle
+            self._before.append((_HERE.busy, _HERE.nested, _HERE.handle))
+            _HERE.busy, _HERE.nested, _HERE.handle = False, self._nested, self._handle
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._every_thread:
             _SHARED.remove(self._handle)
         else:
-            _HERE.busy, _HERE.handle = self._before.pop()
+            _HERE.busy, _HERE.nested, _HERE.handle = self._before.pop()
         _PATCHES.end(self._network)
 
 
@@ -148,7 +156,9 @@ def _asked() -> Handle | None:
             return None
         handle = shared[0]
     caller = sys._getframe(2).f_globals.get("__name__")
-    return handle if caller is None or _counts(caller) else None
+    if caller is None or _counts(caller):
+        return handle
+    return handle if _HERE.nested and caller.startswith("mindspore.") else None
 
 
 def _wrapped(operator: Operator, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import mindspore
@@ -36,6 +36,7 @@ from mindrlhf_msprobe.replay.kinds import (
     is_copy,
     is_norm,
     out_of_place,
+    passes_gradients,
     writes,
 )
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
@@ -44,6 +45,7 @@ from mindrlhf_msprobe.replay.precise.operators import leaves_of
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
     Gradients,
+    NoGradientError,
     Precision,
     Tape,
     Value,
@@ -198,6 +200,8 @@ class SecondRun:
         self.inputs: list[Value | None] = []
         self.parameters: dict[int, tuple[Parameter, Value]] = {}
         self.uses: dict[int, int] = {}
+        #: How many operators that compute floating numbers were met.
+        self.met = 0
         #: Whether a tensor came by that was made by no operator that was seen.
         self.unseen = False
 
@@ -228,7 +232,7 @@ class SecondRun:
             for inside in named_cells(cell).values():
                 held = leaves_of([*vars(inside).values()])
                 self._constants |= {id(leaf) for leaf in held if isinstance(leaf, Tensor)}
-        with Interception(self._handle), _plain_cells(self._transposed):
+        with Interception(self._handle, nested=True), _plain_cells(self._transposed):
             returned = function(*args, **kwargs)
         outputs: list[Value | None] = []
         for leaf in leaves_of(returned):
@@ -347,6 +351,7 @@ class SecondRun:
             self._constants |= {id(leaf) for leaf in leaves_of(made) if isinstance(leaf, Tensor)}
             self._held.append(made)
             return made
+        self.met += computes_floats(call, None)
         made = self._lowered(self._answer(call), dtype_of(leaves))
         if operator.name in _VIEWS:
             self._viewed |= tensors | {id(leaf) for leaf in leaves_of(made)}
@@ -368,7 +373,31 @@ class SecondRun:
         try:  # in another process: one that fails between gradients would end the training
             return by_kernel(self._basic, operator, given, named, _settings(call))
         except NoAnswerError:
-            raise CannotRunTwiceError("second.no_formula", operator=operator.full_name) from None
+            return self._inside(call)
+
+    def _inside(self, call: OperatorCall) -> Any:
+        """Return what MindSpore's own Python makes of other operators.
+
+        Raises:
+            CannotRunTwiceError: it is none of MindSpore's functions, or uses what has no answer.
+        """
+        operator = call.operator
+        if operator.kind != "Primitive" and isinstance(operator.original, FunctionType):
+            try:
+                with Interception(self._handle, nested=True):
+                    made = operator.original(*call.args, **call.kwargs)
+            except CannotRunTwiceError as error:
+                if error.message.code != "second.no_formula":
+                    raise
+                made = None
+            tensors = [leaf for leaf in leaves_of(made) if isinstance(leaf, Tensor)]
+            if tensors and all(id(leaf) in self._known for leaf in tensors):
+                self._held.append(made)
+                return like(made, (self._leaf(leaf) for leaf in leaves_of(made)))
+        raise CannotRunTwiceError("second.no_formula", operator=operator.full_name)
+
+    def _leaf(self, leaf: Any) -> Any:
+        return self._known[id(leaf)][1] if isinstance(leaf, Tensor) else leaf
 
     def _written(self, call: OperatorCall, *, alone: bool = False) -> Any:
         """Write into a tensor that this run made itself, and of which there is no view.
@@ -399,13 +428,14 @@ class SecondRun:
     def _drawn_before(self, call: OperatorCall) -> Any:
         """Return what a random operator gives with the numbers it drew the first time."""
         operator, args, kwargs = call.operator, call.args, call.kwargs
-        if not self._drawn or self._drawn[0][0] != operator.full_name:
+        known = "alpha" not in operator.name.lower()  # that of alpha_dropout is no mask
+        if not self._drawn or self._drawn[0][0] != operator.full_name or not known:
             raise CannotRunTwiceError("second.random", operator=operator.full_name)
         _, before = self._drawn.pop(0)
         if "dropout" not in operator.name.lower():
             if in_place(operator.name):
                 raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
-            made = like(before, map(self._constant, leaves_of(before)))
+            made = like(before, (self._draw(leaf, call) for leaf in leaves_of(before)))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
         given = next((leaf for leaf in leaves_of([args, kwargs]) if isinstance(leaf, Tensor)), None)
         leaves = leaves_of(before)
@@ -434,6 +464,19 @@ class SecondRun:
         known = np.where(given != 0, ratio, 0.0)
         draws = [np.where(unknown, ratio * share, known) for share in (0.5, 0.0, 1.0)]
         return Value([draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
+
+    def _draw(self, leaf: Any, call: OperatorCall) -> Any:
+        """Return what was drawn; what gradient of it flows to what it was drawn of is not known."""
+        value, name = self._constant(leaf), call.operator.full_name
+        if not isinstance(value, Value) or not passes_gradients(call.operator.name):
+            return value
+
+        def pull(*_: Value) -> Any:
+            raise NoGradientError(name)
+
+        given = leaves_of([call.args, call.kwargs])
+        operands = [self._value(leaf) for leaf in given if isinstance(leaf, Tensor)]
+        return self.tape.made_of(value, operands, pull)
 
     def _constant(self, leaf: Any) -> Any:
         return self.tape.value(leaf) if isinstance(leaf, np.ndarray) else leaf

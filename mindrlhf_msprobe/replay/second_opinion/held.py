@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class HeldCall:
         repeats: whether it is a second run for gradients, of a recomputed cell.
         alone: whether nobody else looks at what it computes: of a cell, an operator in it is not
             looked at by itself.
+        met: how many operators ran in it that compute floating numbers.
+        uses: of parameters by their ids, how many of those took it.
         run: the second computation, kept until its gradients have come.
         overflowed: whether an output is beyond what its dtype holds.
         outputs: what that computed, one for each leaf of `output`.
@@ -41,6 +44,8 @@ class HeldCall:
     before: np.ndarray | None = None
     repeats: bool = False
     alone: bool = False
+    met: int = 0
+    uses: Counter[int] = field(default_factory=Counter)
     drawn: list[Drawn] = field(default_factory=list)
     output: Any = None
     outputs: list[Value | None] = field(default_factory=list)

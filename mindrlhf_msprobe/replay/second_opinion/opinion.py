@@ -169,16 +169,22 @@ class SecondOpinion(CallObserver):
         """
         operator, args, kwargs = call.operator, call.args, call.kwargs
         computes = computes_floats(call, output)
+        for one in self._calls():
+            one.met += computes
         if held is not None:
             held.alone = computes
         elif computes and not draws(operator.name):
             for one in self._calls():
                 one.alone = True
-        if gradients_flow() and not only_looks(operator):
+        if not only_looks(operator):
+            flow = gradients_flow()
             returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
             for leaf in leaves_of([args, kwargs]):
                 if isinstance(leaf, Parameter) and id(leaf) not in returned:
-                    self._parameters.used(leaf)
+                    if flow:
+                        self._parameters.used(leaf)
+                    for one in self._calls():
+                        one.uses[id(leaf)] += 1
         calls = self._calls()
         if calls and draws(operator.name):
             drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
@@ -215,7 +221,13 @@ class SecondOpinion(CallObserver):
             judged = [one for one in judged if one[1].opinion is Opinion.WRONG]
         if judged:
             self._say(call.entry, call, judged, began)
+        elif call.run is not None and call.run.unseen and not call.repeats:
+            self._say_none(call.entry, call, message("second.unseen"), began)
         if gradients_flow():
+            if call.run is not None and call.cell is not None:
+                for key, (parameter, _) in call.run.parameters.items():
+                    unseen = call.run.uses.get(key, 0) - call.uses[key]
+                    self._parameters.used_inside(parameter, call.by_cell, unseen)
             with self._lock:
                 self._waiting[backward_name_of(call.entry)] = call
             return
@@ -367,6 +379,8 @@ class SecondOpinion(CallObserver):
     @staticmethod
     def _needed(call: HeldCall, why: Message | None) -> bool:
         """Return whether an opinion is missed where there is none."""
+        if call.cell is not None and call.met < max(1, 0 if call.run is None else call.run.met):
+            return True  # MindSpore computes inside it without an operator that is looked at
         return call.alone or (why is not None and why.code == "second.compiled")
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:

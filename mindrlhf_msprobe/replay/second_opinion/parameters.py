@@ -54,6 +54,7 @@ class ParameterOpinions:
     def __init__(self, judged: Judged) -> None:
         self._judged = judged
         self._uses: Counter[int] = Counter()
+        self._inside: dict[int, Counter[str]] = {}
         self._held: dict[int, Parameter] = {}  # their ids must stay theirs
         self._shares: dict[int, dict[str, Share]] = {}
         self._arrived: dict[int, np.ndarray] = {}
@@ -65,11 +66,17 @@ class ParameterOpinions:
         self._uses[id(parameter)] += 1
         self._held[id(parameter)] = parameter
 
+    def used_inside(self, parameter: Parameter, by_cell: str, count: int) -> None:
+        """Count uses in a call of a cell that no operator which is looked at made."""
+        if count > 0:
+            self._inside.setdefault(id(parameter), Counter())[by_cell] += count
+            self._held[id(parameter)] = parameter
+
     def arrived(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep a gradient until all calls it comes from are known."""
         if id(parameter) in self._arrived:
             self._judge(id(parameter))
-        if id(parameter) in self._uses:
+        if id(parameter) in self._uses or id(parameter) in self._inside:
             self._arrived[id(parameter)] = host_values(gradient)
 
     def share(
@@ -113,6 +120,7 @@ class ParameterOpinions:
     def _judge(self, key: int) -> None:
         gradient = self._arrived.pop(key)
         uses, shares = self._uses.pop(key, 0), self._shares.pop(key, {})
+        uses += max(self._inside.pop(key, Counter()).values(), default=0)  # of the outermost cell
         self._held.pop(key, None)
         for share in shares.values():
             if share.known and share.uses == uses:

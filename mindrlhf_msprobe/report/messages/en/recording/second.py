@@ -16,4 +16,5 @@ TEXTS: dict[str, Text] = {
     "own_bprop": "its library has a bprop for it, which need not be the gradient of its construct",
     "no_gradient": "the gradient of {operators} is not known",
     "gradients_unknown": "its gradients cannot be told apart from those of other calls",
+    "unseen": "what it returned came from what was not seen to compute",
 }

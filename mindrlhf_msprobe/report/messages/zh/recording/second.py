@@ -15,4 +15,5 @@ TEXTS: dict[str, Text] = {
     "own_bprop": "其 bprop 由库自行编写，不一定是 construct 的梯度",
     "no_gradient": "不知道 {operators} 的梯度公式",
     "gradients_unknown": "其梯度无法与其他调用的梯度区分",
+    "unseen": "其输出来自未被识别的计算",
 }
