@@ -7,6 +7,7 @@ from functools import partial
 from mindrlhf_msprobe.comparison.engine.executor import run
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
+from mindrlhf_msprobe.comparison.steps.same_bytes import wrote_the_same
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     StepResult,
@@ -17,7 +18,7 @@ from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.findings import Divergence
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-_HELD = 3  # steps, as of a run that is followed
+_BEFORE = 2  # steps that a divergence is explained with: a run that is followed has no more
 
 
 class StepByStep:
@@ -30,29 +31,33 @@ class StepByStep:
     """
 
     def __init__(self, a: Run, b: Run, rank: int) -> None:
-        self._job, self._rank = Job((View(a), View(b))), rank
-        self._results: list[StepResult] = []
+        self._job, self._runs, self._rank = Job((View(a), View(b))), (a, b), rank
+        self._agreed: list[int] = []  # the last steps that do
         self.last_step = max((step for step, of in a.places if of == rank), default=None)
 
     def has(self, step: int) -> bool:
         """Return whether the run that is compared with has a step, whole."""
-        a = self._job.sides[0].run
+        a, _ = self._runs
         return (step, self._rank) in a.places and a.completed(step, self._rank)
 
     def compare(self, step: int) -> Divergence | None:
         """Compare a step; return where it first diverges, and why."""
-        result = compare_step(self._job, step, self._rank, wholesale=True)
-        if result.diverged or result.waiting:
-            (result,) = run(self._job, [(step, self._rank)], None)
-        self._results = [*self._results[1 - _HELD :], result]
-        if not result.diverged:
+        same = wrote_the_same(self._runs, step, self._rank)
+        result = None if same else self._result(step)
+        if result is None or not result.diverged:
+            self._agreed = [*self._agreed, step][-_BEFORE:]
             return None
-        runs = self._job.sides[0].run, self._job.sides[1].run
         verdict = conclude(
-            self._results,
+            [*map(self._result, self._agreed), result],
             self._job.sides,
             self._job.plan,
             partial(compare_whole_step, self._job),
-            preflight(*runs),
+            preflight(*self._runs),
         )
         return verdict.first_divergence
+
+    def _result(self, step: int) -> StepResult:
+        result = compare_step(self._job, step, self._rank, wholesale=True)
+        if result.diverged or result.waiting:
+            (result,) = run(self._job, [(step, self._rank)], None)
+        return result

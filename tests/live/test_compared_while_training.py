@@ -28,8 +28,13 @@ def _wait_for_what_follows(monkeypatch):
     monkeypatch.setattr(Live, "_announce", tell_and_wait)
 
 
-def train(path, steps=6, parts=False, **options):
-    """Train a small network; return its weights and the step after which it was ended."""
+def train(path, steps=6, parts=False, lacks=False, **options):
+    """Train a small network; return its weights and the step after which it was ended.
+
+    Args:
+        parts: in one step, a parameter is another one.
+        lacks: in that step, the loss is not saved.
+    """
     net = nn.SequentialCell(
         nn.Dense(4, 8, weight_init="ones", bias_init="zeros"),
         nn.Tanh(),
@@ -47,7 +52,8 @@ def train(path, steps=6, parts=False, **options):
             with probe.phase("actor_update"):
                 loss, found = gradients(ms.Tensor(np.full((2, 4), 0.1 * (step + 1), np.float32)))
             optimizer(found)
-            probe.save_data(loss=loss)
+            if not (lacks and step == PARTS_AT):
+                probe.save_data(loss=loss)
             try:
                 probe.step()
             except SystemExit as end:
@@ -81,6 +87,14 @@ def test_stop_ends_the_training_with_the_step_that_diverges(tmp_path, other, cap
     assert ended == (PARTS_AT, 1)
     assert open_run(tmp_path / "b").completed(PARTS_AT)
     assert "on_divergence: stop" in caplog.text
+
+
+def test_what_a_step_lacks_is_a_divergence_and_not_yet_to_come(tmp_path, other, caplog):
+    """The run goes on, but its step has ended; without fingerprints, records are compared."""
+    options = {"fingerprint": False, "compare_to": str(other[0]), "on_divergence": "stop"}
+    _, ended = train(tmp_path / "b", lacks=True, **options)
+    assert ended == (PARTS_AT, 1)
+    assert f"step {PARTS_AT}, actor_update: loss: cause: missing" in caplog.text
 
 
 def test_record_stores_the_elements_of_that_cell_in_the_next_step(tmp_path, other):

@@ -9,6 +9,7 @@ unusual, is not for this way: the planner pairs it as a whole.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
@@ -42,6 +43,7 @@ from mindrlhf_msprobe.storage.records import (
 
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 _LARGE = 1e300  # larger ones are left to those who know what may overflow
+_ENTRY = re.compile(rb'\{"entry": ("(?:[^"\\]|\\.)*"), ')
 _SCALARS = frozenset({"int", "float", "bool", "NoneType"})
 
 
@@ -114,6 +116,7 @@ class _Lines:
         a, b = journals
         if a is None or b is None or len(a) != len(b):
             return False
+        b = _in_order_of(a, b)
         stacks: _Stacks = {}, {}
         try:
             special = self._add_lines(phase, zip(a, b), stacks)
@@ -214,6 +217,21 @@ class _Lines:
                 return False
             orders.append(sorted(range(len(starts)), key=starts.__getitem__))
         return orders[0] == orders[1]
+
+
+def _in_order_of(a: list[bytes], b: list[bytes]) -> list[bytes]:
+    """Return B's lines in the order of A's entries, if it has the same.
+
+    Entries are written as they become known: those of gradients not always in one order.
+    """
+    heads = [[_ENTRY.match(line) for line in lines] for lines in (a, b)]
+    names = [[head and head[1] for head in found] for found in heads]
+    if names[0] == names[1] or None in names[0] or None in names[1]:
+        return b
+    by_name = dict(zip(names[1], b))
+    if by_name.keys() != set(names[0]) or len(by_name) < len(b):
+        return b
+    return [by_name[name] for name in names[0]]
 
 
 def _where(line: JournalLine) -> tuple[object, ...]:

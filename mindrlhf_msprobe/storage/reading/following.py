@@ -60,6 +60,9 @@ class FollowedRun(Run):
             self._first_step = step
         return any(own)
 
+    def stop_of(self, rank: int) -> None:
+        """Return None: of a run that is followed only steps that have ended are known."""
+
     def is_thinned_by_now(self, step: int) -> bool:
         """Return whether `keep_mb` has removed layer or key data of a step, before or since."""
         config = self.config(self._rank)

@@ -263,6 +263,16 @@ def test_most_places_are_counted(recorded, folded, ways):
     assert {f.status for f in found.findings if f.entry} == {Status.DIFFERENT}
 
 
+def test_places_with_lines_in_another_order_are_counted(recorded, tmp_path, folded, ways):
+    """Gradients are written as they arrive."""
+    other = shutil.copytree(recorded[1], tmp_path / "b")
+    for journal in other.glob("*/step*/rank*/records.jsonl"):
+        lines = journal.read_text().splitlines(keepends=True)
+        journal.write_text("".join(sorted(lines, key=lambda line: "grad" in line[:80])[::-1]))
+    assert_same(recorded[0], other)
+    assert ways == {True: 4}
+
+
 def test_nothing_is_made_of_what_agrees(recorded, folded, monkeypatch):
     """Of two equal runs key data alone are paired."""
     made = []
