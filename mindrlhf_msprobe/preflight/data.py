@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -43,8 +43,12 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
         found = _asked(source, "collect.data_raised", function)
         if found is None:
             raise UsageError.saying("collect.data_nothing", source=source)
+        if isinstance(found, (str, bytes)):
+            kind = type(found).__name__
+            raise UsageError.saying("collect.data_kind", source=source, kind=kind)
         try:
-            iterator = iter(found)
+            # A mapping is one batch: iterated over, it would be its keys alone.
+            iterator = iter([found] if isinstance(found, Mapping) else found)
         except TypeError:
             kind = type(found).__name__
             raise UsageError.saying("collect.data_kind", source=source, kind=kind) from None

@@ -40,6 +40,12 @@ def endless():
 def two():
     return [np.ones(3, np.float16), np.zeros((0, 2), bool)]
 
+def one():
+    return {"ids": np.ones(2)}
+
+def text():
+    return "ab"
+
 def nothing():
     pass
 
@@ -276,6 +282,8 @@ def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsy
     assert (first["more.0"]["value"], first["text"]["length"]) == (1.5, 500)
     assert len(first["text"]["value"]) < 100
     assert "reading" in capsys.readouterr().err
+    (one,) = collect(Asked(data="my_batches:one"), "c.json")["data"]["batches"]
+    assert one["ids"]["shape"] == [2]  # a mapping is a batch
     two = collect(Asked(data="my_batches:two"), "b.json")["data"]
     assert (two["exhausted"], [b[""]["shape"] for b in two["batches"]]) == (True, [[3], [0, 2]])
 
@@ -368,6 +376,7 @@ BAD = [
     (Asked(data="my_batches:raises_later"), "OSError: the disk is gone"),
     (Asked(data="my_batches:ends"), "SystemExit: 3"),
     (Asked(data="my_batches:number"), "returned a int"),
+    (Asked(data="my_batches:text"), "returned a str"),
     (Asked(data="my_batches:empty"), "no batch"),
     (Asked(data="my_batches:value"), "is a int"),
     (Asked(data="my_batches:absent"), "my_batches has no absent"),

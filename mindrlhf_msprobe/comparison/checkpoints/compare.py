@@ -362,6 +362,7 @@ def _conclude(
         for side, checkpoint in zip("AB", sides)
         for note in checkpoint.notes
     ]
+    remarks += _perhaps_cut(sides, compared)
     return CheckpointComparison(
         *paths,
         (sides[0].kind, sides[1].kind),
@@ -398,6 +399,26 @@ def _without_alone(
 
 def _has_any(findings: Sequence[Finding], side: str) -> bool:
     return any((f.a if side == "A" else f.b).name is not None for f in findings)
+
+
+def _perhaps_cut(
+    sides: tuple[Checkpoint, Checkpoint], compared: Sequence[_Compared]
+) -> list[Message]:
+    """Return which side lacks what a cut between two entries would have taken, without a trace.
+
+    Such a side has nothing that the other one has not, and lacks some of its parameters: the last
+    ones, where both were saved in one order.
+    """
+    found = []
+    for side, own, other in (("A", sides[0], sides[1]), ("B", sides[1], sides[0])):
+        alone = _ALONE["B" if side == "A" else "A"]
+        lacking = [one.finding.record for one in compared if one.finding.status is alone]
+        more = any(one.finding.status is _ALONE[side] for one in compared)
+        if not own.open_end or more or all(map(is_of_optimizer, lacking)):
+            continue
+        if other.kind != "ckpt" or [*other.ranks[0]][-len(lacking) :] == lacking:
+            found.append(message("checkpoint.perhaps_cut", side=side, count=len(lacking)))
+    return found
 
 
 def _texts(sides: tuple[Checkpoint, Checkpoint]) -> tuple[tuple[Finding, ...], list[Message]]:

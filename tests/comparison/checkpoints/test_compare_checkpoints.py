@@ -127,6 +127,26 @@ def test_what_one_side_lacks_differs_unless_it_is_asked_for(tmp_path):
     assert not compare_checkpoints(nothing.a, nothing.b, common=True)
 
 
+def test_a_file_that_may_be_cut_between_entries_is_said(tmp_path):
+    """Not one that was saved in part, in the middle, nor a safetensors, whose header counts."""
+
+    def said(a, b):
+        found = compare_checkpoints(a, b)
+        return [str(one) for one in found.remarks if one.code == "checkpoint.perhaps_cut"]
+
+    arrays = {name: np.ones(2, np.float32) for name in "uvwx"}
+    whole = write_ckpt(tmp_path / "a.ckpt", arrays)
+    cut = tmp_path / "cut.ckpt"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    (said_of_b,) = said(whole, cut)
+    assert said_of_b.startswith("B may be cut short: it lacks 2 parameters")
+    assert said(cut, whole)[0].startswith("A may be cut short")
+    assert said(cut, write_safetensors(tmp_path / "a.safetensors", arrays))
+    chosen = write_ckpt(tmp_path / "chosen.ckpt", {"u": arrays["u"], "x": arrays["x"]})
+    few = write_safetensors(tmp_path / "few.safetensors", {"u": arrays["u"]})
+    assert said(whole, chosen) == said(whole, few) == []
+
+
 def test_shapes_are_never_cut_to_fit(tmp_path):
     """Nor is a matrix its transpose."""
     w = floats(3, 3, 2)

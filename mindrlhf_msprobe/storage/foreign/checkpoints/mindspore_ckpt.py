@@ -1,14 +1,15 @@
 """MindSpore's .ckpt: a protobuf message `Checkpoint` whose values are parameters by their tags.
 
 `save_checkpoint` cuts a parameter of more than 512 MB into several values with the same tag and
-the whole shape, one after the other; behind the last value may stand 17 bytes with a CRC-32, which
-is not checked.
+the whole shape, one after the other; behind the last value may stand 17 bytes with the CRC-32 of
+all before (`crc_check=True`). Without it nothing says how many parameters a file should hold.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import field
+from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -29,7 +30,7 @@ _OF_TENSOR = ((1, VARINT), (1, BYTES), (2, BYTES), (3, BYTES))
 _TAG, _TENSOR, _MAP = 1, 2, 3
 _DIMS, _TYPE, _CONTENT = 1, 2, 3
 _CRC_MARK, _CRC_SIZE = b"crc_num", 17
-_TEXT = "str"
+_TEXT, _MAP_TENSOR = "str", "MapTensor"
 _LONGEST_TEXT = 1 << 20  # bytes of a text, 4 for each character
 #: What stands at the beginning of files that are none of MindSpore's, and what they are.
 _OTHERS = (
@@ -38,8 +39,9 @@ _OTHERS = (
     (b"\x80", "checkpoint.pickle"),
     (b"\x1f\x8b", "checkpoint.gzip"),
     (b"\x89HDF", "checkpoint.hdf5"),
-    (b"\xd8\x5e\x3a\x7f", "checkpoint.encrypted"),
-    (b"\x7f\x3a\x5e\xd8", "checkpoint.encrypted"),
+    # AES-GCM, AES-CBC and SM4-CBC, in either byte order.
+    *((bytes([n]) + b"\x5e\x3a\x7f", "checkpoint.encrypted") for n in (0xD8, 0xD9, 0xDA)),
+    *((b"\x7f\x3a\x5e" + bytes([n]), "checkpoint.encrypted") for n in (0xD8, 0xD9, 0xDA)),
 )
 
 
@@ -57,11 +59,27 @@ class _Unreadable(StoredTensor):
     """A parameter of which no element can be read."""
 
 
-def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
-    """Return the parameters of a .ckpt, and its texts, by their names.
+class Ckpt(NamedTuple):
+    """What a .ckpt holds, by name.
+
+    Attributes:
+        texts: entries that are no tensors.
+        has_crc: whether its end is marked by a CRC, so that nothing can be missing there.
+    """
+
+    tensors: dict[str, StoredTensor]
+    texts: dict[str, str]
+    has_crc: bool
+
+
+def read_ckpt(file: DataFile) -> Ckpt:
+    """Return the parameters of a .ckpt, and its texts.
+
+    With a CRC the whole file is read, to check it; MapTensors, which MindSpore leaves out of its
+    CRC, leave it unchecked.
 
     Raises:
-        CheckpointError: it is no such file, or cut short.
+        CheckpointError: it is no such file, cut short, or not what its CRC says.
     """
     if not file.size:
         raise file.error("checkpoint.empty")
@@ -74,7 +92,8 @@ def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     wire = Wire(file)
     found: dict[str, _Value] = {}
     last = ""
-    for count, (_, _, start, end) in enumerate(wire.fields(0, _end(file), _VALUE)):
+    whole, stored = _end(file)
+    for count, (_, _, start, end) in enumerate(wire.fields(0, whole, _VALUE)):
         if count >= bounds.PARAMETERS:
             raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
         tag, value = _value(wire, start, end)
@@ -82,6 +101,8 @@ def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         if known is not value:
             _join(known, value, follows=tag == last)
         last = tag
+    if stored is not None and all(value.dtype != _MAP_TENSOR for value in found.values()):
+        check_crc(file, stored, file.crc(0, whole))
     tensors: dict[str, StoredTensor] = {}
     texts: dict[str, str] = {}
     for tag, value in found.items():
@@ -91,15 +112,27 @@ def read_ckpt(file: DataFile) -> tuple[dict[str, StoredTensor], dict[str, str]]:
             tensors[tag] = FileTensor(tag, value.dtype, value.shape, tuple(value.pieces))
         else:
             tensors[tag] = _Unreadable(tag, value.dtype, value.shape, value.why)
-    return tensors, texts
+    return Ckpt(tensors, texts, stored is not None)
 
 
-def _end(file: DataFile) -> int:
-    """Return where the values end: before the CRC, where there is one."""
+def check_crc(file: DataFile, stored: int, found: int) -> None:
+    """Compare the CRC-32 that a file holds with that of its content.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    if stored != found:
+        raise file.error("checkpoint.crc", stored=f"{stored:#010x}", found=f"{found:#010x}")
+
+
+def _end(file: DataFile) -> tuple[int, int | None]:
+    """Return where the values end, and the CRC that stands behind them; None if there is none."""
     if file.size < _CRC_SIZE:
-        return file.size
-    tail = file.read(file.size - _CRC_SIZE, _CRC_SIZE)
-    return file.size - _CRC_SIZE if tail.startswith(_CRC_MARK) else file.size
+        return file.size, None
+    tail = bytes(file.read(file.size - _CRC_SIZE, _CRC_SIZE))
+    if not tail.startswith(_CRC_MARK):
+        return file.size, None
+    return file.size - _CRC_SIZE, int.from_bytes(tail[len(_CRC_MARK) :], "big")
 
 
 def _value(wire: Wire, start: int, end: int) -> tuple[str, _Value]:
@@ -112,7 +145,7 @@ def _value(wire: Wire, start: int, end: int) -> tuple[str, _Value]:
         elif number == _TENSOR:
             value = _tensor(wire, first, last)
         else:
-            value = _Value("MapTensor", (), why=message("checkpoint.map"))
+            value = _Value(_MAP_TENSOR, (), why=message("checkpoint.map"))
     if tag is None or value is None:
         raise wire.file.error("checkpoint.no_tag", at=start)
     return tag, value

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.numbers import few_numbers
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import read_ckpt
 from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
@@ -32,6 +36,9 @@ _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle")
 _NAMES = (_CKPT, _SAFETENSORS, INDEX_SUFFIX, *_PICKLES)
 #: Below a directory of this name the hub's cache keeps links to files beside it.
 _SNAPSHOTS = "snapshots"
+_NUMBERED = re.compile(
+    r"(?P<name>.*)-(?P<number>[0-9]{1,5})-of-(?P<count>[0-9]{1,5})\.safetensors", re.DOTALL
+)
 _SHOWN = 4
 
 
@@ -68,17 +75,22 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def _in_file(path: Path) -> Checkpoint:
     if path.name.endswith(INDEX_SUFFIX):
         return _of_index(path, path.parent)
-    tensors, texts, kind = _read(path)
-    return Checkpoint(path, kind, {0: tensors}, texts)
+    return _read(path, path)
 
 
-def _read(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str], str]:
-    """Return parameters and texts of a file by what it is, not by what it is called."""
-    file = DataFile(path)
+def _read(file_path: Path, path: Path) -> Checkpoint:
+    """Return what a file holds by what it is, not by what it is called.
+
+    Args:
+        path: as it was given.
+    """
+    file = DataFile(file_path)
     head = bytes(file.read(0, min(file.size, 9)))
-    if path.suffix == _SAFETENSORS or looks_like_safetensors(head):
-        return read_safetensors(file), {}, "safetensors"
-    return *read_ckpt(file), "ckpt"
+    if file_path.suffix == _SAFETENSORS or looks_like_safetensors(head):
+        return Checkpoint(path, "safetensors", {0: read_safetensors(file)})
+    found = read_ckpt(file)
+    open_end = not found.has_crc
+    return Checkpoint(path, "ckpt", {0: found.tensors}, found.texts, open_end=open_end)
 
 
 def _of_index(path: Path, directory: Path) -> Checkpoint:
@@ -114,21 +126,43 @@ def _in_directory(path: Path) -> Checkpoint:
     for file in files:
         _check_inside(path, file)
     if kinds == {_CKPT}:
-        tensors, texts, kind = _read(files[0])
-        return Checkpoint(path, kind, {0: tensors}, texts)
+        return _read(files[0], path)
+    _check_numbers(path, files)
     return Checkpoint(path, "safetensors", {0: read_all(files)})
 
 
 def _of_ranks(path: Path, directories: dict[int, Path]) -> Checkpoint:
     files, notes = files_of_ranks(directories)
-    ranks: dict[int, dict[str, StoredTensor]] = {}
+    ranks: dict[int, Mapping[str, StoredTensor]] = {}
     texts: dict[str, str] = {}
     for rank, file in files.items():
         _check_inside(path, file)
-        ranks[rank], own, _ = _read(file)
-        texts |= {f"rank_{rank}: {name}": text for name, text in own.items()}
+        own = _read(file, file)
+        ranks[rank] = own.ranks[0]
+        texts |= {f"rank_{rank}: {name}": text for name, text in own.texts.items()}
     found = put_together(path, ranks, notes)
     return Checkpoint(path, found.kind, found.ranks, texts, found.notes, found.whole)
+
+
+def _check_numbers(path: Path, files: Sequence[Path]) -> None:
+    """Make sure that of files that are numbered `-00001-of-00003` none is missing.
+
+    Raises:
+        CheckpointError: one is.
+    """
+    held: dict[tuple[str, int], set[int]] = {}
+    for file in files:
+        match = _NUMBERED.fullmatch(file.name)
+        if match:
+            held.setdefault((match["name"], int(match["count"])), set()).add(int(match["number"]))
+    for (name, count), numbers in held.items():
+        missing = {*range(1, count + 1)} - numbers
+        if missing:
+            what = {"name": shortened(name), "count": count}
+            numbered = few_numbers(sorted(missing))
+            raise CheckpointError.saying(
+                "checkpoint.files_missing", path=str(path), **what, missing=numbered
+            )
 
 
 def _check_inside(directory: Path, file: Path) -> None:

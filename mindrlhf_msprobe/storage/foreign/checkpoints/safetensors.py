@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
+from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import check_crc
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     STORED,
     CheckpointError,
@@ -29,6 +32,8 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
 INDEX_SUFFIX = ".safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
 _METADATA = "__metadata__"
+_MINDSPORE, _CRC, _PACKED = "ms", "crc_num", "Int4"
+_NUMBER = re.compile("[0-9]{1,10}")
 _DTYPES = {
     **{"BOOL": "Bool", "BF16": BFLOAT16, "F16": "Float16", "F32": "Float32", "F64": "Float64"},
     **{f"I{n}": f"Int{n}" for n in (8, 16, 32, 64)},
@@ -54,7 +59,7 @@ def read_safetensors(file: DataFile) -> dict[str, StoredTensor]:
     """
     header, start = _header(file)
     metadata = header.pop(_METADATA, None)
-    packed = metadata if isinstance(metadata, dict) else {}
+    said: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
     if len(header) > bounds.PARAMETERS:
         raise file.error("checkpoint.too_many", most=bounds.PARAMETERS)
     found: dict[str, StoredTensor] = {}
@@ -63,13 +68,38 @@ def read_safetensors(file: DataFile) -> dict[str, StoredTensor]:
         dtype, shape, begin, end = _entry(file, name, entry)
         parts.append((begin, end, name))
         # MindSpore says of its 4-bit integers, which lie there two by two, in the metadata.
-        known = _DTYPES.get(dtype, dtype) if name not in packed else str(packed[name])
+        known = _PACKED if said.get(name) == _PACKED else _DTYPES.get(dtype, dtype)
         if known in STORED and math.prod(shape) * STORED[known].itemsize != end - begin:
             what = {"name": shortened(name), "shape": str(list(shape)), "dtype": dtype}
             raise file.error("checkpoint.entry_size", **what, size=end - begin)
         found[name] = FileTensor(name, known, shape, (Piece(file, start + begin, end - begin),))
     _check_parts(file, parts, file.size - start)
+    stored = _stored_crc(said)
+    # Of an integer without axes MindSpore takes as many zeros as it says, instead of its bytes.
+    if stored is not None and all(t.shape or "Int" not in t.dtype for t in found.values()):
+        _check_crc(file, stored, start, parts)
     return found
+
+
+def _stored_crc(metadata: dict[str, Any]) -> int | None:
+    """Return the CRC-32 that MindSpore wrote into the metadata; None if there is none."""
+    crc = metadata.get(_CRC)
+    if metadata.get("format") != _MINDSPORE or not isinstance(crc, str):
+        return None
+    return int(crc) if _NUMBER.fullmatch(crc) else None
+
+
+def _check_crc(file: DataFile, stored: int, start: int, parts: list[tuple[int, int, str]]) -> None:
+    """Check the CRC-32 of MindSpore's `crc_check=True`: of names and elements, by name.
+
+    Raises:
+        CheckpointError: it is another one.
+    """
+    found = 0
+    for begin, end, name in sorted(parts, key=lambda part: part[2]):
+        found = zlib.crc32(name.encode("utf-8", "surrogatepass"), found)
+        found = file.crc(start + begin, start + end, found)
+    check_crc(file, stored, found)
 
 
 def _header(file: DataFile) -> tuple[dict[str, Any], int]:

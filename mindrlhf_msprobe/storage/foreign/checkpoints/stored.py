@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import stat
+import zlib
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
@@ -30,11 +31,15 @@ STORED = {
         for name in ("Int16", "Int32", "Int64", "UInt16", "UInt32", "UInt64")
     },
     **{name: np.dtype(name.lower()).newbyteorder("<") for name in ("Float16", "Float32")},
-    **{name: np.dtype(name.lower()).newbyteorder("<") for name in ("Float64", "Complex64")},
+    **{
+        name: np.dtype(name.lower()).newbyteorder("<")
+        for name in ("Float64", "Complex64", "Complex128")
+    },
     BFLOAT16: np.dtype("<u2"),
     "Float8E4M3FN": np.dtype("u1"),
     "Float8E5M2": np.dtype("u1"),
 }
+_PIECE = 4 << 20  # bytes that a CRC reads at once
 
 
 class CheckpointError(RunError):
@@ -103,6 +108,19 @@ class DataFile:
         finally:
             os.close(file)
         return found
+
+    def crc(self, start: int, end: int, before: int = 0) -> int:
+        """Return the CRC-32 of the bytes between two offsets, in pieces.
+
+        Args:
+            before: the CRC-32 of what stands before them.
+
+        Raises:
+            CheckpointError: as `read`.
+        """
+        for at in range(start, end, _PIECE):
+            before = zlib.crc32(self.read(at, min(_PIECE, end - at)), before)
+        return before
 
     def _open(self) -> int:
         try:
@@ -221,6 +239,7 @@ class Checkpoint:
         texts: entries that are no tensors, by name.
         notes: how it was read, e.g. which of several checkpoints was taken.
         whole: whether the parameters are those of the whole network, and no rank's part.
+        open_end: whether it could be cut between two parameters without a trace.
     """
 
     path: Path
@@ -229,3 +248,4 @@ class Checkpoint:
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: Messages = ()
     whole: bool = True
+    open_end: bool = False

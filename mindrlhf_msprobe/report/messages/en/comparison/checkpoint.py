@@ -68,6 +68,13 @@ def _texts_only_in(side: str, count: int, names: Sequence[str]) -> str:
     return f"{count} {what} in {side} alone: {_some(count, names)}"
 
 
+def _perhaps_cut(side: str, count: int) -> str:
+    return (
+        f"{side} may be cut short: it lacks {counted(count, 'parameter')}, and ends between two "
+        f"entries, where a .ckpt that was not saved with crc_check=True shows no cut"
+    )
+
+
 def _differing(count: int) -> str:
     return f"{counted(count, 'parameter')} {'differs' if count == 1 else 'differ'}:"
 
@@ -125,6 +132,10 @@ TEXTS: dict[str, Text] = {
     "no_tag": "is damaged: the entry at byte {at} has no name or no value",
     "no_content": "is damaged: the tensor at byte {at} has no content",
     "dimensions": "is damaged: the tensor at byte {at} has more than {most} axes",
+    "crc": (
+        "is damaged: the CRC-32 that it holds is {stored}, that of its content {found}. Copy or "
+        "save it again"
+    ),
     "map": "is a MapTensor, which is not compared",
     "twice": "stands in the file twice, not as slices of one",
     "unlike_slices": "its slices have unlike dtypes or shapes",
@@ -153,6 +164,10 @@ TEXTS: dict[str, Text] = {
     # directories
     "link_leaves": "is a symbolic link that leaves the directory, so it is not opened",
     "several": _several,
+    "files_missing": (
+        "{path} holds not all of the {count} files {name}-00001-of-{count:05}.safetensors, …: "
+        "number {missing} is missing. Copy it, too."
+    ),
     "none_there": (
         "{path} holds no checkpoint; expected a .ckpt, .safetensors, or directories rank_0, "
         "rank_1, … with them, or a run that recorded parameters."
@@ -207,6 +222,7 @@ TEXTS: dict[str, Text] = {
     "rounded": "{a} against {b}: equal once rounded to {to}",
     "no_noise": "no repetition has its elements in this dtype and shape: its noise is not known",
     # coverage
+    "perhaps_cut": _perhaps_cut,
     "left_out": "{count} parameter(s) left out by --include and --exclude",
     "only_in": _only_in,
     "optimizer_only_in": _optimizer_only_in,

@@ -91,6 +91,7 @@ TEXTS: dict[str, Text] = {
     "no_tag": "文件损坏：第 {at} 字节处的条目没有名称或没有值",
     "no_content": "文件损坏：第 {at} 字节处的张量没有内容",
     "dimensions": "文件损坏：第 {at} 字节处的张量超过 {most} 维",
+    "crc": ("文件损坏：其中记录的 CRC-32 为 {stored}，按内容计算为 {found}。请重新拷贝或保存"),
     "map": "是 MapTensor，不支持比对",
     "twice": "在文件中出现两次，且不是同一权重的连续分片",
     "unlike_slices": "各分片的 dtype 或 shape 不同",
@@ -118,6 +119,10 @@ TEXTS: dict[str, Text] = {
     # directories
     "link_leaves": "是指向目录之外的符号链接，不予打开",
     "several": _several,
+    "files_missing": (
+        "{path} 缺少 {count} 个文件 {name}-00001-of-{count:05}.safetensors 等中的第 {missing} 个。"
+        "请一并拷贝。"
+    ),
     "none_there": (
         "{path} 中没有 checkpoint；应有 .ckpt、.safetensors，或含有它们的目录 rank_0、rank_1 等，"
         "或为采集了权重的采集结果。"
@@ -166,6 +171,10 @@ TEXTS: dict[str, Text] = {
     "rounded": "{a} 对 {b}：舍入到 {to} 后相等",
     "no_noise": "没有重复 checkpoint 含有相同 dtype 和 shape 的元素：噪声未知",
     # coverage
+    "perhaps_cut": (
+        "{side} 侧可能被截断：缺少 {count} 个权重，且文件恰在两个条目之间结束；"
+        "未以 crc_check=True 保存的 .ckpt 在此处截断不留痕迹"
+    ),
     "left_out": "{count} 个权重因 --include、--exclude 未比对",
     "only_in": _only_in,
     "optimizer_only_in": _optimizer_only_in,
