@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import mmap
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
-from mindrlhf_msprobe.storage.arrays.npy import give_back
+from mindrlhf_msprobe.storage.arrays.npy import give_back, map_elements
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -109,13 +108,10 @@ class Joined(Piece):
         if size <= WHOLE:
             return reader.read((0,) * len(reader.shape), reader.shape)
         with tempfile.TemporaryFile() as file:
-            file.truncate(size)
-            whole: Any = mmap.mmap(file.fileno(), size)
-        flat, at = np.frombuffer(whole, reader.dtype), 0
-        for block in reader.blocks(CHUNK):
-            flat[at : at + block.size] = block
-            at += block.size
-        return flat.reshape(reader.shape)
+            for block in reader.blocks(CHUNK):
+                file.write(np.ascontiguousarray(block).data)
+            file.flush()
+            return map_elements(file.fileno(), reader.dtype, reader.shape)
 
 
 def joined(record: Record, leaf: Leaf, **changes: Any) -> Joined:
@@ -176,14 +172,18 @@ class Reader:
         divided = total if self._assembly.divided_by == 1 else total / self._assembly.divided_by
         return np.asarray(divided).astype(self.dtype)
 
+    def give_back(self) -> None:
+        """Take the pages of all files out of this process's memory."""
+        for array in self._arrays:
+            give_back(array)
+
     def blocks(self, size: int) -> Iterator[np.ndarray]:
         """Yield the whole in row-major order: 1-d, of `size` elements each, the last of fewer."""
         left: list[np.ndarray] = []
         held = 0
         for start, shape in boxes(self.shape, size):
-            part = np.ascontiguousarray(self.read(start, shape)).reshape(-1)
-            for array in self._arrays:
-                give_back(array)
+            part = np.array(self.read(start, shape)).reshape(-1)
+            self.give_back()
             left.append(part)
             held += part.size
             while held >= size:

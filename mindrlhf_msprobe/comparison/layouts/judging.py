@@ -168,8 +168,10 @@ def _by_elements(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]
     for tile in own.made_of.tiles:
         for start, shape in boxes(tile.shape, CHUNK):
             at = [t + s for t, s in zip(tile.start, start)]
-            x, y = (reader.read(at, shape) for reader in readers)
-            if not _same(x, y, tolerance):
+            same = _same(readers[0].read(at, shape), readers[1].read(at, shape), tolerance)
+            for reader in readers:
+                reader.give_back()
+            if not same:
                 found.append(tile)
                 break
     return found

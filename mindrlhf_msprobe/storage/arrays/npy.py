@@ -188,6 +188,16 @@ class _Mapped(mmap.mmap):
     """A file mapped here: shared and read-only, so that its pages can be had again."""
 
 
+def map_elements(file: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Map a file of nothing but elements into memory, read-only, by its descriptor.
+
+    It must not be empty, and may be deleted meanwhile.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    data: Any = _Mapped(file, size, access=mmap.ACCESS_READ)
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
 def give_back(array: np.ndarray) -> None:
     """Take the pages of a file that open_npy mapped out of this process's memory.
 

@@ -1,0 +1,115 @@
+"""A value that is cut by any layout, and put together again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.layouts.joined import Reader
+from mindrlhf_msprobe.comparison.layouts.joining import Held, join_both
+from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
+from mindrlhf_msprobe.comparison.layouts.layout import Layout
+from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.arrays.npy import save_npy
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+NAME = "Cell.up.Dense.forward.0.output.0"
+
+
+class Cut:
+    """A random value and how a random grid cuts it: over an axis of it, by copies or as a sum."""
+
+    def __init__(self, seed, directory):
+        self.random = random.Random(seed)
+        self.directory = directory
+        axes = self.random.sample(["dp", "tp", "cp", "ep", "x"], self.random.randint(1, 3))
+        self.sizes = {axis: self.random.randint(2, 3) for axis in axes}
+        self.shape = [self.random.randint(1, 3) for _ in range(self.random.randint(1, 3))]
+        self.how = {}
+        for axis, size in self.sizes.items():
+            how = self.random.choice([*range(len(self.shape)), "copy", "partial"])
+            self.how[axis] = how
+            if isinstance(how, int):
+                self.shape[how] *= size
+        self.dtype = self.random.choice([np.float32, np.int64, np.float16])
+        values = np.random.default_rng(seed).integers(-60, 60, size=self.shape)
+        self.whole = values.astype(self.dtype)
+        named = self.random.sample(sorted(self.how), len(self.how))
+        self.rule = {axis: self.how[axis] for axis in named}
+        self.layout = Layout.from_sizes(self.sizes)
+        self.layout = Layout(self.layout.axes, self.layout.places, ((r"up", self.rule),))
+
+    def parts(self):
+        """Return what each rank holds: cut over the axes in the order of the rule."""
+        grid = [*self.sizes]
+        for rank, place in self.layout.places.items():
+            value = self.whole
+            for axis, how in self.rule.items():
+                size, at = self.sizes[axis], place[grid.index(axis)]
+                if how == "partial":
+                    value = value * (at == 0)
+                elif how != "copy":
+                    value = np.split(value, size, axis=how)[at]
+            yield rank, np.ascontiguousarray(value.astype(self.dtype))
+
+    def record(self, name, value):
+        save_npy(self.directory / name, value)
+        leaf = Leaf("mindspore.Tensor", np.dtype(self.dtype).name.capitalize(), value.shape)
+        return Record(NAME, "output", "0", leaf, str(self.directory / name))
+
+    def held(self, parts):
+        ranks = {rank: self.record(f"{rank}.npy", value) for rank, value in parts}
+        return Held(NAME, ranks, self.layout, frozenset(ranks))
+
+    def alone(self):
+        record = self.record("whole.npy", self.whole)
+        return Held(NAME, {0: record}, None, frozenset({0}))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_cut_and_put_together_is_the_same_and_an_error_names_its_rank(seed, tmp_path):
+    cut = Cut(seed, tmp_path)
+    parts = dict(cut.parts())
+
+    a, b = join_both((cut.alone(), cut.held(parts.items())))
+
+    assert np.array_equal(b.array(), cut.whole)
+    pieces = np.concatenate([*Reader(b).blocks(3)])
+    assert np.array_equal(pieces, cut.whole.reshape(-1))
+    assert compare_joined(a, b, Tolerance())[0] is Status.IDENTICAL
+
+    rank = cut.random.choice([*parts])
+    wrong = parts[rank].copy()
+    wrong.reshape(-1)[cut.random.randrange(wrong.size)] += 1
+    a, b = join_both((cut.alone(), cut.held({**parts, rank: wrong}.items())))
+    status, _, notes = compare_joined(a, b, Tolerance())
+
+    assert status is Status.DIFFERENT
+    named = {n.code: n.params["ranks"].split(", ") for n in notes if n.params.get("side") == "B"}
+    if "partial" in cut.rule.values():
+        ranks = named["note.sum_differs"]
+        assert str(rank) in ranks or "(+" in ranks[-1]
+    else:
+        assert named["note.parts_differ"] == [str(rank)]
+
+
+def test_a_part_that_is_missing_is_never_filled(tmp_path):
+    cut = next(
+        c
+        for c in (Cut(seed, tmp_path) for seed in itertools.count())
+        if set(map(type, c.how.values())) == {int}
+    )
+    parts = dict(cut.parts())
+    del parts[1]
+
+    lacking = cut.held(parts.items())
+    unrecorded = join_both((cut.alone(), lacking))[1]
+    recorded = Held(NAME, lacking.records, cut.layout, frozenset(cut.layout.places))
+
+    assert "rank 1 is missing" in str(unrecorded.gap)
+    assert "rank 1 is missing" in str(join_both((cut.alone(), recorded))[1].leaf.why)
