@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.replay.precise.basic import Basic
-from mindrlhf_msprobe.replay.precise.formulas.table import formula, number, primitive
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    formula,
+    number,
+    primitive,
+    with_attribute,
+)
 from mindrlhf_msprobe.replay.precise.values import Value
 
 _SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
@@ -198,26 +203,11 @@ def _gelu_tanh(b: Basic, settings: Any, input: Any) -> Value:
     return _gelu(b, input, "tanh")
 
 
-@primitive("LeakyReLU")
-def _leaky_relu_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _below(b, b.name, input, float(p.alpha))
-
-
-@primitive("Elu")
-def _elu_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _elu(b, input, p.alpha)
-
-
-@primitive("CeLU")
-def _celu_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _celu(b, input, p.alpha)
-
-
-@primitive("SoftShrink")
-def _softshrink_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _softshrink(b, input, p.lambd)
-
-
-@primitive("HShrink")
-def _hardshrink_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _hardshrink(b, input, p.lambd)
+for _name, _function, _attribute in (
+    ("LeakyReLU", _leaky_relu, "alpha"),
+    ("Elu", _elu, "alpha"),
+    ("CeLU", _celu, "alpha"),
+    ("SoftShrink", _softshrink, "lambd"),
+    ("HShrink", _hardshrink, "lambd"),
+):
+    primitive(_name)(with_attribute(_function, _attribute))

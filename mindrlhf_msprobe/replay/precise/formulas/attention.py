@@ -19,6 +19,8 @@ from mindrlhf_msprobe.replay.precise.values import Value
 #: Layouts that can be told apart by their axes; N heads, D numbers of each, H all numbers.
 _LAYOUTS = ("BSH", "BNSD", "SBH", "BSND")
 _OUTPUTS = 4
+#: What is given behind query, key and value, in order.
+_BESIDE = ("real_shift", "drop_mask", "padding_mask", "attn_mask")
 
 
 def _heads(b: Basic, operand: Any, layout: str, heads: int) -> Value:
@@ -85,26 +87,23 @@ def _check(p: Any, others: Any) -> None:
         raise OtherFormError
 
 
+def _beside(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """Return the mask, and all else that is given beside query, key and value."""
+    beside = dict(zip(_BESIDE, others)) | {n: named.pop(n) for n in _BESIDE if n in named}
+    mask = beside.pop("attn_mask", None)
+    return mask, [*beside.values(), *others[len(_BESIDE) :]]
+
+
 @primitive("FlashAttentionScore")
 def _flash_attention(
-    b: Basic,
-    p: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    real_shift: Any = None,
-    drop_mask: Any = None,
-    padding_mask: Any = None,
-    attn_mask: Any = None,
-    *others: Any,
+    b: Basic, p: Any, query: Any, key: Any, value: Any, *others: Any, **named: Any
 ) -> Any:
     names = ("keep_prob", "sparse_mode", "pre_tokens", "next_tokens")
-    _check(
-        {name: getattr(p, name) for name in names}, (real_shift, drop_mask, padding_mask, *others)
-    )
+    mask, rest = _beside(others, named)
+    _check({name: getattr(p, name) for name in names}, (*rest, *named.values()))
     layout = p.input_layout if isinstance(p.input_layout, str) else ""
     out = _attention(
-        *(b, query, key, value, attn_mask),
+        *(b, query, key, value, mask),
         heads=int(p.head_num),
         scale=float(p.scale_value),
         layout=layout,
@@ -114,24 +113,15 @@ def _flash_attention(
 
 @formula("flash_attention_score")
 def _flash_attention_score(
-    b: Basic,
-    query: Any,
-    key: Any,
-    value: Any,
-    head_num: Any,
-    real_shift: Any = None,
-    drop_mask: Any = None,
-    padding_mask: Any = None,
-    attn_mask: Any = None,
-    *others: Any,
-    **named: Any,
+    b: Basic, query: Any, key: Any, value: Any, head_num: Any, *others: Any, **named: Any
 ) -> Value:
     usual = {"keep_prob": 1.0, "sparse_mode": 0, "pre_tokens": 1 << 31, "next_tokens": 1 << 31}
     told = {name: number(named.pop(name, usual[name])) for name in usual}
     scale = float(number(named.pop("scalar_value", 1.0)))
     layout = named.pop("input_layout", "BSH")
     named.pop("inner_precise", None)
-    _check(told, (real_shift, drop_mask, padding_mask, *others, *named.values()))
+    mask, rest = _beside(others, named)
+    _check(told, (*rest, *named.values()))
     return _attention(
-        *(b, query, key, value, attn_mask), heads=int(number(head_num)), scale=scale, layout=layout
+        *(b, query, key, value, mask), heads=int(number(head_num)), scale=scale, layout=layout
     )

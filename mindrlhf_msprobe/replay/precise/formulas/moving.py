@@ -14,6 +14,7 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     number,
     numbers,
     primitive,
+    with_attribute,
 )
 from mindrlhf_msprobe.replay.precise.values import Value
 
@@ -410,19 +411,12 @@ def _pad(
     return b.pad(given_value, pairs, 0.0 if value is None else float(number(value)))
 
 
-@primitive("Triu")
-def _triu_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _triu(b, input, p.diagonal)
-
-
-@primitive("Tril")
-def _tril_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _tril(b, input, p.diagonal)
-
-
-@primitive("StackExt")
-def _stack_ext_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _stack(b, input, p.dim)
+for _name, _function, _attribute in (
+    ("Triu", _triu, "diagonal"),
+    ("Tril", _tril, "diagonal"),
+    ("StackExt", _stack, "dim"),
+):
+    primitive(_name)(with_attribute(_function, _attribute))
 
 
 @primitive("Reshape")

@@ -64,6 +64,15 @@ def as_function(name: str) -> Formula:
     return computed
 
 
+def with_attribute(function: Formula, attribute: str) -> Formula:
+    """Return the formula of a primitive that gives a function one of its attributes."""
+
+    def computed(basic: Basic, settings: Any, input: Any) -> Any:
+        return function(basic, input, getattr(settings, attribute))
+
+    return computed
+
+
 def _register(table: dict[str, Formula], names: Sequence[str]) -> Callable[[Formula], Formula]:
     def register(function: Formula) -> Formula:
         table.update(dict.fromkeys(names, function))
