@@ -198,6 +198,8 @@ def test_a_planted_fault_is_named(layer_probe, monkeypatch, owner, name, fault, 
     found = result(probe)
     assert found.status is Accuracy.WRONG
     assert found.origins[0].call.endswith(call)
+    operators = {one.call.rpartition(".")[0] for one in found.origins}
+    assert operators == {found.origins[0].call.rpartition(".")[0]}  # none that NaN was given to
     checked = check_run(probe.config.dump_path)
     findings = [one for one in checked.findings if one.rule == "accuracy.wrong"]
     assert findings
