@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.shared.exit_codes import (
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
+#: What --mapping takes in the place of a file.
+SUGGEST = "suggest"
 #: What `compare_runs` takes as the command line has it.
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
 _SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
@@ -52,7 +55,7 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
     add_tolerance(compare)
     compare.add_argument("--noise", metavar="RUN", action="append", default=[])
-    compare.add_argument("--mapping", metavar="FILE")
+    compare.add_argument("--mapping", metavar="FILE|suggest")
     for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
         what = say(f"help.compare_{option}_mapping")
         compare.add_argument(
@@ -101,6 +104,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     if checkpoints.are_checkpoints(paths := _runs(arguments)):
         return checkpoints.compare(arguments, paths)
+    if arguments.mapping == SUGGEST:
+        return _suggest(arguments)
     options = _compare_options(arguments)
     runs = [str(options[side]) for side in "ab" if options[side] is not None]
     if arguments.html is not None:
@@ -132,6 +137,32 @@ def _compare(arguments: argparse.Namespace) -> int:
     command = command_for(result, _folder_of(arguments)) if once_more else ""
     again = [] if replayed is None else [replayed.text]
     return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _suggest(arguments: argparse.Namespace) -> int:
+    """Write a proposal of a mapping instead of comparing.
+
+    Raises:
+        UsageError: there is only one run, or the file is already there.
+        RunError: a run cannot be read, or nothing is there to go by.
+    """
+    from mindrlhf_msprobe.comparison.compare import refuse_among_evidence
+    from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import suggest_mapping
+    from mindrlhf_msprobe.errors import UsageError
+
+    options = _compare_options(arguments)
+    a, b = options["a"], options["b"]
+    if b is None:
+        raise UsageError.saying("cli.two_runs", runs=[a], hint="")
+    refuse_among_evidence(Path(arguments.output_path), (a, b))
+    found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
+    path = str(found.path)
+    if arguments.json:
+        lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
+        content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
+        return answer(content, SAME if found.lines else UNDECIDED)
+    said = say("suggest.written", path=path, count=len(found.lines), a=a, b=b)
+    return answer(said, SAME if found.lines else UNDECIDED)
 
 
 def _code(result: Comparison, fail_on: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -93,16 +93,30 @@ def _cells(entries: Iterable[Entry]) -> set[str]:
     return {entry.cell for entry in entries if not is_operator(entry.name)}
 
 
+@dataclass(frozen=True)
+class _OwnRule(FusedRule):
+    """What a caller says of a fused cell by each run's own names, asked by common ones."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    common: Callable[[str], str | None] = str
+
+    def parts_of(self, cell: str) -> tuple[str, ...] | None:
+        """Return the common names of the parts of a cell; None: it is not meant."""
+        found = FusedRule.parts_of(self, self.own.get(cell, cell))
+        names = [self.common(part) for part in found or ()]
+        return tuple(name for name in names if name) if found and all(names) else None
+
+
 class _Side:
     """One run, whose entries may become others."""
 
     def __init__(self, data: StepData, common: Callable[[str], str | None], prefix: str) -> None:
         self.data = data
-        self._common = common
+        self.common = common
         self._prefix = prefix
 
     def _name(self, entry: Entry) -> str | None:
-        return self._common(entry.cell) if not is_operator(entry.name) else None
+        return self.common(entry.cell) if not is_operator(entry.name) else None
 
     def _own(self, common: str) -> str:
         return f"{self._prefix}.{common}" if self._prefix else common
@@ -120,6 +134,14 @@ class _Side:
                     if record.io == "parameters" and record.leaf.is_tensor:
                         found.setdefault(network_name(cell, record.path), record)
         return found
+
+    def own_names(self) -> dict[str, str]:
+        """Return common name → its own name, of its cells."""
+        return {
+            name: entry.cell
+            for entry in self.data.entries
+            if (name := self._name(entry)) is not None
+        }
 
     def only_here(self, other: _Side) -> frozenset[str]:
         """Return its cells that the other framework does otherwise, in no cell, in any layer.
@@ -152,14 +174,17 @@ class _Side:
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
         """Put activations beside a gate into it, where the other network has them there."""
-        theirs, mine = other.cells(), self.by_cell()
+        mine = self.by_cell()
         changed: dict[int, Entry | None] = {}
         count = 0
-        for name in sorted(theirs):
-            gate, _, last = name.rpartition(".")
-            around = gate.rpartition(".")[0]
-            beside = [f"{around}.{act}" for act in _ACTIVATIONS if f"{around}.{act}" in mine]
-            if last != _ACTIVATION or name in mine or gate not in mine or not beside:
+        for name, own in sorted(other.own_names().items()):
+            around, _, last = own.rpartition(".")
+            gate = other.common(around) if last == _ACTIVATION else None
+            if gate is None or gate not in mine or (name.startswith(f"{gate}.") and name in mine):
+                continue
+            beside = [name, *(f"{gate.rpartition('.')[0]}.{act}" for act in _ACTIVATIONS)]
+            beside = [act for act in beside if act in mine]
+            if not beside:
                 continue
             count += 1
             for key, entry in mine[gate].items():
@@ -170,10 +195,10 @@ class _Side:
                 after = [r for r in activated.records if r.io == io]
                 before = [r for r in entry.records if r.io != io]
                 changed[id(entry)] = replace(entry, records=(*before, *after))
-                own = entry_name(self._own(name), activated.class_name, key[1], key[2])
+                inside = entry_name(self._own(name), activated.class_name, key[1], key[2])
                 scope = activated.name.partition(".")[0]
                 changed[id(activated)] = replace(
-                    activated, name=own.replace("Cell.", f"{scope}.", 1)
+                    activated, name=inside.replace("Cell.", f"{scope}.", 1)
                 )
         self.replace(changed)
         if count:
@@ -185,7 +210,10 @@ class _Side:
         own_cells, their_cells = self.cells(), other.cells()
         left = {n: r for n, r in theirs.items() if cell_of_parameter(n) not in own_cells}
         parts = {n: r for n, r in mine.items() if cell_of_parameter(n) not in their_cells}
-        found = find_fused(left, parts, rules) if left and parts else {}
+        named = [
+            _OwnRule(rule.parts, rule.groups, other.own_names(), self.common) for rule in rules
+        ]
+        found = find_fused(left, parts, named) if left and parts else {}
         by_cell = self.by_cell()
         fitting = [fused for fused in found.values() if all(p in by_cell for p in fused.parts)]
         for fused in fitting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +245,32 @@ def test_the_command_says_what_it_did(llamas, tmp_path, capsys):
     assert "MindSpore against PyTorch" in said
     assert "0.0001 of the largest element" in said
     assert message("coverage.other_framework_cell").code in out.joinpath("verdict.json").read_text()
+
+
+def test_a_mapping_is_proposed_and_can_be_used_as_it_is(llamas, tmp_path, capsys):
+    """Of runs whose names no preset knows: by shapes and statistics alone."""
+    dump = tmp_path / "renamed"
+    text = (DUMPS / "mix_8x/step0/rank/dump.json").read_text()
+    for old, new in (("self_attn", "sa"), ("_proj", "x"), ("mlp", "m"), ("layernorm", "ln")):
+        text = text.replace(old, new)
+    (dump / "step0/rank").mkdir(parents=True)
+    (dump / "step0/rank/dump.json").write_text(text)
+    out = tmp_path / "out"
+    given = ["compare", str(llamas["tensor"]), str(dump), "-o", str(out), "--lang", "en"]
+    assert main([*given, "--mapping", "suggest"]) == 0
+    proposal = (out / "mapping.yaml").read_text()
+    lines = [line for line in proposal.splitlines() if not line.startswith("#")]
+    assert all(re.search(r"# [01]\.\d\d: \d+ of \d+ equal", line) for line in lines)
+    assert "model.layers.*.attention.wq: model.layers.*.sa.qx  #" in proposal
+    assert "model.layers.*.feed_forward.w1.activation: model.layers.*.m.act_fn" in proposal
+    assert str(out / "mapping.yaml") in capsys.readouterr().out
+    assert main([*given, "--mapping", str(out / "mapping.yaml")]) == 0
+    assert main([*given, "--mapping", "suggest"]) == 2  # what a user may have edited is kept
+    assert "already there" in capsys.readouterr().err
+    assert (out / "mapping.yaml").read_text() == proposal
+
+
+def test_nothing_is_proposed_of_runs_without_cells(llamas, tmp_path, capsys):
+    out = str(tmp_path / "out")
+    given = ["compare", str(llamas["tensor"]), str(DUMPS / "L1"), "-o", out]
+    assert main([*given, "--mapping", "suggest"]) == 2

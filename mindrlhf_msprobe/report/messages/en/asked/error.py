@@ -138,6 +138,12 @@ TEXTS = {
     "names_circle": (
         "{path}: the names go in a circle, {names}; expected names of A that lead to names of B"
     ),
+    "suggestion_exists": "{path} is already there; rename it, or choose another -o",
+    "suggestion_unwritten": "{path} cannot be written: {why}",
+    "nothing_to_suggest": (
+        "{a} and {b}: no step of a rank in which both recorded cells; expected two runs of one "
+        "network"
+    ),
     "names_pattern": "{path}: {source!r}: {target!r} is not a pair of name patterns: {error}.",
     "no_earlier": (
         "after is {path}, which holds no {verdict_file}; expected the output directory of an "

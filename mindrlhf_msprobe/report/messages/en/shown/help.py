@@ -45,7 +45,7 @@ TEXTS: dict[str, str] = {
     "compare_noise": (
         "a further run of A's configuration, to learn the natural spread from (repeatable)"
     ),
-    "compare_mapping": "YAML: name pattern of A's cells → their name in B",
+    "compare_mapping": "YAML: name pattern of A's cells → their name in B; suggest: propose one",
     "compare_data_mapping": "msprobe's mapping, YAML: record of B (NPU) → of A (Bench)",
     "compare_tokenizer": "tokenizer.json, to show token ids as text",
     "compare_phases": "compare phase X of A with phase Y of B, or of A itself",
@@ -206,7 +206,7 @@ TEXTS: dict[str, str] = {
     "report_atol": "absolute tolerance (default: 0)",
     "report_tolerance": "YAML with tolerance rules, as for compare",
     "report_noise": "a further run of A's configuration (repeatable), as for compare",
-    "report_mapping": "YAML: name pattern of A's cells → their name in B",
+    "report_mapping": "YAML: name pattern of A's cells → their name in B; suggest: propose one",
     "report_tokenizer": "tokenizer.json, to show token ids as text",
     "report_rules": "YAML: rules that are off, thresholds, severities, as for check",
     "report_healthy": "a run that is known to be healthy (repeatable), as for check",

@@ -105,6 +105,11 @@ TEXTS = {
     "mapping_empty": "{path}：文件为空；应有类似 {value!r} 的行。",
     "names_form": "{path}：{source!r}：{target!r}；应为名称模式和名称。",
     "names_circle": "{path}：名称形成循环：{names}；应为从 A 的名称指向 B 的名称",
+    "suggestion_exists": "{path} 已存在；请改名，或用 -o 指定其他目录",
+    "suggestion_unwritten": "{path} 无法写入：{why}",
+    "nothing_to_suggest": (
+        "{a} 与 {b}：没有哪个 rank 的同一 step 双方都采集了 Cell；应为同一网络的两次采集"
+    ),
     "names_pattern": "{path}：{source!r}：{target!r} 不是一对名称模式：{error}。",
     "no_earlier": "after 为 {path}，其中没有 {verdict_file}；应为先前比对的输出目录。",
     "earlier_unusable": "{file} 不能作为先前比对的结论：{reason}。请给出一次比对所写的输出目录。",

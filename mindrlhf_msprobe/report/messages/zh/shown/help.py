@@ -38,7 +38,7 @@ TEXTS: dict[str, str] = {
         "--rtol 和 --atol"
     ),
     "compare_noise": ("与 A 配置相同的另一次采集结果，用来得到噪声基线（可重复给出）"),
-    "compare_mapping": "YAML：A 侧 Cell 名的模式 → B 侧的名称",
+    "compare_mapping": "YAML：A 侧 Cell 名的模式 → B 侧的名称；suggest：生成一份建议",
     "compare_data_mapping": "msprobe 的映射文件，YAML：B 侧（NPU）的记录 → A 侧（Bench）的记录",
     "compare_tokenizer": "tokenizer.json，把 token id 显示为文本",
     "compare_phases": "A 侧的阶段 X 与 B 侧（或 A 自身）的阶段 Y 比对",
