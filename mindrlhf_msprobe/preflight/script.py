@@ -148,15 +148,17 @@ def _read(notes: Path) -> list[dict[str, Any]]:
 def _together(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the calls of all processes, those of one rank and place as one."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for process in processes:
+    for number, process in enumerate(processes):
         for call in process["calls"]:
             own = {**call, "file": _relative(call["file"]), "seeds": [*call["seeds"]]}
             own = {"rank": process["rank"], **own, "complete": bool(process["ended"])}
+            own["process"] = number
             key = tuple(own[name] for name in ("rank", "function", "file", "line", "in"))
             one = found.setdefault(key, {**own, "count": 0})
             one["count"] += own["count"]
             one["seeds"] += [seed for seed in own["seeds"] if seed not in one["seeds"]]
             one["complete"] = one["complete"] and own["complete"]
+            one["process"] = number if one["process"] == number else None
     return list(found.values())
 
 

@@ -35,8 +35,12 @@ def calls_apart(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Di
         if rank not in left or rank not in right:
             notes.add("calls_of_rank", side="A" if rank in left else "B", rank=rank)
             continue
-        for pair in _paired(left[rank], right[rank]):
+        pairs = [*_paired(left[rank], right[rank])]
+        for pair in pairs:
             _judge(pair, rank, stopped, merged, notes)
+        if _of_one_process(left[rank]) and _of_one_process(right[rank]):
+            for what, *places in _orders_apart(pairs, right[rank]):
+                merged.add_one(what, rank, *places)
     yield from merged.differences()
 
 
@@ -106,6 +110,41 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
     elif a.get("count") != b.get("count"):
         what = Difference(_CALLS, name, None, None)
         merged.add_one(what, rank, a.get("count"), b.get("count"))
+
+
+def _of_one_process(calls: Sequence[_Call]) -> bool:
+    """Return whether calls are known to be of one process, which made the first ones in order."""
+    first = calls[0].get("process")
+    return type(first) is int and all(call.get("process") == first for call in calls)
+
+
+def _orders_apart(
+    pairs: Sequence[_Pair], calls_of_b: Sequence[_Call]
+) -> Iterator[tuple[Difference, str, str]]:
+    """Yield which generator's places were first called in another order, and from where on.
+
+    Args:
+        pairs: in the order of A.
+        calls_of_b: all calls of B, in their order.
+    """
+    places = {id(call): i for i, call in enumerate(calls_of_b)}
+    both: dict[str, list[tuple[_Call, _Call]]] = {}
+    for a, b in pairs:
+        if a is not None and b is not None and _of_global(_function(a)):
+            both.setdefault(_function(a).partition(".")[0], []).append((a, b))
+    for generator, in_a in both.items():
+        in_b = sorted(in_a, key=lambda pair: places[id(pair[1])])
+        parted = next((i for i, pair in enumerate(in_a) if pair is not in_b[i]), None)
+        if parted is not None:
+            what = Difference(_CALLS, f"order of calls ({generator})", None, None)
+            yield what, _place(in_a[parted][0]), _place(in_b[parted][1])
+
+
+def _of_global(function: str) -> bool:
+    """Return whether a function draws from, or seeds, a generator that others draw from, too."""
+    return ".Generator." not in function and not function.endswith(
+        ("default_rng", "config.set_seed")
+    )
 
 
 def _alone(call: _Call, rank: int, *, in_a: bool) -> tuple[Difference, int, Any, Any]:

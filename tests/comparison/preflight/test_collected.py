@@ -181,6 +181,23 @@ def test_lines_that_moved_are_the_same_places() -> None:
     ]
 
 
+def test_draws_of_one_generator_in_another_order_differ() -> None:
+    """Of as many calls at the same places; not those of two generators, nor of two processes."""
+
+    def found(*functions: str, process: Any = 0) -> list[tuple[Any, ...]]:
+        def content(names: Any) -> dict[str, Any]:
+            calls = [call(name, process=process) for name in names]
+            return changed("random_calls", to=calls)
+
+        return shown(compared(content(functions), content(functions[::-1])))
+
+    rand, normal = "numpy.random.rand", "numpy.random.normal"
+    at = [f"{name} (train.py:1) {name}()" for name in (rand, normal)]
+    assert found(rand, normal) == [("random_calls", "order of calls (numpy)", *at)]
+    assert found(rand, "random.random", "numpy.random.default_rng") == []
+    assert found(rand, normal, process=None) == []
+
+
 def test_ranks_are_compared_one_by_one() -> None:
     """A difference of one rank names it; one of all is one difference."""
     a, b = (copy.deepcopy(CONTENT) for _ in "ab")
