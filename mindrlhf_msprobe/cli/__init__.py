@@ -10,24 +10,35 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import preflight, run
 from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED, close_stdout, complain
 from mindrlhf_msprobe.cli.shared.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.cli.training import preflight, run
 from mindrlhf_msprobe.common.text.language import speak, speaking
 from mindrlhf_msprobe.common.text.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
-#: The commands, each a module of this package.
-_COMMANDS = (
-    *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "run"),
-    *("accuracy", "replay", "preflight", "demo"),
-)
+#: The commands in the order of the help, each a module of the room it is said to be in.
+_COMMANDS = {
+    "compare": "analysis",
+    "check": "analysis",
+    "mismatch": "analysis",
+    "show": "viewing",
+    "trend": "viewing",
+    "report": "viewing",
+    "merge": "training",
+    "estimate": "training",
+    "run": "training",
+    "accuracy": "analysis",
+    "replay": "analysis",
+    "preflight": "training",
+    "demo": "training",
+}
 #: Commands that leave nothing behind but files which are closed.
 _ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy")
 
@@ -121,7 +132,7 @@ def _report(command: str, error: Exception) -> None:
         print(printable_lines(lines), file=sys.stderr)
 
 
-def _parser(commands: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
     """Return the parser of these commands: where one is given, the others are not looked at."""
     parser = Parser(
         prog="mindrlhf-msprobe",
@@ -134,5 +145,5 @@ def _parser(commands: Sequence[str]) -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
     for name in commands:
-        importlib.import_module(f"{__name__}.{name}").add_parser(parsers)
+        importlib.import_module(f"{__name__}.{_COMMANDS[name]}.{name}").add_parser(parsers)
     return parser

@@ -55,9 +55,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     plan.make_output()
     quiet_frameworks(plan.output / "log")
-    from mindrlhf_msprobe.report.console.console import render
-    from mindrlhf_msprobe.report.console.progress import progress_bar
-    from mindrlhf_msprobe.report.console.width import fitted
+    from mindrlhf_msprobe.report.console.analysis.comparison import render
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.width import fitted
 
     fault = plan.fault()
     _check_training(plan)

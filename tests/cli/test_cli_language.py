@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.report.console.console import render
-from mindrlhf_msprobe.report.console.width import width_of, wrapped
+from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.report.console.shared.width import width_of, wrapped
 
 
 @pytest.fixture(scope="module")

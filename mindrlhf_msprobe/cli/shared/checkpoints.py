@@ -49,8 +49,8 @@ def compare(arguments: argparse.Namespace, paths: list[str]) -> int:
     """
     from mindrlhf_msprobe.comparison.checkpoints import compare_checkpoints
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checkpoints import render
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.analysis.checkpoints import render
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
 
     for name, default in _OF_RUNS.items():
         if getattr(arguments, name) not in (default, None):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.text.printable import printable, printable_json, printable_lines
-from mindrlhf_msprobe.report.console.width import fitted
+from mindrlhf_msprobe.report.console.shared.width import fitted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.checkpoints import CheckpointComparison

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.text.language import LANGUAGES
-from mindrlhf_msprobe.report.console.width import wrapped
+from mindrlhf_msprobe.report.console.shared.width import wrapped
 from mindrlhf_msprobe.report.messages import say
 
 #: What a command adds its parser to.

@@ -8,11 +8,11 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
 from mindrlhf_msprobe.health import CheckFinding, CheckResult, Health, Place
-from mindrlhf_msprobe.report.console.checks import again, place_in_words, run_headline
-from mindrlhf_msprobe.report.console.console import headline, settings_in_one_line
-from mindrlhf_msprobe.report.console.inside import inside_words
-from mindrlhf_msprobe.report.console.preflight import check_lines, in_order, values_of
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.console.analysis.checks import again, place_in_words, run_headline
+from mindrlhf_msprobe.report.console.analysis.comparison import headline, settings_in_one_line
+from mindrlhf_msprobe.report.console.analysis.inside import inside_words
+from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, in_order, values_of
+from mindrlhf_msprobe.report.console.shared.wording import (
     before,
     chosen_of,
     earlier_of,

@@ -15,9 +15,9 @@ from mindrlhf_msprobe.findings import (
     Status,
     Weights,
 )
-from mindrlhf_msprobe.report.console.inside import inside_words
-from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.console.analysis.inside import inside_words
+from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, values_of
+from mindrlhf_msprobe.report.console.shared.wording import (
     before,
     chosen_of,
     earlier_of,

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
-from mindrlhf_msprobe.report.console.console import render
+from mindrlhf_msprobe.report.console.analysis.comparison import render
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
 

@@ -29,7 +29,7 @@ def _mismatch(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-    from mindrlhf_msprobe.report.console.mismatch import render
+    from mindrlhf_msprobe.report.console.analysis.mismatch import render
     from mindrlhf_msprobe.report.tables.mismatch import write_mismatch
 
     runs = _runs(arguments)

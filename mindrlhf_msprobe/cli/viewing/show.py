@@ -80,8 +80,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _run(run: Run, at: _At) -> _Shown:
     from mindrlhf_msprobe.common.text.numbers import spans
-    from mindrlhf_msprobe.report.console import listing
-    from mindrlhf_msprobe.report.console.generation import render_generation
+    from mindrlhf_msprobe.report.console.viewing import listing
+    from mindrlhf_msprobe.report.console.viewing.generation import render_generation
     from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
     from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
 
@@ -118,7 +118,7 @@ def _times(run: Run, at: _At) -> list[StepTimes]:
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
-    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report.console.viewing import listing
 
     entries = run.entries(name, **at)
     content: list[dict[str, Any]] = [
@@ -141,8 +141,8 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
     from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report.console import listing
-    from mindrlhf_msprobe.report.console.code import called_from
+    from mindrlhf_msprobe.report.console.viewing import listing
+    from mindrlhf_msprobe.report.console.viewing.code import called_from
     from mindrlhf_msprobe.storage.reading.holdings.code import find_code
     from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 
@@ -171,7 +171,7 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
 def _code(run: Run, name: str | None, at: _At) -> _Shown:
     """Return the user's code that called an entry."""
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.code import render_code
+    from mindrlhf_msprobe.report.console.viewing.code import render_code
     from mindrlhf_msprobe.storage.reading.holdings.code import find_code
     from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 

@@ -51,7 +51,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _collect(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.common.message import read_message
     from mindrlhf_msprobe.preflight.collect import Asked, collect
-    from mindrlhf_msprobe.report.console.collected import collected_lines
+    from mindrlhf_msprobe.report.console.training.collected import collected_lines
 
     asked = Asked(
         configurations=arguments.config,
@@ -79,7 +79,7 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
-    from mindrlhf_msprobe.report.console.collected import compared_lines
+    from mindrlhf_msprobe.report.console.training.collected import compared_lines
     from mindrlhf_msprobe.report.tables.preflight import write_preflight
 
     found = compare_collected(arguments.a, arguments.b)

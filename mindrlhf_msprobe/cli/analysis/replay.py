@@ -35,8 +35,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     asked = _asked(arguments)
     if asked.entry is None:
         from mindrlhf_msprobe.replay.offline.table import replay_operators
-        from mindrlhf_msprobe.report.console.progress import progress_bar
-        from mindrlhf_msprobe.report.console.replay import render
+        from mindrlhf_msprobe.report.console.analysis.replay import render
+        from mindrlhf_msprobe.report.console.shared.progress import progress_bar
 
         with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
             table = replay_operators(asked, seed=arguments.seed, progress=advance)

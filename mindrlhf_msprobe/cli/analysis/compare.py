@@ -98,8 +98,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison import compare_runs
     from mindrlhf_msprobe.replay.offline.of_comparison import command_for
-    from mindrlhf_msprobe.report.console.console import render
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.analysis.comparison import render
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
 
     if checkpoints.are_checkpoints(paths := _runs(arguments)):

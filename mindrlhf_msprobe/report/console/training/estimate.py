@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.common.text.numbers import size
 from mindrlhf_msprobe.common.text.printable import printable
-from mindrlhf_msprobe.report.console.listing import header, in_columns
+from mindrlhf_msprobe.report.console.viewing.listing import header, in_columns
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA, Estimate
 

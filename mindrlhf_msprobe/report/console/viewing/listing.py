@@ -8,8 +8,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.text.numbers import size, spans
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.report.console.width import padded, width_of
-from mindrlhf_msprobe.report.console.wording import stopped_at
+from mindrlhf_msprobe.report.console.shared.width import padded, width_of
+from mindrlhf_msprobe.report.console.shared.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.ending import Stop

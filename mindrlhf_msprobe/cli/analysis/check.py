@@ -29,8 +29,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.checks import check_runs
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checks import render
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.analysis.checks import render
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
 
     if "" in (*arguments.runs, *arguments.healthy):
         raise UsageError.saying("cli.empty_path_of_a_run")

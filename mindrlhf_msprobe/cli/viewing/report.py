@@ -34,8 +34,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
     from mindrlhf_msprobe.cli.shared.pages import check_page, mismatch_of, write_page
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checks import run_headline
-    from mindrlhf_msprobe.report.console.console import headline
+    from mindrlhf_msprobe.report.console.analysis.checks import run_headline
+    from mindrlhf_msprobe.report.console.analysis.comparison import headline
 
     runs, file = arguments.runs, arguments.output_path
     if len(runs) > 2:
@@ -62,7 +62,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _comparison(arguments: argparse.Namespace) -> Comparison:
     from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
 
     with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
         return compare_runs(
@@ -77,7 +77,7 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
 
 def _checks(arguments: argparse.Namespace) -> CheckResults:
     from mindrlhf_msprobe.checks import check_runs
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
 
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         return check_runs(

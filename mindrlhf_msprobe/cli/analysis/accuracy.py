@@ -24,7 +24,7 @@ def _accuracy(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.accuracy import Accuracy
     from mindrlhf_msprobe.checks.accuracy import accuracy_of
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.accuracy import render
+    from mindrlhf_msprobe.report.console.analysis.accuracy import render
     from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
 
     if arguments.path == "":

@@ -12,7 +12,7 @@ from mindrlhf_msprobe.findings import (
     Preflight,
     Weights,
 )
-from mindrlhf_msprobe.report.console.wording import capped, weights_of
+from mindrlhf_msprobe.report.console.shared.wording import capped, weights_of
 from mindrlhf_msprobe.report.messages import say, text_of
 
 _WEIGHTS = "initial_weights"

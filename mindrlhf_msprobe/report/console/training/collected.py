@@ -7,8 +7,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.findings import Preflight
-from mindrlhf_msprobe.report.console.preflight import difference_line, weights_line
-from mindrlhf_msprobe.report.console.wording import capped, merged
+from mindrlhf_msprobe.report.console.analysis.preflight import difference_line, weights_line
+from mindrlhf_msprobe.report.console.shared.wording import capped, merged
 from mindrlhf_msprobe.report.messages import say
 
 _LINES = 40

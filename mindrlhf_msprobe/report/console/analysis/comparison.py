@@ -18,9 +18,9 @@ from mindrlhf_msprobe.findings import (
     Spread,
     Verdict,
 )
-from mindrlhf_msprobe.report.console.inside import inside_words
-from mindrlhf_msprobe.report.console.preflight import check_lines, preflight_lines
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.console.analysis.inside import inside_words
+from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, preflight_lines
+from mindrlhf_msprobe.report.console.shared.wording import (
     CONFIG_JSON,
     before,
     capped,

@@ -95,7 +95,7 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
         MsprobeError: no run has it.
     """
     from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
     from mindrlhf_msprobe.trends.reading import Trends, read_trends
 
     found: list[Trends] = []
@@ -117,7 +117,7 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
 def _say_incomplete(run: Run) -> None:
     """Say what a run does not hold by choice, which ranks are missing, and where others stopped."""
     from mindrlhf_msprobe.common.text.numbers import spans
-    from mindrlhf_msprobe.report.console.listing import render_stops
+    from mindrlhf_msprobe.report.console.viewing.listing import render_stops
     from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
 
     for limit in limits_of(run):
@@ -131,7 +131,7 @@ def _say_incomplete(run: Run) -> None:
 
 def _gradients(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
     from mindrlhf_msprobe.report.trends.console import render_similarity
     from mindrlhf_msprobe.report.trends.files import write_similarity
     from mindrlhf_msprobe.storage.reading.gradients import open_gradients

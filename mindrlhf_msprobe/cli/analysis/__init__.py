@@ -1,0 +1,1 @@
+"""Commands that judge what was recorded."""

@@ -1,0 +1,1 @@
+"""Answers on what was recorded, on the console."""

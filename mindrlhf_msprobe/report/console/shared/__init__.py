@@ -1,0 +1,1 @@
+"""What the texts for the console share."""

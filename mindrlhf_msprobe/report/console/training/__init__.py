@@ -1,0 +1,1 @@
+"""What belongs to a training before it is recorded, on the console."""

@@ -1,0 +1,1 @@
+"""What was recorded, on the console."""
