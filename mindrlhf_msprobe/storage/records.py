@@ -15,8 +15,8 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.arrays import bounds, pt
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.npy import PYTORCH_SUFFIX, ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -133,7 +133,9 @@ class Record:
             raise ArrayFileError(self.leaf.why)
         if self.location is None:
             raise ArrayFileError.saying("unread.statistics_alone")
-        if os.fspath(self.location).endswith(pt.SUFFIX):
+        if os.fspath(self.location).endswith(PYTORCH_SUFFIX):
+            from mindrlhf_msprobe.storage.arrays import pt  # brings zipfile and pickletools
+
             array, dtype = pt.open_pt(self.location)
         else:
             array = open_npy(self.location)
@@ -265,7 +267,7 @@ class Locator:
         except OSError:  # what lies in it cannot be opened either
             items = []
         self._links = {item.name for item in items if item.is_symlink()}
-        self._of_pytorch = {item.name for item in items if item.name.endswith(pt.SUFFIX)}
+        self._of_pytorch = {item.name for item in items if item.name.endswith(PYTORCH_SUFFIX)}
         self._sketches: str | None = None  # "" where it leads out of the run
 
     def locate(self, leaf: Leaf, name: str | None) -> tuple[Leaf, str | None]:
@@ -276,7 +278,7 @@ class Locator:
         """
         if name is None or name == "-1" or self._gone:  # msprobe's word for "no file"
             return leaf, None
-        if name.endswith(pt.SUFFIX) and name not in self._of_pytorch and "/" not in name:
+        if name.endswith(PYTORCH_SUFFIX) and name not in self._of_pytorch and "/" not in name:
             return leaf, None  # a dump whose elements were not kept has its statistics
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")

@@ -25,6 +25,8 @@ from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 
+#: How the names of files end in which PyTorch saved a tensor.
+PYTORCH_SUFFIX = ".pt"
 BFLOAT16 = "BFloat16"
 
 

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     open_part,
 )
 
-SUFFIX = ".pt"
 _HEAD = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s22xHH")
 _MOST_READ = 1 << 20  # bytes of the archive's directory, or of data.pkl
