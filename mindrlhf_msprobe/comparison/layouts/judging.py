@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     ArrayComparison,
@@ -152,8 +152,8 @@ def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
                 sums |= len(tile.copies[0]) > 1
         if odd:
             others = [rank for rank in made.ranks if rank not in odd]
-            what = {"side": side, "ranks": few_numbers(sorted(odd)), "count": len(odd)}
-            rest = few_numbers(others) if others and differ is _by_elements else ""
+            what: dict[str, Any] = {"side": side, "ranks": sorted(odd)}
+            rest = others if differ is _by_elements else []
             if sums:
                 yield message("note.sum_differs", **what)
             else:
@@ -217,12 +217,12 @@ def _copies(a: Record, b: Record) -> Messages:
             continue
         odd = sorted(_odd_copies(record))
         if odd:
-            notes.append(message("note.copies_differ", side=side, ranks=few_numbers(odd)))
+            notes.append(message("note.copies_differ", side=side, ranks=odd))
     return tuple(notes)
 
 
 def _odd_copies(record: Joined) -> set[int]:
-    """Return the ranks whose copy of a part is not that of the most ranks."""
+    """Return the ranks whose copy of a part is not that of more than half of them."""
     made = record.made_of
     assert made is not None
     odd: set[int] = set()
@@ -232,8 +232,8 @@ def _odd_copies(record: Joined) -> set[int]:
             continue
         seen.add(tile.copies)
         prints = [_print(made.shards[copy[0]]) for copy in tile.copies]
-        if len({*prints}) > 1:
-            most = max(prints, key=prints.count)
+        most = max(prints, key=prints.count)
+        if 2 * prints.count(most) > len(prints):  # else nothing tells which are the odd ones
             odd |= {made.ranks[c[0]] for c, p in zip(tile.copies, prints) if p != most}
     return odd
 

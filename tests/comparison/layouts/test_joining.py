@@ -90,12 +90,11 @@ def test_what_is_cut_and_put_together_is_the_same_and_an_error_names_its_rank(se
     status, _, notes = compare_joined(a, b, Tolerance())
 
     assert status is Status.DIFFERENT
-    named = {n.code: n.params["ranks"].split(", ") for n in notes if n.params.get("side") == "B"}
+    named = {n.code: n.params["ranks"] for n in notes if n.params.get("side") == "B"}
     if "partial" in cut.rule.values():
-        ranks = named["note.sum_differs"]
-        assert str(rank) in ranks or "(+" in ranks[-1]
+        assert rank in named["note.sum_differs"]
     else:
-        assert named["note.parts_differ"] == [str(rank)]
+        assert named["note.parts_differ"] == [rank]
 
 
 def test_a_part_that_is_missing_is_never_filled(tmp_path):

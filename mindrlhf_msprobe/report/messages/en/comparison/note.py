@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.report.messages.en.words import counted, non_finite
 from mindrlhf_msprobe.report.messages.lists import Joined
 
@@ -34,10 +36,24 @@ def _records_agree(records: int) -> str:
     return "1 record that agrees" if records == 1 else f"{records} records that agree"
 
 
-def _parts_differ(side: str, ranks: str, count: int, others: str) -> str:
-    said = f"in {side} the {'part' if count == 1 else 'parts'} of rank {ranks} differ"
-    rest = f", not that of rank {others}" if others else ""
-    return f"{said}{'s' if count == 1 else ''}{rest}"
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {few_numbers(ranks)}"
+
+
+def _parts_differ(side: str, ranks: Sequence[int], others: Sequence[int]) -> str:
+    what, differ = ("part", "differs") if len(ranks) == 1 else ("parts", "differ")
+    said = f"in {side} the {what} of {_ranks(ranks)} {differ}"
+    rest = f", not {'that' if len(others) == 1 else 'those'} of {_ranks(others)}"
+    return f"{said}{rest if others else ''}"
+
+
+def _sum_differs(side: str, ranks: Sequence[int]) -> str:
+    return f"in {side} the sum of what {_ranks(ranks)} hold differs, one of them or several"
+
+
+def _copies_differ(side: str, ranks: Sequence[int]) -> str:
+    held = "holds another copy" if len(ranks) == 1 else "hold other copies"
+    return f"in {side} {_ranks(ranks)} {held} of a part than the other ranks"
 
 
 TEXTS = {
@@ -80,8 +96,8 @@ TEXTS = {
     "same_values": "same values, as {a} and as {b}",
     # of records that several ranks hold
     "parts_differ": _parts_differ,
-    "sum_differs": "in {side} the sum of what rank {ranks} hold differs, one of them or several",
-    "copies_differ": "in {side} rank {ranks} holds another copy of a part than the other ranks",
+    "sum_differs": _sum_differs,
+    "copies_differ": _copies_differ,
     "file_changed": "the fingerprints are equal, so a file was changed after it was recorded",
     "texts": "from token {token} (character {character}) on: {a!r} against {b!r}",
     "tokens": "from token {token} on: {a} against {b}",

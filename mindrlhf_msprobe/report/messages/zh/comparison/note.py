@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.report.messages.lists import Joined
 from mindrlhf_msprobe.report.messages.zh.words import non_finite
 
@@ -19,10 +22,17 @@ def _tries(first: str, second: str) -> str:
     return f"尝试两次均未能比对：{why}"
 
 
-def _parts_differ(side: str, ranks: str, count: int, others: str) -> str:
-    del count
-    rest = f"，rank {others} 的分片相同" if others else ""
-    return f"{side} 侧 rank {ranks} 的分片不同{rest}"
+def _parts_differ(side: str, ranks: Sequence[int], others: Sequence[int]) -> str:
+    rest = f"，rank {few_numbers(others)} 的分片相同" if others else ""
+    return f"{side} 侧 rank {few_numbers(ranks)} 的分片不同{rest}"
+
+
+def _sum_differs(side: str, ranks: Sequence[int]) -> str:
+    return f"{side} 侧 rank {few_numbers(ranks)} 所持部分之和不同，出自其中一个或多个"
+
+
+def _copies_differ(side: str, ranks: Sequence[int]) -> str:
+    return f"{side} 侧 rank {few_numbers(ranks)} 与持有同一分片的其他 rank 不同"
 
 
 TEXTS = {
@@ -57,8 +67,8 @@ TEXTS = {
     "same_values": "数值相同，dtype 分别为 {a} 和 {b}",
     # of records that several ranks hold
     "parts_differ": _parts_differ,
-    "sum_differs": "{side} 侧 rank {ranks} 所持部分之和不同，出自其中一个或多个",
-    "copies_differ": "{side} 侧 rank {ranks} 与持有同一分片的其他 rank 不同",
+    "sum_differs": _sum_differs,
+    "copies_differ": _copies_differ,
     "file_changed": "指纹相同，说明文件在落盘后被改动过",
     "texts": "从第 {token} 个 token（第 {character} 个字符）起不同：A 为 {a!r}，B 为 {b!r}",
     "tokens": "从 token {token} 起不同：A 为 {a}，B 为 {b}",

@@ -14,9 +14,12 @@ EXAMPLES = {
     "repetitions_differ_otherwise": RUNS,
     "repetitions_differ": RUNS,
     "parts_differ": [
-        {"side": "B", "ranks": "1", "count": 1, "others": "0"},
-        {"side": "A", "ranks": "0, 1", "count": 2, "others": ""},
+        {"side": "B", "ranks": [1], "others": [0]},
+        {"side": "B", "ranks": [0, 1], "others": [2, 3]},
+        {"side": "A", "ranks": [0, 1], "others": []},
     ],
+    "sum_differs": [{"side": "A", "ranks": [0, 1]}],
+    "copies_differ": [{"side": "A", "ranks": [1]}, {"side": "B", "ranks": [2, 5]}],
     "noise": [{"repetitions": 2, "ratio": 7.5, "spread": 1e-3, "margin": 5.0}],
     "records_agree": [{"records": 1}, {"records": 2}],
 }
