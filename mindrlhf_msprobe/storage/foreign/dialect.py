@@ -82,6 +82,14 @@ MSPROBE = Dialect(
     no_other_keys=message("coverage.msprobe_never_saved"),
 )
 
+#: That of MindSpore's own Dump, whose statistics a device may sum in the dtype of the tensor
+#: (`device_stat_precision_mode: low`).
+MINDSPORE = Dialect(name="mindspore", precisions=MSPROBE.precisions)
+#: That of MindFormers' monitor: scalars alone.
+MINDFORMERS = Dialect(
+    name="mindformers", timed=False, no_other_keys=message("coverage.monitor_never_saved")
+)
+
 
 #: Every dialect by its name, as leaves have it.
-DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE)}
+DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE, MINDSPORE, MINDFORMERS)}

@@ -9,13 +9,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
+from mindrlhf_msprobe.storage.foreign.format import Dump
 from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
@@ -24,21 +24,6 @@ _FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "unknown")
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
-
-
-@dataclass(frozen=True)
-class Dump:
-    """One dump, read.
-
-    Attributes:
-        lines: its entries as journal lines.
-        unreadable: the files beside dump.json that are there and cannot be read, each with why.
-        dialect: the name of the tool that wrote it.
-    """
-
-    lines: list[JournalLine]
-    unreadable: list[tuple[Path, Message]]
-    dialect: str
 
 
 def read_dump(root: Path, directory: Path, position: int) -> Dump:

@@ -2,6 +2,7 @@
 
 Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
 `rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
+Other tools' directories are read by the formats of `storage.foreign.recognise`.
 What cannot be read is listed in `Run.problems`, never silently left out.
 """
 
@@ -32,6 +33,8 @@ from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
+from mindrlhf_msprobe.storage.foreign.format import Dump, Format
+from mindrlhf_msprobe.storage.foreign.recognise import FORMATS, refused_dump, refused_files
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
@@ -126,8 +129,13 @@ class Run:
         for problem in missing(path, files, self._layer_dirs, self._key_dirs):
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
+        found = (self._layer_dirs, self._key_dirs)
+        if not any((files, self.problems, *found)):
+            self._use_other_format()
+        elif self.foreign and (why := refused_dump(self._layer_dirs.values())):
+            raise RunError(why)
         if not any((files, self.problems, self._layer_dirs, self._key_dirs)):
-            refused = message(
+            refused = refused_files(path) or message(
                 "error.no_run",
                 path=path,
                 run_file=layout.RUN_FILE,
@@ -139,6 +147,7 @@ class Run:
     def _begin(self, path: Path) -> None:
         """Know nothing yet of what is in a directory."""
         self.path = path
+        self._format: Format | None = None  # neither this package's nor msprobe's
         self.problems: list[Problem] = []
         self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
@@ -147,6 +156,15 @@ class Run:
         self._lost_times: dict[tuple[int, int], set[str]] = {}
         self._timelines: dict[int, Timeline] = {}
         self._use([])
+
+    def _use_other_format(self) -> None:
+        """Take the directory for another tool's, if it is one."""
+        for known in FORMATS:
+            self._layer_dirs = Directories(known.layers(self.path, self._problem))
+            self._key_dirs = Directories(known.keys(self.path, self._problem))
+            if self._layer_dirs or self._key_dirs or self.problems:
+                self._format = known
+                return
 
     def _use(self, files: list[RunFile]) -> None:
         """Take manifests for what they say of the run."""
@@ -198,6 +216,8 @@ class Run:
     @cached_property
     def dialect(self) -> Dialect:
         """What its files say and never do; msprobe's where nothing in it is this package's."""
+        if self._format is not None:
+            return self._format.dialect
         layers = self._layer_dirs.values()
         ours = self.run_files or any((d / layout.JOURNAL_FILE).exists() for d in layers)
         return OWN if ours else MSPROBE
@@ -603,7 +623,9 @@ class Run:
 
     def locator(self, phase: str, step: int, rank: int) -> Locator:
         """Return what finds the files that the entries of one place name."""
-        directory = self._layer_dirs[phase, step, rank] / layout.TENSOR_DIR
+        directory = self._layer_dirs[phase, step, rank]
+        if self._format is None:
+            directory = directory / layout.TENSOR_DIR
         return Locator(self.path, directory, gone=self.is_thinned(thinned.TENSORS, step, rank))
 
     def entries_of(
@@ -625,6 +647,10 @@ class Run:
         found = []
         for place in sorted(self._key_dirs.at(step, rank, name)):
             _, *at, _ = place
+            if self._format is not None:
+                records = self._format.key_data(self.path, self._key_dirs[place], *place[:3])
+                found.append(KeyDatum(*place, seq=None, records=records))
+                continue
             datum = read_key_datum(
                 self.path,
                 self._key_dirs[place],
@@ -716,8 +742,10 @@ class Run:
             if journal.is_file():
                 at = journal
                 return self._read_lines(journal, phase, step, rank), OWN.name
-            dump = foreign.read_dump(self.path, directory, phase_order(phase))
+            dump = self._foreign_dump(directory, phase)
             lines = dump.lines
+            for file, why in dump.lost:
+                self._problem(Problem(file, why, phase, step, rank))
             for beside, why in dump.unreadable:
                 self._problem(Problem(beside, why, phase, step, rank, partial=True))
             if phase in self._without_times(step, rank):
@@ -729,6 +757,11 @@ class Run:
             if not self._is_thinned_by_now(thinned.LAYERS, step, rank):
                 self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return [], OWN.name
+
+    def _foreign_dump(self, directory: Path, phase: str) -> Dump:
+        if self._format is not None:
+            return self._format.dump(self.path, directory)
+        return foreign.read_dump(self.path, directory, phase_order(phase))
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]

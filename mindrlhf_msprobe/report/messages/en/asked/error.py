@@ -200,6 +200,21 @@ TEXTS = {
         "{path} is not a run: it holds neither {run_file} nor layer data "
         "(<phase>/step<N>/rank<N>) nor key data ({key_data_dir}/<key>/step<N>).{empty}"
     ),
+    "msadapter_dump": (
+        "{path} is a dump of MSAdapter (framework {framework}), which is not read: its operators "
+        "are neither those of MindSpore nor those of PyTorch. Dump the network on MindSpore or on "
+        "PyTorch, or save what is to be compared by `probe.save_data` and compare the key data."
+    ),
+    "kernel_dump": (
+        "{path} is a dump of kernels (level {level}), which is not read: their inputs belong to no "
+        "cell and no operator of the network. Dump with level L0, L1 or mix, or a graph with "
+        "MindSpore's Dump (MINDSPORE_DUMP_CONFIG, e2e_dump_settings.enable: true)."
+    ),
+    "acl_dump": (
+        "{path} holds an ACL dump of kernels ({file}), which is not read: its format is that of "
+        "the CANN version that wrote it. Dump with level L0, L1 or mix, or a graph with "
+        "MindSpore's Dump as .npy (MINDSPORE_DUMP_CONFIG, e2e_dump_settings.enable: true)."
+    ),
     "nearest": " Did you mean {name!r}?",
     "itself_a": "run A itself",
     "itself_b": "run B itself",

@@ -113,6 +113,7 @@ TEXTS: dict[str, Text] = {
     "msprobe_no_gradient": "msprobe records no gradient that is None",
     "msprobe_no_root": "msprobe records no outermost cell",
     "msprobe_never_saved": "key data that msprobe saved in no step of the other run",
+    "monitor_never_saved": "scalars that MindFormers' monitor wrote in no step of the other run",
     # What cannot be compared.
     "other_framework_value": "values that the other framework passes otherwise, or not at all",
     "other_framework_operator": "operators that the other framework does not call there",

@@ -16,6 +16,18 @@ def _damaged_lines(count: int, lines: Sequence[tuple[int, str]] = ()) -> str:
     return f"{said}, each of one entry that is lost: {some(named, count - len(named))}"
 
 
+def _no_dump_files(count: int, files: Sequence[str]) -> str:
+    """Name files that are of no known form."""
+    return f"holds {count} file(s) that MindSpore's Dump does not write: " + some(
+        files, count - len(files)
+    )
+
+
+def _no_columns(columns: Sequence[str]) -> str:
+    """Name the columns that a statistic.csv lacks."""
+    return f"is not a statistic.csv of MindSpore's Dump: it has no column {', '.join(columns)}"
+
+
 TEXTS = {
     "at": "{path}: {why}",
     "of_file": "{file} {why}",
@@ -81,6 +93,14 @@ TEXTS = {
     "no_data": "does not describe a save: it has no `data`",
     "no_entries": "{file} has no entries under 'data'",
     "no_stacks": "has no pairs of entries and call stacks",
+    # dumps of MindSpore itself, event files of MindFormers
+    "no_dump": "holds neither tensors nor a statistic.csv of MindSpore's Dump",
+    "no_dump_files": _no_dump_files,
+    "no_columns": _no_columns,
+    "no_csv": "is not valid CSV: {why}",
+    "damaged_rows": "{count} damaged row(s), each of one tensor that is lost",
+    "event_cut_short": "is cut short in event {number}: what stood behind it is lost",
+    "event_damaged": "event {number} is damaged: it and what stands behind it cannot be read",
     # runs
     "no_manifest": "is not a manifest: expected a JSON object",
     "not_whole": (

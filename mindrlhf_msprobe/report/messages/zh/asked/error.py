@@ -160,6 +160,21 @@ TEXTS = {
         "{path} 不是采集结果：其中既没有 {run_file}，也没有层数据（<phase>/step<N>/rank<N>）或关"
         "键数据（{key_data_dir}/<key>/step<N>）。{empty}"
     ),
+    "msadapter_dump": (
+        "{path} 是 MSAdapter 的 dump（framework 为 {framework}），不予读取：其算子既不是 MindSpore "
+        "的，也不是 PyTorch 的。请在 MindSpore 或 PyTorch 上采集该网络，或用 `probe.save_data` "
+        "保存要比较的内容并比较关键数据。"
+    ),
+    "kernel_dump": (
+        "{path} 是 kernel 级 dump（level 为 {level}），不予读取：其输入不属于网络的任何 Cell 或算"
+        "子。请用 level L0、L1 或 mix 采集；对于图，也可用 MindSpore 的 "
+        "Dump（MINDSPORE_DUMP_CONFIG，e2e_dump_settings.enable: true）。"
+    ),
+    "acl_dump": (
+        "{path} 中是 kernel 的 ACL dump（{file}），不予读取：其格式取决于写入它的 CANN 版本。请用 "
+        "level L0、L1 或 mix 采集；对于图，也可用 MindSpore 的 Dump 写成 .npy"
+        "（MINDSPORE_DUMP_CONFIG，e2e_dump_settings.enable: true）。"
+    ),
     "nearest": "是否想写 {name!r}？",
     "itself_a": "就是 A 本身",
     "itself_b": "就是 B 本身",

@@ -96,6 +96,7 @@ TEXTS: dict[str, Text] = {
     "msprobe_no_gradient": "msprobe 不采集为 None 的梯度",
     "msprobe_no_root": "msprobe 不采集最外层 Cell",
     "msprobe_never_saved": "msprobe 在另一侧所有 step 中均未保存的关键数据",
+    "monitor_never_saved": "MindFormers 监控在另一侧所有 step 中均未写入的标量",
     "other_framework_value": "另一个框架以其他形式传递、或不传递的值",
     "other_framework_operator": "另一个框架在该处没有调用的算子",
     "other_framework_cell": "另一个框架没有对应 Cell 的 Cell",

@@ -14,6 +14,16 @@ def _damaged_lines(count: int, lines: Sequence[tuple[int, str]] = ()) -> str:
     return f"{said}，每行对应的一个条目已丢失：{some(named, count - len(named))}" if named else said
 
 
+def _no_dump_files(count: int, files: Sequence[str]) -> str:
+    """列出形式未知的文件。"""
+    return f"中有 {count} 个不是 MindSpore Dump 写入的文件：{some(files, count - len(files))}"
+
+
+def _no_columns(columns: Sequence[str]) -> str:
+    """列出 statistic.csv 缺少的列。"""
+    return f"不是 MindSpore Dump 的 statistic.csv：缺少列 {'、'.join(columns)}"
+
+
 TEXTS = {
     "at": "{path}：{why}",
     "of_file": "{file} {why}",
@@ -79,6 +89,14 @@ TEXTS = {
     "no_data": "不是关键数据的描述：没有 `data`",
     "no_entries": "{file} 的 'data' 下没有条目",
     "no_stacks": "其中没有成对的条目与调用栈",
+    # MindSpore 自身的 Dump，MindFormers 的事件文件
+    "no_dump": "中既没有 MindSpore Dump 的张量，也没有 statistic.csv",
+    "no_dump_files": _no_dump_files,
+    "no_columns": _no_columns,
+    "no_csv": "不是合法的 CSV：{why}",
+    "damaged_rows": "{count} 行已损坏，每行对应的一个张量丢失",
+    "event_cut_short": "在第 {number} 个事件处被截断：其后的内容丢失",
+    "event_damaged": "第 {number} 个事件已损坏：该事件及其后的内容无法读取",
     # 采集结果
     "no_manifest": "不是 run.json：应为 JSON 对象",
     "not_whole": "不是完整的 run.json：以下内容缺失或形式不符：{fields}",

@@ -1,0 +1,235 @@
+"""The scalars of MindFormers' TrainingStateMonitor and loss monitor, as TensorBoard's event files.
+
+MindFormers writes them by tensorboardX, each rank below `rank_<R>`. An event file is a row of
+TFRecords: the length of an event, its checksum, the event, its checksum. An event is a message of
+protobuf, of which step, tag and number are read; texts and histograms are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
+
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.foreign.dialect import MINDFORMERS
+from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.problems import Problem
+from mindrlhf_msprobe.storage.records import Record
+
+_EVENTS = "events.out.tfevents."
+_RANK = re.compile(r"rank_([0-9]{1,18})")
+#: The same scalars over the number of samples instead of the steps; tensorboardX writes no spaces.
+_OVER_SAMPLES = (" vs samples", "_vs_samples")
+#: Scalars that tell of the clock: they differ between two runs that compute the same.
+_OF_TIME = (
+    *("iteration-time", "throughput", "throughput_linearity", "B-samples-per-day"),
+    "model-flops-throughput-per-npu",
+)
+_HEAD = struct.Struct("<QI")  # length of an event, and its checksum
+_TAIL = struct.Struct("<I")
+_STEP, _SUMMARY, _VALUE, _TAG, _NUMBER = 2, 5, 1, 1, 2
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+
+#: Step → key → path below it → number.
+Scalars = dict[int, dict[str, dict[str, float]]]
+
+
+def _keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
+    """Yield ((key, step, rank, 0), directory) of the event files in a directory, or by ranks."""
+
+    def unlisted(path: Path, error: OSError) -> None:
+        why = message("unread.unlisted", why=error.strerror or str(error))
+        problem(Problem(path, why, key_data=True))
+
+    ranks = {0: root} if _files(root) else {}
+    own = _RANK.fullmatch(root.absolute().name)
+    if ranks and own:
+        ranks = {int(own[1]): root}
+    elif not ranks:
+        for directory in layout.subdirectories(root, links=True, unlisted=unlisted):
+            found = _RANK.fullmatch(directory.name)
+            if found and _files(directory):
+                ranks[int(found[1])] = directory
+    for rank, directory in sorted(ranks.items()):
+        scalars, problems = _read(root, directory)
+        for path, why in problems:
+            problem(Problem(path, why, rank=rank, key_data=True))
+        for step, keys in sorted(scalars.items()):
+            yield from (((key, step, rank, 0), directory) for key in sorted(keys))
+
+
+def _key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
+    values = _read(root, directory)[0].get(step, {}).get(key, {})
+    return tuple(
+        Record(
+            f"{key}.{path}" if path else key,
+            "data",
+            path,
+            Leaf("float", value=value, dialect=MINDFORMERS.name),
+        )
+        for path, value in sorted(values.items())
+    )
+
+
+def _files(directory: Path) -> list[Path]:
+    """Return the event files of a directory, the oldest first: their names begin with the time."""
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(item.name for item in found if item.name.startswith(_EVENTS))
+    except OSError:  # whoever lists it says why
+        return []
+    return [directory / name for name in names]
+
+
+def _read(root: Path, directory: Path) -> tuple[Scalars, tuple[tuple[Path, Message], ...]]:
+    """Return the scalars of a directory, and what could not be read of which file."""
+    files = _files(directory)
+    changed = tuple((path.name, path.lstat().st_size, path.lstat().st_mtime_ns) for path in files)
+    return _read_files(root, directory, changed)
+
+
+@lru_cache(maxsize=8)
+def _read_files(
+    root: Path, directory: Path, files: tuple[tuple[str, int, int], ...]
+) -> tuple[Scalars, tuple[tuple[Path, Message], ...]]:
+    scalars: Scalars = {}
+    problems: list[tuple[Path, Message]] = []
+    for name, _, _ in files:
+        path = directory / name
+        try:
+            if not layout.inside(root, directory):
+                raise layout.UnreadError.saying("unread.a_link_leaves")
+            with layout.open_inside(root, path, bounds.JOURNAL) as file:
+                for step, tag, value in _scalars(file):
+                    key, _, at = tag.partition("/")
+                    scalars.setdefault(step, {}).setdefault(key, {})[at] = value
+        except (OSError, ValueError) as error:
+            problems.append((path, layout.why_unread(error)))
+    return scalars, tuple(problems)
+
+
+def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
+    """Yield (step, tag, number) of an event file.
+
+    Raises:
+        ValueError: an event is damaged or cut short: what stands behind it cannot be found.
+    """
+    for number in count(1):
+        head = file.read(_HEAD.size)
+        if not head:
+            return
+        if len(head) < _HEAD.size:
+            raise layout.UnreadError.saying("unread.event_cut_short", number=number)
+        length, checksum = _HEAD.unpack(head)
+        if _masked_crc(head[:8]) != checksum or length > bounds.LINE:
+            raise layout.UnreadError.saying("unread.event_damaged", number=number)
+        event = file.read(length + _TAIL.size)
+        if len(event) < length + _TAIL.size:
+            raise layout.UnreadError.saying("unread.event_cut_short", number=number)
+        body = event[:length]
+        if _masked_crc(body) != _TAIL.unpack(event[length:])[0]:
+            raise layout.UnreadError.saying("unread.event_damaged", number=number)
+        try:
+            yield from _scalars_of(body)
+        except (IndexError, ValueError, struct.error):
+            raise layout.UnreadError.saying("unread.event_damaged", number=number) from None
+
+
+def _scalars_of(event: bytes) -> Iterator[tuple[int, str, float]]:
+    step, summaries = 0, []
+    for number, content in _fields(event):
+        if number == _STEP and isinstance(content, int):
+            step = content
+        elif number == _SUMMARY and isinstance(content, bytes):
+            summaries.append(content)
+    for summary in summaries:
+        for number, content in _fields(summary):
+            if number != _VALUE or not isinstance(content, bytes):
+                continue
+            value = dict(_fields(content))
+            tag, held = value.get(_TAG), value.get(_NUMBER)
+            if not (isinstance(tag, bytes) and isinstance(held, float)):
+                continue  # a text, a histogram
+            name = tag.decode("utf-8")
+            if not bounds.is_place(step) or len(name) > bounds.NAME:
+                raise ValueError(step)
+            if name and name not in _OF_TIME and not name.endswith(_OVER_SAMPLES):
+                yield step, name, held
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
+    """Yield (number, value) of the fields of a message of protobuf."""
+    at = 0
+    while at < len(content):
+        key, at = _varint(content, at)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            value, at = _varint(content, at)
+            yield number, value
+        elif kind == _BYTES:
+            size, at = _varint(content, at)
+            if size > len(content) - at:
+                raise ValueError(size)
+            yield number, content[at : at + size]
+            at += size
+        elif kind in (_FOUR_BYTES, _EIGHT_BYTES):
+            form, size = ("<f", 4) if kind == _FOUR_BYTES else ("<d", 8)
+            yield number, struct.unpack_from(form, content, at)[0]
+            at += size
+        else:
+            raise ValueError(kind)
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(_LONGEST_VARINT):
+        byte = content[at + shift]
+        value |= (byte & 127) << (7 * shift)
+        if byte < 128:
+            return value, at + shift + 1
+    raise ValueError(value)
+
+
+def _table() -> list[int]:
+    found = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        found.append(byte)
+    return found
+
+
+_CRC32C = _table()
+
+
+def _masked_crc(content: bytes) -> int:
+    """Return the CRC-32C of bytes as TFRecords have it: turned by 15 bits, and a constant added."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = _CRC32C[(crc ^ byte) & 255] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _no_dump(root: Path, directory: Path) -> Dump:
+    raise layout.UnreadError.saying("unread.no_dump")
+
+
+#: `show`, `trend` and `compare` take a directory of this form.
+MINDFORMERS_MONITOR = Format(
+    dialect=MINDFORMERS,
+    layers=lambda root, problem: iter(()),
+    dump=_no_dump,
+    keys=_keys,
+    key_data=_key_data,
+)
