@@ -2,7 +2,7 @@
 
 Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
 `rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
-Other tools' directories are read by the formats of `storage.foreign.recognise`.
+Other tools' directories are read by the formats of `storage.foreign.formats`.
 What cannot be read is listed in `Run.problems`, never silently left out.
 """
 
@@ -34,7 +34,7 @@ from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Dump, Format
-from mindrlhf_msprobe.storage.foreign.recognise import FORMATS, refused_dump, refused_files
+from mindrlhf_msprobe.storage.foreign.refused import refused_dump, refused_files
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
@@ -159,6 +159,8 @@ class Run:
 
     def _use_other_format(self) -> None:
         """Take the directory for another tool's, if it is one."""
+        from mindrlhf_msprobe.storage.foreign.formats import FORMATS
+
         for known in FORMATS:
             self._layer_dirs = Directories(known.layers(self.path, self._problem))
             self._key_dirs = Directories(known.keys(self.path, self._problem))
@@ -219,7 +221,7 @@ class Run:
         if self._format is not None:
             return self._format.dialect
         layers = self._layer_dirs.values()
-        ours = self.run_files or any((d / layout.JOURNAL_FILE).exists() for d in layers)
+        ours = self.run_files or any(os.path.exists(d / layout.JOURNAL_FILE) for d in layers)
         return OWN if ours else MSPROBE
 
     @property

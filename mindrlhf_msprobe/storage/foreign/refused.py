@@ -1,4 +1,4 @@
-"""Which tool a directory is of that is neither a run of this package nor msprobe's dump."""
+"""Dumps that are not read: by what they are known, and what to use instead."""
 
 from __future__ import annotations
 
@@ -10,12 +10,6 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.foreign.format import Format
-from mindrlhf_msprobe.storage.foreign.mindformers_monitor import MINDFORMERS_MONITOR
-from mindrlhf_msprobe.storage.foreign.mindspore_dump import MINDSPORE_DUMP
-
-#: Each is tried where neither this package's nor msprobe's layout is found.
-FORMATS: tuple[Format, ...] = (MINDSPORE_DUMP, MINDFORMERS_MONITOR)
 
 _HEAD = 4096  # bytes of a dump.json, before its entries
 _LEVEL = re.compile(rb'"level"\s*:\s*"(L2)"')
