@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from mindrlhf_msprobe.comparison.engine.executor import run
@@ -15,8 +16,10 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     compare_whole_step,
 )
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Divergence
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.manifest.ending import RUNNING
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 _BEFORE = 2  # steps that a divergence is explained with: a run that is followed has no more
 
@@ -31,14 +34,45 @@ class StepByStep:
     """
 
     def __init__(self, a: Run, b: Run, rank: int) -> None:
-        self._job, self._runs, self._rank = Job((View(a), View(b))), (a, b), rank
+        self._rank = rank
+        self._compare_with(a, b)
         self._agreed: list[int] = []  # the last steps that do
-        self.last_step = max((step for step, of in a.places if of == rank), default=None)
+
+    def _compare_with(self, a: Run, b: Run) -> None:
+        self._job, self._runs = Job((View(a), View(b))), (a, b)
 
     def has(self, step: int) -> bool:
-        """Return whether the run that is compared with has a step, whole."""
+        """Return whether the run that is compared with has a step, whole.
+
+        It may still be recorded itself: before a step is missed, it is read anew.
+        """
+        if not self._holds(step):
+            a, b = self._runs
+            with suppress(RunError):
+                self._compare_with(open_run(a.path), b)
+        return self._holds(step)
+
+    def _holds(self, step: int) -> bool:
         a, _ = self._runs
         return (step, self._rank) in a.places and a.completed(step, self._rank)
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step that the run that is compared with has whole; None if it has none."""
+        a, _ = self._runs
+        steps = (step for step, rank in a.places if rank == self._rank and self._holds(step))
+        return max(steps, default=None)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the run that is compared with was removed."""
+        return not self._runs[0].path.is_dir()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the run that is compared with is still recorded."""
+        stop = self._runs[0].stop_of(self._rank)
+        return stop is not None and stop.state == RUNNING
 
     def compare(self, step: int) -> Divergence | None:
         """Compare a step; return where it first diverges, and why."""

@@ -62,13 +62,19 @@ class Compared:
             return None
         if not self._steps.has(number):
             self._ended = True
-            return Uncompared(number, self._steps.last_step)
+            return self._uncompared(number)
         found = self._steps.compare(number)
         if found is None:
             return None
         self._ended = True
+        if self._steps.is_gone:  # what it has lost since says nothing of the training
+            return self._uncompared(number)
         said = message("live.cause", cause=found.cause.value, reasons=[*found.reasons])
         return Diverged(number, found.phase, found.record, found.cell, said)
+
+    def _uncompared(self, number: int) -> Uncompared:
+        steps = self._steps
+        return Uncompared(number, steps.last_step, gone=steps.is_gone, running=steps.is_running)
 
     def end(self) -> None:
         """Nothing is left to do."""

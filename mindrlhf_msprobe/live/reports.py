@@ -67,10 +67,18 @@ class Diverged:
 
 @dataclass(frozen=True)
 class Uncompared:
-    """Steps from one on are not compared, as the other run does not have them."""
+    """Steps from one on are not compared, as the other run does not have them.
+
+    Attributes:
+        step: the first of them.
+        last: the last step that the other run has whole; None if it has none.
+        gone, running: whether it was removed, is still recorded.
+    """
 
     step: int
     last: int | None
+    gone: bool = False
+    running: bool = False
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,9 @@ class Live:
             elif isinstance(one, Uncompared):
                 to = self._config.compare_to
                 last = -1 if one.last is None else one.last
-                said = message("live.not_compared", step=one.step, last=last, path=to)
+                code = "live.compared_run_is_gone" if one.gone else "live.not_compared"
+                known = {} if one.gone else {"last": last, "running": one.running}
+                said = message(code, step=one.step, path=to, **known)
                 logger.warning("%s", said)
             elif isinstance(one, Looked):
                 self._waiting.discard(one.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import mindspore as ms
 import numpy as np
@@ -116,6 +117,44 @@ def test_a_run_that_ends_earlier_is_said_once(tmp_path, other, caplog):
     train(tmp_path / "b", steps=9, compare_to=str(other[0]), on_divergence="stop")
     (said,) = [m for m in caplog.messages if "nothing is compared" in m]
     assert "whole steps up to 5: from step 6 on" in said
+
+
+def begin(path, **options):
+    options = {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **options}
+    return Probe.from_config(options)
+
+
+def end_step(probe):
+    probe.save_data(loss=1.5)
+    probe.step()
+
+
+def test_a_run_that_is_recorded_at_the_same_time_is_compared_as_far_as_it_came(tmp_path, caplog):
+    with begin(tmp_path / "a") as a:
+        end_step(a)
+        with begin(tmp_path / "b", compare_to=str(tmp_path / "a"), on_divergence="stop") as b:
+            end_step(b)
+            for _ in range(2):
+                end_step(a)
+                end_step(b)
+            assert "compared" not in caplog.text
+            end_step(b)
+            end_step(b)
+    (said,) = [m for m in caplog.messages if "nothing is compared" in m]
+    assert "whole steps up to 2, and is still being recorded: from step 3 on" in said
+
+
+def test_a_run_that_is_removed_is_said_once_and_is_no_divergence(tmp_path, caplog):
+    with begin(tmp_path / "a") as a:
+        for _ in range(4):
+            end_step(a)
+    with begin(tmp_path / "b", compare_to=str(tmp_path / "a"), on_divergence="stop") as b:
+        end_step(b)
+        shutil.rmtree(tmp_path / "a")
+        end_step(b)
+        end_step(b)
+    (said,) = [m for m in caplog.messages if "compared" in m]
+    assert "is not there any more: from step 1 on nothing is compared" in said
 
 
 def test_what_is_no_other_run_is_refused_at_the_start(tmp_path):

@@ -95,6 +95,9 @@ class RecordedCalls:
 
 
 def _recorded(datum: KeyDatum) -> Recorded:
+    unread = next((r.leaf.why for r in datum.records if r.leaf.why is not None), None)
+    if unread is not None:
+        raise ArrayFileError(unread)
     by_path = {record.path: record for record in datum.records}
     form = loads(by_path["form"].leaf.value.encode("utf-8"))
     leaves: list[tuple[Leaf, Any]] = []

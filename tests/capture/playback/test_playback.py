@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections import namedtuple
 
 import mindspore as ms
@@ -200,6 +201,17 @@ def test_a_training_that_is_longer_than_the_recorded_one_says_how_to_go_on(tmp_p
         Training(tmp_path / "b", steps=3, rollout_from=str(tmp_path / "a"))
     with pytest.raises(UsageError, match=r"call 2 of probe_rollout in step 0.* has 2 of"):
         Training(tmp_path / "c", calls=3, rollout_from=str(tmp_path / "a"))
+
+
+def test_a_recorded_run_that_is_removed_meanwhile_says_which_file_is_missing(tmp_path):
+    Training(tmp_path / "a", steps=2)
+    options = {"dump_path": str(tmp_path / "b"), "rollout_from": str(tmp_path / "a")}
+    with Probe.from_config({"msprobe": True, "key_data_dump": True, **options}) as probe:
+        batch = {"ids": np.arange(6).reshape(2, 3)}
+        probe.rollout(None, batch)
+        shutil.rmtree(tmp_path / "a")
+        with pytest.raises(RunError, match=r"call 1, cannot be played: probe_rollout.json is miss"):
+            probe.rollout(None, batch)
 
 
 def test_a_rank_that_is_not_recorded_plays_its_own(tmp_path, monkeypatch):

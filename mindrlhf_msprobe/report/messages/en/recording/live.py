@@ -22,9 +22,10 @@ def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
     return f"DIVERGED from {path} at {at}: {record}: {why}"
 
 
-def _not_compared(step: int, last: int, path: str) -> str:
+def _not_compared(step: int, last: int, path: str, running: bool = False) -> str:
     holds = "no step of this rank" if last < 0 else f"whole steps up to {last}"
-    return f"{path} holds {holds}: from step {step} on nothing is compared with it"
+    still = ", and is still being recorded" if running else ""
+    return f"{path} holds {holds}{still}: from step {step} on nothing is compared with it"
 
 
 TEXTS: dict[str, Text] = {
@@ -32,6 +33,9 @@ TEXTS: dict[str, Text] = {
     "diverged": _diverged,
     "cause": lambda cause, reasons: f"cause: {cause}. {' '.join(map(str, reasons))}",
     "not_compared": _not_compared,
+    "compared_run_is_gone": (
+        "{path} is not there any more: from step {step} on nothing is compared with it"
+    ),
     "nothing_closer": (
         "on_divergence: record: {record} is of no cell, so nothing more is recorded of it"
     ),

@@ -24,9 +24,10 @@ def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
     return f"与 {path} 首次不同（{at}）：{record}：{why}"
 
 
-def _not_compared(step: int, last: int, path: str) -> str:
+def _not_compared(step: int, last: int, path: str, running: bool = False) -> str:
     holds = "没有本 rank 的 step" if last < 0 else f"只有到 {last} 为止的完整 step"
-    return f"{path} 中{holds}：从 step {step} 起不再比对"
+    still = "，且仍在采集" if running else ""
+    return f"{path} 中{holds}{still}：从 step {step} 起不再比对"
 
 
 TEXTS: dict[str, Text] = {
@@ -34,6 +35,7 @@ TEXTS: dict[str, Text] = {
     "diverged": _diverged,
     "cause": lambda cause, reasons: f"原因：{cause}。{''.join(map(str, reasons))}",
     "not_compared": _not_compared,
+    "compared_run_is_gone": "{path} 已不存在：从 step {step} 起不再比对",
     "nothing_closer": "on_divergence: record：{record} 不属于任何 cell，不再采集更多内容",
     "more": "另有 {count} 个问题，多由上述问题引起，见 {file}",
     "not_observed": (

@@ -12,7 +12,12 @@ EXAMPLES = {
         for phase in ("", "actor_update")
     ],
     "stops": [{"rule": ""}, {"rule": "rl.ratio"}, {"rule": "compare_to"}],
-    "not_compared": [{"step": 3, "last": last, "path": "run_a"} for last in (-1, 2)],
+    "not_compared": [
+        {"step": 3, "last": last, "path": "run_a", **running}
+        for last in (-1, 2)
+        for running in ({}, {"running": True})
+    ],
+    "compared_run_is_gone": [{"step": 3, "path": "run_a"}],
     "diverged": [
         {"step": 3, "phase": phase, "record": "loss", "path": "run_a", "why": "…"}
         for phase in ("", "actor_update")
