@@ -16,6 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, take_apart
 from mindrlhf_msprobe.capture.playback.recorded import (
+    Difference,
     Recorded,
     RecordedCalls,
     content_of,
@@ -30,6 +31,8 @@ from mindrlhf_msprobe.phases import BATCH, GENERATE, REPLACED, ROLLOUT
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
 
+#: Of run.json: the first step in which what was played had been generated of another batch.
+OTHER_BATCH = "other_batch_in_step"
 #: Differences that an error lists.
 _LISTED = 3
 
@@ -150,7 +153,24 @@ class Playback:
             )
         same = self._config.rollout_order == SAME
         _refuse(ROLLOUT, self._rollouts, source, call, batch, form, leaves, values=same)
+        if not same:
+            self._note_other_batch(step, source, call, batch, form, leaves)
         return recorded
+
+    def _note_other_batch(
+        self, step: int, source: int, call: int, batch: Recorded, form: Form, leaves: Sequence[Any]
+    ) -> None:
+        """Say once, in the log and run.json, that what is played answers another batch."""
+        noted = self._played_from[ROLLOUT]
+        if OTHER_BATCH in noted:
+            return
+        found = next(differences(batch, form, leaves), None)
+        if found is None:
+            return
+        noted[OTHER_BATCH] = step
+        if self._recorder is not None:
+            self._recorder.note_played(self._played_from)
+        warn("log.played_other_batch", step=step, source=source, call=call, difference=_said(found))
 
     def _recorded(
         self, calls: RecordedCalls, key: str, step: int, source: int, call: int
@@ -208,10 +228,7 @@ def _refuse(
     found = list(differences(recorded, form, leaves, values=values))
     if not found:
         return
-    lines: list[Message] = [
-        message("error.playback_difference", at=at or message("error.playback_whole"), a=a, b=b)
-        for at, a, b in found[:_LISTED]
-    ]
+    lines = [_said(one) for one in found[:_LISTED]]
     raise UsageError.saying(
         "error.playback_differs",
         name=name,
@@ -222,6 +239,11 @@ def _refuse(
         more=max(0, len(found) - _LISTED),
         batch=name == ROLLOUT,
     )
+
+
+def _said(difference: Difference) -> Message:
+    at, a, b = difference
+    return message("error.playback_difference", at=at or message("error.playback_whole"), a=a, b=b)
 
 
 class Order:

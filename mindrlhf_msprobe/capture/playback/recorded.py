@@ -21,6 +21,9 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
+#: The place in a value, what was recorded there, and what is given.
+Difference = tuple[str, Message | str, Message | str]
+
 #: Elements of a tensor that an error shows.
 SHOWN = 6
 
@@ -109,7 +112,7 @@ def _recorded(datum: KeyDatum) -> Recorded:
 
 def differences(
     recorded: Recorded, form: Form, leaves: Sequence[Any], *, values: bool = True
-) -> Iterator[tuple[str, Message | str, Message | str]]:
+) -> Iterator[Difference]:
     """Yield where a value is not the one that was recorded: the place, what was, and what is.
 
     Args:
@@ -124,7 +127,7 @@ class _Compared:
     def __init__(self, recorded: Recorded, leaves: Sequence[Any], values: bool) -> None:
         self._recorded, self._leaves, self._values = recorded.leaves, leaves, values
 
-    def forms(self, at: str, a: Form, b: Form) -> Iterator[tuple[str, Any, Any]]:
+    def forms(self, at: str, a: Form, b: Form) -> Iterator[Difference]:
         (kind, left), (other, right) = next(iter(a.items())), next(iter(b.items()))
         if kind != other or (kind in ("record", "opaque") and left != right):
             yield at, _said(kind, left), _said(other, right)
@@ -137,11 +140,11 @@ class _Compared:
         else:
             yield from self._plain(at, _said(kind, left), _said(kind, right))
 
-    def _plain(self, at: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+    def _plain(self, at: str, a: Any, b: Any) -> Iterator[Difference]:
         if self._values and a != b:
             yield at, a, b
 
-    def _structures(self, at: str, kind: str, a: Form, b: Form) -> Iterator[tuple[str, Any, Any]]:
+    def _structures(self, at: str, kind: str, a: Form, b: Form) -> Iterator[Difference]:
         items, others = (_items(kind, side) for side in (a, b))
         if items.keys() != others.keys() or a.get("shape") != b.get("shape"):
             yield at, _said(kind, a[kind]), _said(kind, b[kind])
@@ -149,7 +152,7 @@ class _Compared:
         for name, item in items.items():
             yield from self.forms(at + name, item, others[name])
 
-    def _tensors(self, at: str, leaf: Leaf, a: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:
+    def _tensors(self, at: str, leaf: Leaf, a: Any, given: Any) -> Iterator[Difference]:
         torch = is_torch_tensor(given)
         host = HostTensor("torch.Tensor", *elements_of(given)) if torch else to_host(given)
         b = host.values()

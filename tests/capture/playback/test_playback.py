@@ -34,7 +34,7 @@ class Sampled:
 class Training:
     """A trainer that samples, with random numbers that no other one has."""
 
-    def __init__(self, path, steps=3, calls=2, data=0, generate=None, **options):
+    def __init__(self, path, steps=3, calls=2, data=0, turn=99, generate=None, **options):
         self.asked = 0
         self.seen = []
         self.probe = Probe.from_config(
@@ -43,7 +43,7 @@ class Training:
         with self.probe as probe:
             for step in range(steps):
                 for call in range(calls):
-                    batch = {"ids": np.arange(6).reshape(2, 3) + data + 10 * step + call}
+                    batch = {"ids": np.arange(6).reshape(2, 3) + data + 10 * (step % turn) + call}
                     self.seen.append(probe.rollout(generate or self.generate, batch))
                 drawn = ms.Tensor(np.random.default_rng().random(4), ms.float32)
                 self.seen.append(probe.replace("advantages", drawn))
@@ -160,6 +160,25 @@ def test_another_batch_is_an_error_that_shows_both(tmp_path):
     assert "[1, 2, 3, 4, 5, 6]" in said
     shuffled = {"rollout_from": str(tmp_path / "a"), "rollout_order": "cycle"}
     assert Training(tmp_path / "c", data=1, **shuffled).asked == 0
+
+
+def test_what_answers_another_batch_is_said_once(tmp_path, caplog):
+    """Where the recorded steps are played in turn, the data may be, too; then nothing is said."""
+    Training(tmp_path / "a", steps=2)
+    in_turn = {"rollout_from": str(tmp_path / "a"), "rollout_order": "cycle", "steps": 3}
+
+    def played(name, **options):
+        caplog.clear()
+        Training(tmp_path / name, **in_turn, **options)
+        played = json.loads((tmp_path / name / "run.json").read_text())["played"]
+        said = [text for text in caplog.messages if "another batch" in text]
+        return said, played["probe_rollout"].get("other_batch_in_step")
+
+    assert played("b", turn=2) == ([], None)
+    (said,), step = played("c")
+    assert "step 0, call 0, is played in step 2" in said
+    assert "['ids']: recorded Int64 [2, 3] [0, 1, 2, 3, 4, 5], given" in said
+    assert step == 2
 
 
 def test_a_value_of_another_shape_is_no_replacement(tmp_path):

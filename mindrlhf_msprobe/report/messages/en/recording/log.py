@@ -85,6 +85,12 @@ TEXTS: Mapping[str, Any] = chosen(
             "THE TRAINING IS CHANGED: it is given {name} of {path} instead of its own. run.json "
             "says so under played."
         ),
+        "played_other_batch": (
+            "the rollout of step {source}, call {call}, is played in step {step}, and was "
+            "generated of another batch: {difference}. The training goes on with responses to "
+            "other prompts. Where that is not meant, bring the data into the recorded order, or "
+            "use rollout_order: same, which refuses it. This is said once."
+        ),
         "left_out": Joined("{what} are not recorded: {why}", "; "),
         "layers_of": "the layers of {phase}",
         "needs_mindspore": "what needs MindSpore's {name}",

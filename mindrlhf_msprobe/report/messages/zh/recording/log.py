@@ -85,6 +85,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "训练已被改变：训练使用 {path} 记录的 {name}，"
             "而不是自己的结果。run.json 的 played 对此有记录。"
         ),
+        "played_other_batch": (
+            "step {step} 播放的是 step {source} 第 {call} 次调用的 rollout，"
+            "它由另一个 batch 生成：{difference}。训练使用的是对其他 prompt 的回答。若非有意，"
+            "请让数据顺序与记录一致，或用 rollout_order: same（不一致即报错）。此提示只出现一次。"
+        ),
         "left_out": lambda what, why: f"未采集{_behind_verb(what)}：{'；'.join(why)}",
         "layers_of": "{phase} 的层数据",
         "needs_mindspore": "依赖 MindSpore 的 {name} 的内容",
