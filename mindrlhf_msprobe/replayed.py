@@ -9,7 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 
 #: Verdicts, the most suspicious first.
-VERDICTS = ("wrong", "undecided", "ordinary")
+VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class ReplayedOperator:
 
     Attributes:
         entry, phase, step, rank: where it was recorded.
-        verdict: ordinary (rounding explains how far it is from float64), wrong or undecided.
+        verdict: ordinary (rounding explains how far it is from float64), wrong, undecided, or
+            unjudged: there is no opinion, and no floating-point tensor to compute with.
         value: the output or gradient that is furthest off; "" where none was compared.
         share: how far it is, as a multiple of what rounding explains; None as before.
         ulp, max_abs, relative: how far it is from what it was compared with.

@@ -205,6 +205,23 @@ def test_what_cannot_be_computed_again_is_said(tmp_path):
     assert all(one.notes for one in table.operators), table.operators
 
 
+def test_what_computes_no_floating_numbers_is_counted_and_no_failure(tmp_path, capsys):
+    """Shapes and indices without an opinion; beside floating numbers without one, it is one."""
+    whole, x = np.arange(4, dtype=np.int64), np.ones((4, 4), np.float32)
+    calls = [
+        *healthy(0)[:2],
+        Operation("Functional.tuple_to_array", ((1.0, 2.0),), {}, (np.array([1, 2], np.float32),)),
+        Operation("Primitive.shapes.Custom", (whole,), {}, (whole,)),
+    ]
+    for more, code, counts in (([], 0, "0 undecided"), ([x], 2, "1 undecided")):
+        calls += [Operation("Primitive.custom.Custom", (one,), {}, (one,)) for one in more]
+        run = write_run(tmp_path / str(code), calls)
+        assert main(["replay", str(run), "-o", str(tmp_path / "out"), "--lang", "en"]) == code
+        said = capsys.readouterr().out
+        assert counts in said
+        assert "2 not judged" in said
+
+
 def primitive(attribute: str, made: Any, *args: Any) -> Operation:
     """Return a call of a primitive as it is recorded: its attributes are not."""
     return recorded(f"Primitive.{attribute}.{type(made).__name__}", made, *args)

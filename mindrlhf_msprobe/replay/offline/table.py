@@ -54,11 +54,24 @@ def replay_operators(
     dtype = floating_dtype(asked.compute_dtype)
     found = []
     for number, call in enumerate(calls):
-        found.append(_replayed(call, seed + number, dtype))
+        found.append(_without_arithmetic(_replayed(call, seed + number, dtype), call))
         progress(number + 1, len(calls))
     found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
     table = ReplayedOperators(str(run.path), tuple(found), Path(asked.output))
     return replace(table, file=write_replayed(table, Path(asked.output)))
+
+
+def _without_arithmetic(row: ReplayedOperator, call: Call) -> ReplayedOperator:
+    """Return a row without a verdict as one that is not judged, where nothing is computed.
+
+    That is where no floating-point tensor goes in, and none comes out, or the very same here.
+    """
+    records = [record for record in call.entry.records if record.io in ("input", "output")]
+    floating = {
+        record.io for record in records if record.leaf.is_tensor and not record.leaf.is_discrete
+    }
+    nothing = not floating or (floating == {"output"} and row.max_abs == 0)
+    return replace(row, verdict="unjudged") if row.verdict == "undecided" and nothing else row
 
 
 def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:

@@ -28,6 +28,8 @@ def render(table: ReplayedOperators) -> str:
     counts = {name: verdicts.count(name) for name in ("wrong", "ordinary", "undecided")}
     drawn_count = sum(one.drawn for one in table.operators)
     lines.append(say("replay.table_summary", **counts))
+    if unjudged := verdicts.count("unjudged"):
+        lines.append(say("replay.table_unjudged", count=unjudged))
     if drawn_count:
         lines.append(say("replay.table_drawn", drawn=drawn_count))
     lines.append(say("replay.table_file", file=str(table.file)))
