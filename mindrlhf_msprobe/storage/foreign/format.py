@@ -38,6 +38,8 @@ OnProblem = Callable[[Problem], None]
 class Format:
     """How a directory is read whose steps and ranks lie otherwise than this package's do.
 
+    Functions of a module, so that a run can be pickled.
+
     Attributes:
         dialect: whose it is.
         layers: yields ((phase, step, rank), directory) for layer data below a run's directory.

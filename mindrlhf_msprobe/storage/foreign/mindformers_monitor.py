@@ -58,8 +58,13 @@ def _keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int,
     elif not ranks:
         for directory in layout.subdirectories(root, links=True, unlisted=unlisted):
             found = _RANK.fullmatch(directory.name)
-            if found and _files(directory):
-                ranks[int(found[1])] = directory
+            if not (found and _files(directory)):
+                continue
+            rank = int(found[1])
+            if rank in ranks:
+                why = message("unread.same_place")
+                problem(Problem(directory, why, rank=rank, key_data=True))
+            ranks.setdefault(rank, directory)
     for rank, directory in sorted(ranks.items()):
         scalars, problems = _read(root, directory)
         for path, why in problems:
@@ -221,6 +226,10 @@ def _masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def _no_layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    return iter(())
+
+
 def _no_dump(root: Path, directory: Path) -> Dump:
     raise layout.UnreadError.saying("unread.no_dump")
 
@@ -228,7 +237,7 @@ def _no_dump(root: Path, directory: Path) -> Dump:
 #: `show`, `trend` and `compare` take a directory of this form.
 MINDFORMERS_MONITOR = Format(
     dialect=MINDFORMERS,
-    layers=lambda root, problem: iter(()),
+    layers=_no_layers,
     dump=_no_dump,
     keys=_keys,
     key_data=_key_data,

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import operator_entry
 from mindrlhf_msprobe.storage.reading.problems import Problem
+from mindrlhf_msprobe.storage.records import Record
 
 STATISTICS_FILE = "statistic.csv"
 #: File name → the name that was too long for it.
@@ -290,11 +291,19 @@ def _lines(values: Mapping[_Slot, Sequence[_Value]]) -> list[JournalLine]:
     return sorted(lines, key=lambda line: line.seq)
 
 
+def _no_keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
+    return iter(())
+
+
+def _no_key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
+    return ()
+
+
 #: `show`, `trend` and `compare` take a directory of this form.
 MINDSPORE_DUMP = Format(
     dialect=MINDSPORE,
     layers=_layers,
     dump=read_dump,
-    keys=lambda root, problem: iter(()),
-    key_data=lambda root, directory, key, step, rank: (),
+    keys=_no_keys,
+    key_data=_no_key_data,
 )

@@ -162,7 +162,10 @@ class Run:
         from mindrlhf_msprobe.storage.foreign.formats import FORMATS
 
         for known in FORMATS:
-            self._layer_dirs = Directories(known.layers(self.path, self._problem))
+            for place, directory in known.layers(self.path, self._problem):
+                if place in self._layer_dirs:
+                    self._problem(Problem(directory, message("unread.same_place"), *place))
+                self._layer_dirs.setdefault(place, directory)
             self._key_dirs = Directories(known.keys(self.path, self._problem))
             if self._layer_dirs or self._key_dirs or self.problems:
                 self._format = known

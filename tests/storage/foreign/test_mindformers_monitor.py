@@ -52,6 +52,12 @@ def test_commands_take_it(tmp_path, capsys):
     assert "learning-rate" in capsys.readouterr().out
 
 
+def test_two_directories_of_one_rank_are_not_taken_for_one(events):
+    shutil.copytree(events.parent, events.parent.with_name("rank_00"))
+    problems = open_run(events.parent.parent).problems
+    assert [problem.path.name for problem in problems] == ["rank_00"]
+
+
 def test_a_later_file_counts(events):
     shutil.copy(next((DATA / "b").glob("rank_0/*")), events.with_name(f"{events.name}.1"))
     assert compare_runs(DATA / "b", events.parent.parent).verdict.status == "identical"

@@ -6,6 +6,7 @@ the documents name for `statistic_category`; no device has written them.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def test_operators_are_entries_in_the_order_in_which_they_ran():
     x, weight, *_, output = [record.array() for record in first.records]
     np.testing.assert_allclose(output, x @ weight.T, rtol=1e-6)
     assert run.problems == []
+
+
+def test_workers_are_handed_it():
+    run = pickle.loads(pickle.dumps(open_run(DATA / "a")))
+    assert [entry.name for entry in run.entries()] == [
+        e.name for e in open_run(DATA / "a").entries()
+    ]
+    assert run.dialect == open_run(DATA / "a").dialect
+
+
+def test_two_networks_of_one_rank_are_not_taken_for_one(dump):
+    shutil.copytree(dump / "rank_0" / "Tiny", dump / "rank_0" / "Tiny2")
+    problems = open_run(dump).problems
+    assert [(p.path.parts[-3], p.step) for p in problems] == [("Tiny2", 0), ("Tiny2", 1)]
+    assert "another directory is the same step and rank" in str(problems[0])
 
 
 def test_one_rank_of_it_is_a_run_too():
