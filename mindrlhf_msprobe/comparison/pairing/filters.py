@@ -324,6 +324,8 @@ class StepFilter:
             )
         if (why := self._cut.why_alone(1 - missing, pair)) is not None:
             return why
+        if self._cut.across is not None:  # a dump of PyTorch has no phases: it is the same one
+            return None
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
         if missing == 1:

@@ -157,8 +157,7 @@ class Job:
         """Return what of one step is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
         cut = self.cut_of(step, rank)
-        # A dump of PyTorch has no phases: it is the same phase under no name.
-        return StepFilter(self.chosen, cut, unlike and cut.across is None, cut.rules)
+        return StepFilter(self.chosen, cut, unlike, cut.rules)
 
     def plan(self, step: int, rank: int) -> StepPlan:
         """Pair everything both runs recorded in one step; the last plan is kept."""

@@ -85,6 +85,65 @@ def test_the_same_weights_agree_forward_and_backward(llamas, dump):
     assert any(note.code == "pairing.preset" for note in result.remarks)
 
 
+#: What Megatron calls what Hugging Face's Llama has, in this order.
+MEGATRON = {
+    "Module.model.": "Module.0.module.module.",
+    "Module.lm_head": "Module.0.module.module.output_layer",
+    "module.layers": "module.decoder.layers",
+    "embed_tokens": "embedding.word_embeddings",
+    "self_attn.o_proj": "self_attention.linear_proj",
+    "self_attn.q_proj": "self_attention.linear_q",
+    "self_attn.k_proj": "self_attention.linear_k",
+    "self_attn.v_proj": "self_attention.linear_v",
+    "self_attn": "self_attention",
+    "post_attention_layernorm": "pre_mlp_layernorm",
+    "mlp.down_proj": "mlp.linear_fc2",
+    "mlp.gate_proj": "mlp.gating",
+    "mlp.up_proj": "mlp.hidden",
+    "module.norm.": "module.decoder.final_layernorm.",
+    "rotary_emb": "rotary_pos_emb",
+    "mlp.act_fn": "mlp.activation_func",
+}
+
+
+def test_names_of_megatron_are_known(llamas, tmp_path):
+    directory = tmp_path / "step0/rank"
+    directory.mkdir(parents=True)
+    for file in ("dump.json", "construct.json"):
+        text = (DUMPS / "mix_8x/step0/rank" / file).read_text()
+        for old, new in MEGATRON.items():
+            text = text.replace(old, new)
+        directory.joinpath(file).write_text(text)
+    cells = agreeing(compare_runs(llamas["tensor"], tmp_path, workers=1))
+    for cell in ("norm_out", "layers.1.attention.wo", "layers.1.feed_forward.w1", "tok_embeddings"):
+        assert any(cell in name for name in cells), cell
+
+
+def test_a_phase_without_backward_lacks_none(tmp_path):
+    config = {**RECORDING, "dump_path": str(tmp_path)}
+    network = llama()
+    with Probe.from_config(config) as probe:
+        probe.watch(actor=network)
+        for phase in ("actor_compute_log_prob", "actor_update"):
+            with probe.phase(phase):
+                network(Tensor(torch_llama.tokens()))
+        probe.step()
+    phases = ("actor_compute_log_prob", "dump")
+    result = compare_runs(tmp_path, DUMPS / "mix_8x", phases=phases, workers=1)
+    assert result.verdict.status == "within_tolerance"
+    assert "coverage.phase_without_backward" in str(result.to_json())
+
+
+def test_floats_of_another_width_are_another_dtype(llamas, tmp_path):
+    directory = tmp_path / "step0/rank"
+    directory.mkdir(parents=True)
+    text = (DUMPS / "mix_8x/step0/rank/dump.json").read_text()
+    text = text.replace("torch.float32", "torch.bfloat16")
+    directory.joinpath("dump.json").write_text(text)
+    first = compare_runs(llamas["tensor"], tmp_path, workers=1).verdict.first_divergence
+    assert first.cause.value == "dtype"
+
+
 def test_the_other_way_round_it_is_the_same(llamas):
     result = compare_runs(DUMPS / "tensor", llamas["tensor"], workers=1)
     assert result.verdict.status == "within_tolerance"
