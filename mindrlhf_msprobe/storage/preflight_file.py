@@ -7,7 +7,7 @@ not as this package writes it reads as nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,15 @@ class PreflightFile:
             if (content := self.section(section)) is not None
         }
         return PreflightFile(self.path, {**self._content, **found})
+
+    def has(self, section: str) -> bool:
+        """Return whether a section was collected."""
+        return section in self._content
+
+    def without(self, sections: Sequence[str]) -> PreflightFile:
+        """Return the same without some sections."""
+        left = {name: value for name, value in self._content.items() if name not in sections}
+        return PreflightFile(self.path, left)
 
     @property
     def run_files(self) -> list[RunFile]:

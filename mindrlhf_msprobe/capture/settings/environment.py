@@ -22,33 +22,15 @@ import xxhash
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.capture.words import FaultSink, counted
-from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
-from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.variables import (
+    recordable,
+    variables_of_determinism,
+    variables_of_field,
+)
 
-_MAX_VALUE = 512
-_MAX_CHECKED = 4096  # a longer value is no setting
-_MAX_NAME = 128
-_MAX_VARIABLES = 500
+_MAX_CPU_NAME = 512
 _MAX_FILE = 1 << 16
 
-# Everything that steers MindSpore, CANN, their communication and the host's arithmetic.
-_PREFIXES = (
-    *("MS_", "MSPROBE_", "MINDSPORE_", "MINDFORMERS_", "MF_", "GLOG_"),
-    *("ASCEND_", "ACL_", "NPU_", "HCCL_", "LCCL_", "ATB_", "ASDOPS_", "GE_", "TE_", "OPP_"),
-    *("RANK_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE_"),
-    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "NCCL_"),
-)
-_NAMES = (
-    *("RANK", "WORLD_SIZE", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "COMBINED_ENABLE"),
-    *("CUDA_VISIBLE_DEVICES", "INF_NAN_MODE_ENABLE", "INF_NAN_MODE_FORCE_DISABLE"),
-    *("ENABLE_LAZY_INLINE", "ENABLE_CELL_REUSE", "GRAPH_OP_RUN", "LD_PRELOAD", "PYTHONOPTIMIZE"),
-)
-#: The variables that decide whether a computation can be repeated.
-_DETERMINISM = (
-    *("HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC", "TE_PARALLEL_COMPILER"),
-    *("ATB_MATMUL_SHUFFLE_K_ENABLE", "ATB_LLM_LCOC_ENABLE", "CUSTOM_MATMUL_SHUFFLE"),
-    *("ASCEND_LAUNCH_BLOCKING", "MS_DEV_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
-)
 _CONTEXT_DETERMINISM = (
     *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
     *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
@@ -98,7 +80,7 @@ def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     if get_seed is not None:
         seed = get_seed()
         found["mindspore"] = seed if seed is None or isinstance(seed, int) else str(seed)
-    found["PYTHONHASHSEED"] = _recordable(environment.get("PYTHONHASHSEED"))
+    found["PYTHONHASHSEED"] = recordable(environment.get("PYTHONHASHSEED"))
     found["numpy_state"] = _state_fingerprint(np.random.get_state(legacy=False))
     found["random_state"] = _state_fingerprint(random.getstate())
     return found
@@ -109,33 +91,12 @@ def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     on_ascend = _context("device_target").get("device_target") == "Ascend"
     names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
     asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
-    return asked | {name: _recordable(environment.get(name)) for name in _DETERMINISM}
+    return asked | variables_of_determinism(environment)
 
 
 def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of the field, by name; never one that could hold a secret.
-
-    A name is taken by its prefix and refused for a word such as TOKEN or KEY in it; a value that
-    looks like a credential is replaced by `WITHHELD`, a long one is cut. Those which stand among
-    the seeds and the determinism settings are left out here.
-    """
-    names = [
-        name
-        for name in sorted(environment)
-        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _DETERMINISM
-        if len(name) <= _MAX_NAME and not is_secret_name(name)
-    ]
-    return {name: str(_recordable(environment[name])) for name in names[:_MAX_VARIABLES]}
-
-
-def _recordable(value: str | None) -> str | None:
-    if value is None:
-        return None
-    if len(value) > _MAX_CHECKED or could_be_secret(value):
-        return WITHHELD
-    if len(value) > _MAX_VALUE:
-        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
-    return value
+    """Return the variables of the field, by name, as `variables_of_field` says."""
+    return variables_of_field(environment)
 
 
 def cann_version(
@@ -238,7 +199,7 @@ def _cpu_name() -> str | None:
     for line in _lines_of(Path("/proc/cpuinfo")):
         name, _, value = line.partition(":")
         if name.strip() == "model name":
-            return value.strip()[:_MAX_VALUE]
+            return value.strip()[:_MAX_CPU_NAME]
     return None
 
 

@@ -21,6 +21,11 @@ from mindrlhf_msprobe.comparison.preflight.values import (
 )
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Difference, Preflight
+from mindrlhf_msprobe.storage.foreign.config_pack import (
+    ConfigPack,
+    is_config_pack,
+    read_config_pack,
+)
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 from mindrlhf_msprobe.storage.preflight_file import PreflightFile
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
@@ -35,6 +40,8 @@ _OF_PLACES = ("environment", "configurations", "script")
 # What a collection never has.
 _OF_RUNS = ("msprobe_config", "networks", "world", "generation_settings")
 _WEIGHTS = "initial_weights"
+# Statistics instead of fingerprints, and counts of other functions.
+_OTHERWISE_IN_PACKS = ("random_calls", "data", _WEIGHTS)
 _STATISTICS = (("max", "Max"), ("min", "Min"), ("mean", "Mean"), ("norm", "Norm"))
 _SHOWN = 8  # digits of a fingerprint
 
@@ -43,7 +50,8 @@ def compare_collected(a: str | Path, b: str | Path) -> Preflight:
     """Compare two collections, or a collection and a run, as far as both say something.
 
     Args:
-        a, b: files that `preflight collect` wrote, or directories of runs.
+        a, b: files that `preflight collect` wrote, config_check_pack.zip of msprobe, or directories
+            of runs.
 
     Returns:
         What differs, what changes numbers first.
@@ -62,7 +70,8 @@ def compare_collected(a: str | Path, b: str | Path) -> Preflight:
 
 def _opened(path: str | Path) -> Run | PreflightFile:
     if not os.path.isdir(path):
-        return PreflightFile.read(path)
+        path = Path(path)
+        return read_config_pack(path) if is_config_pack(path) else PreflightFile.read(path)
     run = open_run(path)
     if not run.run_files:
         raise RunError.saying("collect.no_manifest", path=path)
@@ -72,7 +81,9 @@ def _opened(path: str | Path) -> Run | PreflightFile:
 def compare_sides(a: Run | PreflightFile, b: Run | PreflightFile) -> Preflight:
     """Compare two sides that have been opened; see `compare_collected`."""
     notes = Notes()
-    if isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
+    if isinstance(a, ConfigPack) != isinstance(b, ConfigPack):
+        a, b = (_without_statistics(side, notes) for side in (a, b))
+    elif isinstance(a, PreflightFile) and isinstance(b, PreflightFile):
         b = _with_names_of(a, b)
     if isinstance(a, Run) and isinstance(b, Run):
         found = preflight(a, b)
@@ -93,6 +104,16 @@ def compare_sides(a: Run | PreflightFile, b: Run | PreflightFile) -> Preflight:
         notes.add("more_differences", section=last, count=left_out)
     kept = tuple(differences[:MAX_DIFFERENCES])
     return Preflight(kept, found.weights, (*known, *notes.messages()))
+
+
+def _without_statistics(side: Run | PreflightFile, notes: Notes) -> Run | PreflightFile:
+    """Return a side without what msprobe's pack says otherwise than a collection."""
+    if not isinstance(side, PreflightFile):
+        return side
+    if isinstance(side, ConfigPack):
+        for section in filter(side.has, _OTHERWISE_IN_PACKS):
+            notes.about("of_pack", section)
+    return side.without(_OTHERWISE_IN_PACKS)
 
 
 def _order(difference: Difference) -> tuple[bool, bool, int]:

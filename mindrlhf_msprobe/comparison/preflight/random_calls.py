@@ -31,6 +31,8 @@ def calls_apart(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Di
         if was:
             notes.add("stopped_script", side=name)
     merged = Ranks(len({*left, *right}))
+    # A script of which no process drew anything did so on every rank.
+    left, right = left or {rank: [] for rank in right}, right or {rank: [] for rank in left}
     for rank in sorted({*left, *right}):
         if rank not in left or rank not in right:
             notes.add("calls_of_rank", side="A" if rank in left else "B", rank=rank)
@@ -114,8 +116,8 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
 
 def _of_one_process(calls: Sequence[_Call]) -> bool:
     """Return whether calls are known to be of one process, which made the first ones in order."""
-    first = calls[0].get("process")
-    return type(first) is int and all(call.get("process") == first for call in calls)
+    numbers = {call.get("process") if type(call.get("process")) is int else None for call in calls}
+    return len(numbers) == 1 and None not in numbers
 
 
 def _orders_apart(

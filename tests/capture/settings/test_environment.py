@@ -10,7 +10,6 @@ from helpers.programs import read_json, run_python
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.settings.environment import (
     cann_version,
-    could_be_secret,
     determinism,
     device,
     environment_variables,
@@ -18,6 +17,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
     settings_now,
 )
 from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.secret import could_be_secret
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 SECRETS = {

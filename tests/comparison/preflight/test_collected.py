@@ -181,6 +181,15 @@ def test_lines_that_moved_are_the_same_places() -> None:
     ]
 
 
+def test_a_script_that_draws_nothing_is_another_one() -> None:
+    """Its empty list is known; what was not collected is not."""
+    nothing = changed("random_calls", to=[])
+    expected = [("seeds", AT_3, "1", None), ("random_calls", AT_7, "3", None)]
+    assert shown(compared(CONTENT, nothing)) == expected
+    assert [d[:2] for d in shown(compared(nothing, CONTENT))] == [d[:2] for d in expected]
+    assert not compared(CONTENT, changed("random_calls")).differ
+
+
 def test_draws_of_one_generator_in_another_order_differ() -> None:
     """Of as many calls at the same places; not those of two generators, nor of two processes."""
 
@@ -375,3 +384,95 @@ def test_sides_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     for other in (a, "", str(tmp_path / "absent.json"), str(tmp_path / "empty")):
         with pytest.raises(MsprobeError):
             compare_collected(a, other)
+
+
+def pack(path: Path, **changes: Any) -> Path:
+    """Write a config_check_pack.zip as msprobe does; of a member that is None, nothing."""
+    statistics = {"max": 3.0, "min": 0.0, "mean": 1.5, "norm": 4.0}
+    stack = [
+        "File /home/a/train.py, line 3, in <module>, main(1, 2)",
+        "File /usr/lib/python3.11/site-packages/numpy/x.py, line 9, in g, return f()",
+    ]
+    members = {
+        "env": {"HCCL_ALGO": "ring", "API_TOKEN": "hunter2", "HOME": "/root", **changes},
+        "pip": "numpy=1.26.4\nmindspore=2.7.0\n",
+        "hyperparameters/hyperparameters_static.json": {"lr": "1e-6"},
+        "random/rank0.json": {"np.random.rand": [{"count": 3, "stack": stack}]},
+        "dataset/step0/rank0/dataset.json": {"args": {"0": statistics}, "kwargs": {"mask": ""}},
+        "weights/step0/rank0/weight.json": {"w": statistics},
+        "../outside": "x",
+    }
+    members |= {name: content for name, content in changes.items() if "/" in name}
+    with ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            text = content if isinstance(content, str) else json.dumps(content)
+            archive.writestr(name, text)
+    return path
+
+
+STATISTICS = {"max": 4.0, "min": 0.0, "mean": 1.5, "norm": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"HCCL_ALGO": "mesh"}, ("environment", "HCCL_ALGO", "ring", "mesh")),
+        ({"HOME": "/x", "API_TOKEN": "other"}, None),
+        (
+            {"hyperparameters/hyperparameters_static.json": {"lr": "1e-5"}},
+            ("configurations", "hyperparameters_static.lr", "1e-6", "1e-5"),
+        ),
+        (
+            {"dataset/step0/rank0/dataset.json": {"args": {"0": STATISTICS}}},
+            (
+                *("data", "batch 0: rank0.args.0"),
+                *(f"max {n} min 0.0 mean 1.5 norm 4.0" for n in ("3.0", "4.0")),
+            ),
+        ),
+        (
+            {"random/rank0.json": {}},
+            (
+                *("random_calls", "numpy.random.rand (/home/a/train.py:3) main(1, 2)"),
+                *("3", None),
+            ),
+        ),
+        ({"weights/step0/rank0/weight.json": {"w": STATISTICS}}, ("w",)),
+    ],
+)
+def test_packs_of_msprobe_are_compared(
+    tmp_path: Path, change: dict[str, Any], difference: tuple[Any, ...] | None
+) -> None:
+    """Variables of the field, packages, hyperparameters, random calls, data and weights."""
+    found = compare_collected(pack(tmp_path / "a.zip"), pack(tmp_path / "b.zip", **change))
+    (weights,) = found.weights
+    apart = shown(found) + ([weights.different] if weights.different else [])
+    assert apart == ([difference] if difference else [])
+    assert "hunter2" not in str(found)
+
+
+def test_a_pack_is_compared_with_a_collection_in_what_both_say_alike(tmp_path: Path) -> None:
+    """Not in statistics beside fingerprints, which is said."""
+    (tmp_path / "b.json").write_text(json.dumps(CONTENT))
+    found = compare_collected(pack(tmp_path / "a.zip", HCCL_ALGO="mesh"), tmp_path / "b.json")
+    assert ("environment", "HCCL_ALGO", "mesh", "ring") in shown(found)
+    assert {d.section for d in found.differences}.isdisjoint({"data", "random_calls"})
+    assert any("pack counts" in str(note) for note in found.not_compared)
+
+
+def test_archives_that_are_no_pack_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    """Cut, of something else, or larger than is read."""
+    a, b = (pack(tmp_path / f"{name}.zip") for name in "ab")
+    monkeypatch.setattr("mindrlhf_msprobe.storage.foreign.config_pack._LARGEST", 4096)
+    pack(b, **{"random/rank0.json": "0" * 100_000})
+    with pytest.raises(MsprobeError, match="larger than"):
+        compare_collected(a, b)
+    pack(b, **{"random/rank0.json": "{"})
+    with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
+        compare_collected(a, b)
+    b.write_bytes(a.read_bytes()[:100])
+    with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
+        compare_collected(a, b)
+    with ZipFile(b, "w") as archive:
+        archive.writestr("archive/data.pkl", "x")
+    with pytest.raises(MsprobeError, match="is an archive"):
+        compare_collected(a, b)

@@ -62,6 +62,11 @@ TEXTS: dict[str, Text] = {
         "{path} cannot be read as JSON: {why}. It may have been cut off; collect it again."
     ),
     "other_file": "{path} is no file of `preflight collect`; expected one, or a run",
+    "no_pack": "{path} is no config_check_pack.zip of msprobe that can be read: {why}",
+    "other_archive": (
+        "{path} is an archive, and no config_check_pack.zip of msprobe; expected one, a file of "
+        "`preflight collect`, or a run"
+    ),
     "schema": (
         "{path} has the schema {schema}, this version reads {known}; collect it again with this "
         "version, or compare with the version that wrote it"

@@ -97,6 +97,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "parameters_of_one": (
             "checkpoints: of {some_names} one side has the parameters, the other the files alone"
         ),
+        "of_pack": "{some_names}: msprobe's pack counts and describes them in another way",
         "opaque_data": "data: of {some_names} nothing but the type is known",
         "weights_unreadable": "initial weights of {role}: run {side} has none that can be read",
         "weights_only_in": "initial weights of {some_names}: only run {side} recorded them",

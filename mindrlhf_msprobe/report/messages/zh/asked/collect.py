@@ -41,6 +41,11 @@ TEXTS: dict[str, Text] = {
     "no_file": "没有文件 {path}；应为 `preflight collect` 写出的文件，或一份采集结果的 dump_path",
     "no_json": "{path} 无法按 JSON 读取：{why}。文件可能不完整；请重新采集。",
     "other_file": "{path} 不是 `preflight collect` 写出的文件；应为此类文件或一份采集结果",
+    "no_pack": "{path} 不是可读取的 msprobe config_check_pack.zip：{why}",
+    "other_archive": (
+        "{path} 是压缩包，但不是 msprobe 的 config_check_pack.zip；"
+        "应为此类文件、`preflight collect` 写出的文件，或一份采集结果"
+    ),
     "schema": (
         "{path} 的格式版本为 {schema}，本版本读取 {known}；请用本版本重新采集，或用写出它的版本比对"
     ),

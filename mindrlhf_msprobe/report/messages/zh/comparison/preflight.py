@@ -84,6 +84,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "incomplete_calls": "{some_names} 的调用次数：有进程被强制结束",
         "batches": "数据：A 有 {a} 批，B 有 {b} 批；只比对前几批",
         "parameters_of_one": "权重文件：{some_names} 一侧为各权重，另一侧只有文件",
+        "of_pack": "{some_names}：msprobe 的打包文件以另一种方式统计和描述",
         "opaque_data": "数据：{some_names} 只有类型已知",
         "weights_unreadable": "{role} 的初始权重：{side} 侧没有可读取的",
         "weights_only_in": "{some_names} 的初始权重：仅 {side} 侧有采集",

@@ -1,0 +1,64 @@
+"""Which variables of an environment are recorded, and what of them: nothing that may be secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
+from mindrlhf_msprobe.storage.layout import WITHHELD
+
+_MAX_VALUE = 512
+_MAX_CHECKED = 4096  # a longer value is no setting
+_MAX_NAME = 128
+_MAX_VARIABLES = 500
+
+# Everything that steers MindSpore, CANN, their communication and the host's arithmetic.
+_PREFIXES = (
+    *("MS_", "MSPROBE_", "MINDSPORE_", "MINDFORMERS_", "MF_", "GLOG_"),
+    *("ASCEND_", "ACL_", "NPU_", "HCCL_", "LCCL_", "ATB_", "ASDOPS_", "GE_", "TE_", "OPP_"),
+    *("RANK_", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DEVICE_"),
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "CUBLAS_", "NCCL_"),
+)
+_NAMES = (
+    *("RANK", "WORLD_SIZE", "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "COMBINED_ENABLE"),
+    *("CUDA_VISIBLE_DEVICES", "INF_NAN_MODE_ENABLE", "INF_NAN_MODE_FORCE_DISABLE"),
+    *("ENABLE_LAZY_INLINE", "ENABLE_CELL_REUSE", "GRAPH_OP_RUN", "LD_PRELOAD", "PYTHONOPTIMIZE"),
+)
+#: The variables that decide whether a computation can be repeated.
+_DETERMINISM = (
+    *("HCCL_DETERMINISTIC", "LCCL_DETERMINISTIC", "TE_PARALLEL_COMPILER"),
+    *("ATB_MATMUL_SHUFFLE_K_ENABLE", "ATB_LLM_LCOC_ENABLE", "CUSTOM_MATMUL_SHUFFLE"),
+    *("ASCEND_LAUNCH_BLOCKING", "MS_DEV_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+)
+
+
+def variables_of_field(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the field, by name; never one that could hold a secret.
+
+    A name is taken by its prefix and refused for a word such as TOKEN or KEY in it; a value that
+    looks like a credential is replaced by `WITHHELD`, a long one is cut. Those which stand among
+    the seeds and the determinism settings are left out here.
+    """
+    names = [
+        name
+        for name in sorted(environment)
+        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _DETERMINISM
+        if len(name) <= _MAX_NAME and not is_secret_name(name)
+    ]
+    return {name: str(recordable(environment[name])) for name in names[:_MAX_VARIABLES]}
+
+
+def variables_of_determinism(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that decide whether a computation can be repeated; None is not set."""
+    return {name: recordable(environment.get(name)) for name in _DETERMINISM}
+
+
+def recordable(value: str | None) -> str | None:
+    """Return a value as it may be written: withheld if it could be a secret, cut if it is long."""
+    if value is None:
+        return None
+    if len(value) > _MAX_CHECKED or could_be_secret(value):
+        return WITHHELD
+    if len(value) > _MAX_VALUE:
+        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
+    return value
