@@ -50,7 +50,7 @@ def compare_collected(a: str | Path, b: str | Path) -> Preflight:
     """Compare two collections, or a collection and a run, as far as both say something.
 
     Args:
-        a, b: files that `preflight collect` wrote, config_check_pack.zip of msprobe, or directories
+        a, b: files that `preflight collect` wrote, packs of a configuration check, or directories
             of runs.
 
     Returns:
@@ -107,7 +107,7 @@ def compare_sides(a: Run | PreflightFile, b: Run | PreflightFile) -> Preflight:
 
 
 def _without_statistics(side: Run | PreflightFile, notes: Notes) -> Run | PreflightFile:
-    """Return a side without what msprobe's pack says otherwise than a collection."""
+    """Return a side without what a pack says otherwise than a collection."""
     if not isinstance(side, PreflightFile):
         return side
     if isinstance(side, ConfigPack):

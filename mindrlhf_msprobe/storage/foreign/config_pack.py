@@ -95,9 +95,12 @@ class _Members:
         return found.decode("utf-8", "replace")
 
     def object(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file; one that holds none is empty."""
+        """Return the JSON object in a file."""
         found = json.loads(self.text(name))
-        return found if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            where, kind = f"{self._path}: {name}", type(found).__name__
+            raise RunError.saying("collect.no_object", path=where, kind=kind)
+        return found
 
     def of_ranks(self, pattern: re.Pattern[str]) -> Iterator[tuple[int, int, dict[str, Any]]]:
         """Yield step, rank and content of the files of a kind, in their order."""
@@ -151,7 +154,8 @@ def _calls(rank: int, stacks: Mapping[str, Any]) -> list[dict[str, Any]]:
         for entry in entries if isinstance(entries, list) else []:
             stack = entry.get("stack") if isinstance(entry, dict) else None
             count = entry.get("count") if isinstance(entry, dict) else None
-            frames = [_FRAME.fullmatch(f) for f in stack or [] if isinstance(f, str)]
+            listed = stack if isinstance(stack, list) else []
+            frames = [_FRAME.fullmatch(f) for f in listed if isinstance(f, str)]
             known = [frame for frame in frames if frame]
             if not known or type(count) is not int:
                 continue

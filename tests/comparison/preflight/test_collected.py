@@ -469,6 +469,12 @@ def test_archives_that_are_no_pack_are_refused(tmp_path: Path, monkeypatch: Any)
     pack(b, **{"random/rank0.json": "{"})
     with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
         compare_collected(a, b)
+    pack(b, **{"random/rank0.json": "[]"})
+    with pytest.raises(MsprobeError, match=r"b\.zip: random/rank0\.json holds a list"):
+        compare_collected(a, b)
+    odd = [1, {"stack": 3, "count": 1}, {"stack": ["File"], "count": 1}, {"stack": [], "count": {}}]
+    pack(b, **{"random/rank0.json": {"np.random.rand": odd, "f": 3}})
+    assert compare_collected(a, b).differ
     b.write_bytes(a.read_bytes()[:100])
     with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
         compare_collected(a, b)
