@@ -200,8 +200,8 @@ def _without_sizes(
     a: Record, b: Record, held: tuple[Held, Held]
 ) -> tuple[Record | None, Record | None]:
     """Leave numbers that count what one rank has out of the comparison with those of another."""
-    values = a.leaf.value, b.leaf.value
-    if a.leaf.is_tensor or b.leaf.is_tensor or not all(type(v) is int and v > 0 for v in values):
+    values = _count(a.leaf), _count(b.leaf)
+    if not all(type(v) is int and v > 0 for v in values):
         return a, b
     (small, large), side = (values, 0) if values[0] < values[1] else (values[::-1], 1)
     layout = held[side].layout
@@ -213,6 +213,11 @@ def _without_sizes(
         return a, b
     gap = message("layout.size_of_part", small=small, large=large)
     return joined(a, a.leaf, gap=gap), b
+
+
+def _count(leaf: Leaf) -> Any:
+    """Return the value of a Python number, or of a whole number that is a tensor."""
+    return leaf.max if leaf.shape == () and leaf.is_integer else leaf.value
 
 
 def _join(held: Held, modes: Modes, order: Order) -> Record:

@@ -145,10 +145,12 @@ def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
             differ = _by_elements
         odd: set[int] = set()
         sums = False
-        for variant in _variants(own):
+        variants = [*_variants(own)]
+        for variant in variants:
             assert isinstance(variant, Joined)
             for tile in differ(variant, other, tolerance):
-                odd |= {*made.holders(tile, variant.copy)}
+                copies = range(made.copies) if len(variants) == 1 else [variant.copy]
+                odd |= {rank for copy in copies for rank in made.holders(tile, copy)}
                 sums |= len(tile.copies[0]) > 1
         if odd:
             others = [rank for rank in made.ranks if rank not in odd]

@@ -168,19 +168,34 @@ class _Side:
                 counts = {len(datum.records) for datum in whole.values()}
                 alone = other.layout is None or DATA not in other.layout.cut
                 if alone and counts == {sum(sizes.values())} and len(sizes) > 1:
-                    self._behind_each_other(key, micro_step, sizes)
+                    self._behind_each_other(key, micro_step, sizes, self.order(other, micro_step))
 
-    def _behind_each_other(self, key: str, micro_step: int, sizes: Mapping[int, int]) -> None:
+    def order(self, other: _Side, micro_step: int) -> Order:
+        """Return how the rows of key data are brought together; see `order_of_rows`.
+
+        Those without ids have the rows of the first phase that has some.
+        """
+        phases = dict.fromkeys(phase for phase, _ in self.entries)
+        batches = [("", micro_step), *((phase, micro_step) for phase in phases)]
+        orders = (order_of_rows(self.records, other.records, of) for of in batches)
+        return next((order for order in orders if order is not None), ())
+
+    def _behind_each_other(
+        self, key: str, micro_step: int, sizes: Mapping[int, int], order: Order
+    ) -> None:
         assert self.layout is not None
         for name in [n for n in self.records if n[:3] == ("", key, micro_step)]:
             del self.records[name]
         items: dict[int, dict[int, Record]] = defaultdict(dict)
+        total = sum(sizes.values())
+        where = {own: at for at, own in enumerate(order)} if len(order) == total else {}
         for rank, datum in self.data[key, micro_step].items():
             place = self.layout.place(rank, DATA)
             before = sum(size for at, size in sizes.items() if at < place)
             for record in datum.records:
-                items[before + int(record.path)][rank] = record
-        for number, records in items.items():
+                number = before + int(record.path)
+                items[where.get(number, number)][rank] = record
+        for number, records in sorted(items.items()):
             moved = {r: replace(x, path=str(number)) for r, x in records.items()}
             opened = frozenset({DATA, PIPELINE} & {*self.layout.cut})
             self.records["", key, micro_step, str(number)] = Held(
@@ -213,10 +228,7 @@ class _Joining:
         return tuple(_whole(side, records) for side, records in zip(self._sides, found))
 
     def _orders(self, name: _Name) -> tuple[Order, Order]:
-        """Return how the rows of a record's batch are brought together.
-
-        Key data without ids have the rows of the first phase that has some.
-        """
+        """Return how the rows of a record's batch are brought together."""
         if len(self._sides) < 2:
             return (), ()
         cut = [bool(s.layout and DATA in s.layout.cut) for s in self._sides]
@@ -225,10 +237,9 @@ class _Joining:
         mine, other = self._sides[cut[1]], self._sides[cut[0]]
         batch = _batch_of(name, mine)
         if batch not in self._known:
-            phases = dict.fromkeys(phase for phase, _ in mine.entries) if batch[0] == "" else ()
-            batches = [batch, *((phase, batch[1]) for phase in phases)]
-            orders = (order_of_rows(mine.records, other.records, of) for of in batches)
-            self._known[batch] = next((order for order in orders if order is not None), ())
+            of_phase = batch[0] != ""
+            found = order_of_rows(mine.records, other.records, batch) if of_phase else None
+            self._known[batch] = found or () if of_phase else mine.order(other, batch[1])
         order = self._known[batch]
         return ((), order) if cut[1] else (order, ())
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import yaml
+from helpers.runs import Recording
 from helpers.split_runs import SHARDS, network, places, record_split
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
@@ -121,6 +122,46 @@ def test_samples_are_matched_by_their_tokens(whole, tmp_path):
     assert "rank 0 differs" in notes(result)
 
 
+TEXTS = ["a", "bb", "ccc", "dd"]
+LOSSES = [1.0, 3.0]
+
+
+def record_keys(root, ranks, order=(0, 1, 2, 3), rewards=(0, 1, 2, 3)):
+    """Record the key data of four samples, that of each rank by itself."""
+    for rank in range(ranks):
+        recording = Recording(root, rank=rank)
+        own = [*order][rank * 4 // ranks : (rank + 1) * 4 // ranks]
+        recording.data("prompts", [TEXTS[i] for i in own])
+        recording.data("responses", np.arange(24).reshape(4, 6)[own])
+        recording.data("rewards", np.array(rewards, np.float32)[own])
+        recording.data("batch_size", len(own))
+        recording.data("loss", LOSSES[rank] if ranks > 1 else sum(LOSSES) / 2)
+        recording.end_step()
+        recording.close()
+    return root
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 3, 0, 2)], ids=str)
+def test_key_data_of_samples(tmp_path, order):
+    a = record_keys(tmp_path / "a", 1)
+    b = record_keys(tmp_path / "b", 2, order)
+    c = record_keys(tmp_path / "c", 2, order, rewards=(0, 1, 9, 3))
+    given = layout(tmp_path / "l.yaml", {"dp": 2}, shards={"loss": {"dp": "mean"}})
+
+    result = compare_runs(a, b, layout=given)
+    unlike = compare_runs(a, c, layout=given)
+    no_mean = compare_runs(a, b, layout=layout(tmp_path / "p.yaml", {"dp": 2}, shards={}))
+
+    assert result.verdict.status is Outcome.IDENTICAL, result.verdict
+    assert len(result.findings) == len(TEXTS) + 3
+    assert [gap.message.params for gap in result.verdict.coverage] == [{"small": 2, "large": 4}]
+    (found,) = [f for f in unlike.findings if not f.status.agrees]
+    assert found.key == "rewards"
+    assert found.notes[-1].params["ranks"] == [order.index(2) // 2]
+    assert no_mean.verdict.status is Outcome.IDENTICAL
+    assert {gap.message.code for gap in no_mean.verdict.coverage} >= {"layout.values_differ"}
+
+
 def test_layers_of_a_stage_are_counted_on(whole, tmp_path):
     cells, a = whole
     grid = {"pp": 2, "tp": 2}
@@ -156,7 +197,10 @@ def test_two_runs_of_unlike_layouts(whole, tmp_path):
 
     (found,) = [f for f in result.findings if not f.status.agrees]
     assert "layers.1.wq" in found.record
-    assert [(n.params["side"], n.params["ranks"]) for n in found.notes] == [("A", [1]), ("B", [2])]
+    assert [(n.params["side"], n.params["ranks"]) for n in found.notes] == [
+        ("A", [1, 3]),
+        ("B", [2]),
+    ]
 
 
 def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path):
