@@ -14,9 +14,11 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import mindspore
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
@@ -139,6 +141,28 @@ def held_operators(network: nn.Cell) -> list[tuple[str, str]]:
     return _HELD.of(network)
 
 
+def replaced_operators() -> list[tuple[str, str]]:
+    """Return the operators in whose place something stands that is not MindSpore's, and what.
+
+    As it was when interceptions were entered last, and since.
+    """
+    return [(place.operator, place.by) for place in _PATCHES.places if place.operator and place.by]
+
+
+_MINDSPORE = str(Path(mindspore.__file__).parent)
+
+
+def _not_mindspores(function: Any) -> str:
+    """Return the module and name of a function that is not MindSpore's own; "" of one that is.
+
+    What it says of itself may be copied from what it replaces: the file of its code counts.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename.startswith((_MINDSPORE, "<")):
+        return ""
+    return f"{function.__globals__.get('__name__', '?')}.{code.co_qualname}"
+
+
 @functools.cache
 def _counts(module: str) -> bool:
     """Return whether a call of an operator counts that is made in a module."""
@@ -212,13 +236,22 @@ class _Place:
     Args:
         owner: the module or class; of a module that is kept here, MindSpore would miss the end.
         make: returns what stands in for what is found there.
+        operator: the name of the operator that belongs there; "" of another name of one.
+
+    Attributes:
+        by: what stands there instead of MindSpore's own; "" where that is there.
     """
 
-    __slots__ = ("_instead", "_make", "_name", "_owner_of", "_was")
+    __slots__ = ("_instead", "_make", "_name", "_owner_of", "_was", "by", "operator")
 
     def __init__(
-        self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Callable[..., Any]], Callable[..., Any]],
+        operator: str = "",
     ) -> None:
+        self.operator, self.by = operator, ""
         self._owner_of, self._name, self._make = weakref.ref(owner), name, make
         self._was: Any = _ABSENT  # what stands there without us
         self._instead: Any = None
@@ -232,6 +265,7 @@ class _Place:
             return
         if self._instead is None or original_of(self._instead) is not found:
             self._instead = self._make(original_of(found))
+            self.by = _not_mindspores(original_of(found)) if self.operator else ""
         self._was = own if own is _ABSENT else original_of(own)
         setattr(owner, self._name, self._instead)
 
@@ -240,7 +274,8 @@ class _Place:
         owner = self._owner_of()
         if self._instead is None or owner is None:
             return
-        if vars(owner).get(self._name) is not self._instead:
+        if (found := vars(owner).get(self._name)) is not self._instead:
+            self.by = _not_mindspores(found) if self.operator and callable(found) else ""
             return
         if self._was is _ABSENT:
             delattr(owner, self._name)
@@ -285,7 +320,7 @@ class _Patches:
         self._entered = 0
         self._compiling = 0
         self.are_on = False
-        self._places: list[_Place] = []
+        self.places: list[_Place] = []
         self._compilers: list[_Place] = []
         self._networks: dict[int, tuple[nn.Cell, int]] = {}
         self._held: list[_HeldFunctions] = []
@@ -297,7 +332,7 @@ class _Patches:
     def begin(self, network: nn.Cell | None) -> None:
         """Put everything on for one more interception."""
         with self._lock:
-            if not self._places:
+            if not self.places:
                 self._find_places()
             self._look_through_modules()
             if network is not None:
@@ -336,7 +371,7 @@ class _Patches:
 
     def _put_on(self) -> None:
         self.are_on = True
-        for place in self._places:
+        for place in self.places:
             place.put_on()
         self._held = [
             _HeldFunctions(network, self._wrapper_of) for network, _ in self._networks.values()
@@ -345,7 +380,7 @@ class _Patches:
     def _take_off(self) -> None:
         for held in reversed(self._held):
             held.end()
-        for place in reversed(self._places):
+        for place in reversed(self.places):
             place.take_off()
         self.are_on = False
 
@@ -378,10 +413,13 @@ class _Patches:
             self._by_id.setdefault(id(operator.original), []).append(operator)
         for operator in installed_operators():
             make = functools.partial(_wrapped, operator)
-            self._places.append(_Place(operator.owner, operator.attribute, make))
+            owner, attribute = operator.owner, operator.attribute
+            self.places.append(_Place(owner, attribute, make, operator.full_name))
             self._taken.add((id(operator.owner), operator.attribute))
         for kind in primitive_classes():
-            self._places.append(_Place(kind, "__call__", _wrapped_primitive))
+            is_mindspores = kind.__module__.startswith("mindspore.")
+            name = f"Primitive.{kind.__name__}" if is_mindspores else ""
+            self.places.append(_Place(kind, "__call__", _wrapped_primitive, name))
         for executor in (*GRAPH_EXECUTORS, CELL_COMPILER, FUNCTION_COMPILER):
             if executor is not None:
                 self._compilers.append(_Place(executor, "compile", self._originals))
@@ -427,7 +465,7 @@ class _Patches:
                 operator = self.operator_of(value, attribute)
                 if operator is not None and (id(module), attribute) not in self._taken:
                     make = functools.partial(_wrapped, operator)
-                    self._places.append(_Place(module, attribute, make))
+                    self.places.append(_Place(module, attribute, make))
 
     def operator_of(self, value: Any, name: str) -> Operator | None:
         """Return the operator that a value is; of several that are the same the one of a name."""

@@ -107,6 +107,14 @@ class PhaseCapture:
 
         return held_operators(self._opening.root)
 
+    def replaced_operators(self) -> list[tuple[str, str]]:
+        """Return the operators in whose place something else stands: which, and what."""
+        if self._opening.operators is None or self._eager is None:
+            return []
+        from mindrlhf_msprobe.capture.operators.interception import replaced_operators
+
+        return replaced_operators()
+
     def gaps(self) -> dict[str, tuple[Message, ...]]:
         """Return what could not be recorded: cell name → every reason why."""
         found: dict[str, list[Message]] = defaultdict(list)

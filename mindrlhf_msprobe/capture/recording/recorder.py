@@ -564,6 +564,7 @@ class Recorder:
                     cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
                     warn("log.gaps", role=phase.role, cells=cells)
                 self._note_held(capture.held_operators())
+                self._note_replaced(capture.replaced_operators())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
         for phase, capture in opening.phases.items():
@@ -584,6 +585,19 @@ class Recorder:
             ]
         if news:
             warn("log.operators_held", places=news)
+
+    def _note_replaced(self, replaced: Sequence[tuple[str, str]]) -> None:
+        """Write down, and say once, in the place of which operators something else stands."""
+        with self._lock:
+            news = [
+                f"{operator} ({by})"
+                for operator, by in replaced[:_MOST_HELD]
+                if self._writer.manifest.note_left_out(
+                    OPERATORS, operator, message("coverage.operator_replaced", by=by)
+                )
+            ]
+        if news:
+            warn("log.operators_replaced", operators=news)
 
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.

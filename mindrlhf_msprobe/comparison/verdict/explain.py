@@ -38,6 +38,7 @@ from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_r
 from mindrlhf_msprobe.comparison.verdict.operators import (
     beside_operator,
     frame_of,
+    not_mindspores,
     other_attributes,
     place_of,
 )
@@ -329,6 +330,7 @@ def _operator_computed(first: FirstDifference, entry: Entry) -> Messages:
     return (
         *other_attributes(first, entry),
         message("explanation.operator_computed", given=given),
+        *not_mindspores(first, entry),
         *beside_operator(entry),
         *_doubt_about_agreement(first),
         *_doubt_about_opaque(first),

@@ -10,6 +10,7 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
+from mindrlhf_msprobe.storage.manifest.coverage import OPERATORS, reasons_of
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
 
@@ -104,6 +105,26 @@ def other_attributes(first: FirstDifference, entry: Entry) -> Messages:
             ]
             return (message("explanation.other_attributes", changes=changes),)
     return ()
+
+
+def not_mindspores(first: FirstDifference, entry: Entry) -> Messages:
+    """Say in which runs something else stands in the place of an operator, as run.json tells."""
+    operator = parse_operator(entry.name)
+    if operator is None:
+        return ()
+    name = operator.operator
+    if operator.kind == "Primitive":
+        name = f"Primitive.{operator.name.rpartition('.')[2]}"
+    found: dict[str, list[str]] = {}
+    for side, run in zip("AB", first.runs):
+        held = run.coverage(first.finding.rank).get(OPERATORS) or {}
+        for why in reasons_of(run.coverage(first.finding.rank), OPERATORS, name) if held else ():
+            if why.code == "coverage.operator_replaced":
+                found.setdefault(str(why.params["by"]), []).append(side)
+    return tuple(
+        message("explanation.not_mindspores", runs=", ".join(sides), by=by)
+        for by, sides in found.items()
+    )
 
 
 def beside_operator(entry: Entry) -> Messages:

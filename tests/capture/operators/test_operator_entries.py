@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
@@ -592,6 +593,38 @@ def test_a_phase_without_a_network_records_operators(layer_probe, recorded, tmp_
     assert caplog.text.count("no network is watched") == 1
     assert "no cell of the" not in caplog.text
     assert run.manifests[0]["seeds"]
+
+
+def test_what_stands_in_the_place_of_an_operator_is_named(
+    layer_probe, recorded, monkeypatch, caplog
+):
+    """Functions, methods and primitives that are not MindSpore's, by what they are."""
+
+    @functools.wraps(mint.nn.functional.softmax)
+    def softmax(x, *args, **kwargs):
+        return x * 2
+
+    def doubled(self, *args):
+        return args[0] * 2
+
+    monkeypatch.setattr(mint.nn.functional, "softmax", softmax)
+    monkeypatch.setattr(ops.Softmax, "__call__", doubled)
+    probe = layer_probe(level="mix", strict=True)
+    network = Net()
+    probe.watch(actor=network)
+    for _ in range(2):
+        with probe.phase(PHASE):
+            mint.nn.functional.softmax(network(X))
+        probe.step()
+    run = recorded(probe)
+    names = [entry.name for entry in run.entries(phase=PHASE, step=1, rank=0)]
+    assert {"MintFunctional.softmax.0.forward", "Primitive.softmax.Softmax.0.forward"} <= {*names}
+    said = run.manifests[0]["coverage"]["operators"]
+    by = {name: why["params"]["by"] for name, why in said.items()}
+    assert by.keys() == {"MintFunctional.softmax", "Primitive.Softmax"}
+    assert by["MintFunctional.softmax"].endswith("is_named.<locals>.softmax")
+    assert by["Primitive.Softmax"].startswith("test_operator_entries.")
+    assert caplog.text.count("not MindSpore's own") == 1
 
 
 def test_off_means_off(layer_probe, recorded):

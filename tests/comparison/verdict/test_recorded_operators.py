@@ -243,6 +243,7 @@ def test_the_wrong_kernel_is_named(
     assert str(first.entry).endswith(".forward")
     assert code in first.source
     assert first.line.startswith("test_recorded_operators.py:")
+    assert "In B it is not MindSpore's own" in first.explanation
 
 
 @pytest.mark.parametrize("seed", SEEDS)

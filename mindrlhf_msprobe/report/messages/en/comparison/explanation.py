@@ -118,6 +118,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "{around_it}{at_line}: it is {distance:.2g} of its size there, beyond what rounding "
             "explains, and {what_entered}."
         ),
+        "not_mindspores": "In {runs} it is not MindSpore's own: {by} stands in its place.",
         "operator_computed": "{what_agrees}: this operator computed something else.",
         "one_attribute": "{name} is {a} in A and {b} in B",
         "other_attributes": "Its attributes differ, and are to blame: {all_changes}.",

@@ -47,6 +47,9 @@ TEXTS: dict[str, Text] = {
         "its elements where something overflows: task: overflow_check holds no tensors of compiled "
         "cells; `check` names the entry to record with task: tensor"
     ),
+    "operator_replaced": (
+        "MindSpore's own: {by} stands in its place, and its calls are recorded by its name"
+    ),
     "operator_held": (
         "calls of {operator} by it: recording replaces the names that modules and cells hold "
         "themselves; hold it as one of those"

@@ -101,6 +101,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "; ",
         ),
         "lost": "records lost while recording{where_noted}: {kinds}",
+        "operators_replaced": Joined(
+            "in the place of operators stands what is not MindSpore's own; its calls are recorded "
+            "by their names (coverage.operators in run.json): {operators}",
+            ", ",
+        ),
         "operators_held": Joined(
             "operators are held where their calls are not recorded; hold them as an attribute of a "
             "module or a cell (coverage.operators in run.json): {places}",

@@ -107,6 +107,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "以上属正常舍入；误差产生于 {record}{around_it}{at_line}：此处相对误差 {distance:.2g}，"
             "超出舍入所能解释的范围，而{what_entered}。"
         ),
+        "not_mindspores": "在 {runs} 中它并非 MindSpore 自身的实现：由 {by} 替换。",
         "operator_computed": "{what_agrees}：差异由该算子的计算产生。",
         "one_attribute": "{name} 在 A 中为 {a}，在 B 中为 {b}",
         "other_attributes": "两侧算子的属性不同，差异由此产生：{all_changes}。",

@@ -45,6 +45,7 @@ TEXTS: dict[str, Text] = {
         "缺溢出处的真实数据：overflow_check 不保留编译进图的 Cell 的张量；用 check 查出条目后，"
         "以 task: tensor 采集"
     ),
+    "operator_replaced": "并非 MindSpore 自身的实现：由 {by} 替换，其调用按该算子的名称采集",
     "operator_held": (
         "由它调用的 {operator}：采集只替换模块和 Cell 自身的属性；请作为这两者的属性保存"
     ),

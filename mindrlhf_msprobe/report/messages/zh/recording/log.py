@@ -100,6 +100,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "；",
         ),
         "lost": "采集过程中有记录丢失{where_noted}：{kinds}",
+        "operators_replaced": Joined(
+            "以下算子并非 MindSpore 自身的实现，其调用按算子的名称采集"
+            "（run.json 的 coverage.operators）：{operators}",
+            "，",
+        ),
         "operators_held": Joined(
             "以下位置保存的算子，其调用不会被采集；请作为模块或 Cell 的属性保存"
             "（run.json 的 coverage.operators）：{places}",

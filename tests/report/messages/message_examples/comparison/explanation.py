@@ -35,6 +35,7 @@ EXAMPLES = {
         }
         for cell, line, entered in (("layers.1", "model.py:36", 1.2e-07), ("", "", 0.0))
     ],
+    "not_mindspores": [{"runs": "B", "by": "trainer.softmax"}],
     "operator_computed": [{"given": given} for given in ("inputs", "gradient")],
     "one_attribute": [{"name": "transpose_b", "a": "False", "b": "True"}],
     "other_attributes": [

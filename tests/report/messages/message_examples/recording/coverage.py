@@ -13,6 +13,7 @@ EXAMPLES = {
     "graph_mode": [{"why": why} for why in _WHY],
     "left_out": [{"what": "rewards", "why": why} for why in _WHY],
     "backward": [{"why": why} for why in _WHY],
+    "operator_replaced": [{"by": "trainer.softmax"}],
     "operator_held": [{"operator": "Mint.relu"}],
     "thinned_steps": [
         {"what": "layers", "ranks": [0], "steps": [[1, 1]]},

@@ -14,6 +14,7 @@ EXAMPLES = {
     "took": [{"step": 0, "size": "3 KiB", "parts": [["actor_update", "2 KiB"], ["a", "1 KiB"]]}],
     "texts": [{"what": ["1"], "left": 0}, {"what": ["1", "2"], "left": 3}],
     "left_out": [{"what": "the layers of actor_update", "why": ["1"]}],
+    "operators_replaced": [{"operators": ["Mint.tanh (trainer.tanh)", "2"]}],
     "operators_held": [{"places": ["trainer.ACTIVATIONS['relu'] (Mint.relu)", "2"]}],
     "gap": [{"cell": "lm_head", "why": ["1", "2"]}],
     "gaps": [{"role": "actor", "cells": ["1", "2"]}],
