@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_nan, is_number
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -116,15 +116,15 @@ def _together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
         name: [getattr(leaf, name) for leaf in leaves] for name in ("max", "min", "mean", "norm")
     }
     sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
-    whole = {name: all(map(is_finite, values)) for name, values in known.items()}
+    whole = {name: all(map(is_number, values)) for name, values in known.items()}
     weighted = [mean * size for mean, size in zip(known["mean"], sizes)] if whole["mean"] else []
     counts = [leaf.nan_count for leaf in leaves], [leaf.inf_count for leaf in leaves]
     return Leaf(
         first.type,
         first.dtype,
         shape,
-        max=max(known["max"]) if whole["max"] else None,
-        min=min(known["min"]) if whole["min"] else None,
+        max=_of_all(max, known["max"]) if whole["max"] else None,
+        min=_of_all(min, known["min"]) if whole["min"] else None,
         mean=sum(weighted) / sum(sizes) if weighted and sum(sizes) else None,
         norm=math.hypot(*known["norm"]) if whole["norm"] else None,
         nan_count=None if None in counts[0] else sum(n for n in counts[0] if n),
@@ -133,3 +133,8 @@ def _together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
         why=next((leaf.why for leaf in leaves if leaf.why is not None), None),
         dialect=first.dialect,
     )
+
+
+def _of_all(choose: Callable[[list[Any]], Any], values: list[Any]) -> Any:
+    """Return an extreme of several; one NaN makes it NaN."""
+    return next((value for value in values if is_nan(value)), choose(values))

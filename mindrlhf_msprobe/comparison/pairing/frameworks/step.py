@@ -19,7 +19,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     row_keys,
 )
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, of_pytorch
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
@@ -84,6 +84,7 @@ def translate(
         notes += own.take_activations(other)
     for own, other in (sides, sides[::-1]):
         notes += own.join(other, fused)
+    sides[1].turn(sides[0])
     notes += sides[1].reorder(sides[0])
     across = Across((sides[0].only_here(sides[1]), sides[1].only_here(sides[0])))
     return Translated((sides[0].data, sides[1].data), all_rules, tuple(notes), across)
@@ -275,6 +276,32 @@ class _Side:
             each[0], name=name, seq=begin, end=max(ends) if whole else None, records=tuple(records)
         )
 
+    def turn(self, other: _Side) -> None:
+        """Transpose square weights of classes whose other weights show that they are transposed.
+
+        Of a square one alone the shape does not tell it, and it may be an error.
+        """
+        mine, theirs, by_cell = self.parameters(), other.parameters(), self.by_cell()
+        kinds: dict[str, set[bool]] = defaultdict(set)
+        square: list[str] = []
+        for name, record in mine.items():
+            shapes = record.leaf.shape or (), theirs[name].leaf.shape if name in theirs else None
+            cell = cell_of_parameter(name)
+            if len(shapes[0]) != 2 or shapes[1] is None:
+                continue
+            if shapes[0][0] == shapes[0][1]:
+                square.append(cell)
+            else:
+                kind = next(iter(by_cell[cell].values())).class_name
+                kinds[kind].add(shapes[0] == shapes[1][::-1])
+        changed: dict[int, Entry | None] = {}
+        for cell in square:
+            for entry in by_cell[cell].values():
+                if kinds.get(entry.class_name) == {True}:
+                    records = tuple(_turned(record) for record in entry.records)
+                    changed[id(entry)] = replace(entry, records=records)
+        self.replace(changed)
+
     def reorder(self, other: _Side) -> Iterator[Message]:
         """Put the rows of weights that are interleaved by head in the order of the other's."""
         mine, theirs = self.parameters(), other.parameters()
@@ -301,6 +328,12 @@ class _Side:
         self.replace(changed)
         if orders:
             yield message("pairing.interleaved", count=len(orders), shown=next(iter(orders)))
+
+
+def _turned(record: Record) -> Record:
+    matrix = len(record.leaf.shape or ()) == 2
+    weights = record.io in ("parameters", PARAMETERS_GRAD)
+    return transposed(record) if matrix and weights else record
 
 
 def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:

@@ -333,3 +333,71 @@ def test_nothing_is_proposed_of_runs_without_cells(llamas, tmp_path, capsys):
     out = str(tmp_path / "out")
     given = ["compare", str(llamas["tensor"]), str(DUMPS / "L1"), "-o", out]
     assert main([*given, "--mapping", "suggest"]) == 2
+
+
+class Two(nn.Cell):
+    """A network with a square weight and one that is not."""
+
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.fc1 = nn.Dense(4, 6, has_bias=False, weight_init=Tensor(weights["fc1"]))
+        self.fc2 = nn.Dense(4, 4, has_bias=False, weight_init=Tensor(weights["fc2"]))
+
+    def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc1(x), self.fc2(x)
+
+
+@pytest.mark.parametrize("turned", [("fc1", "fc2"), ("fc2",)])
+def test_a_square_weight_is_transposed_where_the_others_of_its_class_are(tmp_path, turned):
+    rng = np.random.default_rng(1)
+    weights = {"fc1": rng.normal(size=(6, 4)), "fc2": rng.normal(size=(4, 4))}
+    weights = {name: values.astype(np.float32) for name, values in weights.items()}
+    given = rng.normal(size=(2, 4)).astype(np.float32)
+    run, dump = tmp_path / "run", tmp_path / "dump/step0/rank"
+    network = Two(weights)
+    with Probe.from_config({**RECORDING, "dump_path": str(run), "task": "tensor"}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(Tensor(given))
+        probe.step()
+    files = dump / "dump_tensor_data"
+    files.mkdir(parents=True)
+
+    def described(name: str, values: np.ndarray) -> dict[str, Any]:
+        np.save(files / f"{name}.npy", values)
+        numbers = {"Max": values.max(), "Min": values.min(), "Mean": values.mean()}
+        numbers["Norm"] = np.linalg.norm(values)
+        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": list(values.shape)}
+        return leaf | {k: float(v) for k, v in numbers.items()} | {"data_name": f"{name}.npy"}
+
+    data = {}
+    for name, values in weights.items():
+        stored = np.ascontiguousarray(values.T) if name in turned else values
+        data[f"Module.{name}.Conv1D.forward.0"] = {
+            "input_args": [described(f"{name}.in", given)],
+            "input_kwargs": {},
+            "output": [described(f"{name}.out", given @ values.T)],
+            "parameters": {"weight": described(f"{name}.w", stored)},
+        }
+    content = {"task": "tensor", "level": "L0", "framework": "pytorch", "data": data}
+    dump.joinpath("dump.json").write_text(json.dumps(content))
+    result = compare_runs(run, tmp_path / "dump", workers=1)
+    if turned == ("fc1", "fc2"):
+        assert result.verdict.status == "within_tolerance"
+    else:
+        assert result.verdict.first_divergence.inside.change.kind == "transposed"
+
+
+def test_a_nan_in_one_part_of_a_fused_weight_is_not_lost():
+    from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined
+    from mindrlhf_msprobe.storage.leaves import Leaf
+    from mindrlhf_msprobe.storage.records import Record
+
+    leaves = [
+        Leaf("torch.Tensor", "Float32", (2, 2), max=m, min=m, mean=m, norm=m)
+        for m in (1.0, float("nan"), 2.0)
+    ]
+    records = [Record(f"x.{n}", "parameters", "weight", leaf) for n, leaf in enumerate(leaves)]
+    whole = joined(records, "x").leaf
+    assert whole.shape == (6, 2)
+    assert all(np.isnan(value) for value in (whole.max, whole.min, whole.mean, whole.norm))
