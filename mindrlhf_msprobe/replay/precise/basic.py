@@ -382,9 +382,12 @@ class Basic:
             right = self.matmul(self.swap(a), g) if b.floating else None
             return self._to(left, a, b, right)
 
+        squares: list[np.ndarray] = []  # of the first draw: those of the others are as large
+
         def scale(out: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            squares = np.matmul(np.square(a), np.square(b))
-            return self.tape.summed_scale(out, squares, a.shape[-1])
+            if not squares:
+                squares.append(np.matmul(np.square(a), np.square(b)))
+            return self.tape.summed_scale(out, squares[0], a.shape[-1])
 
         return self.tape.apply(np.matmul, (a, b), pull, scale=scale)
 

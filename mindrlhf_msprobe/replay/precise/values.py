@@ -187,8 +187,10 @@ class Tape:
 
     def _moved(self, array: np.ndarray, by: np.ndarray) -> np.ndarray:
         # Not all of one size: two roundings would cancel exactly too often.
-        steps = self._random.random(array.shape) * 2 - 1
-        steps += np.copysign(0.5, steps)
+        steps = self._random.random(array.shape, np.float32)
+        steps *= 2
+        steps -= 1
+        steps += np.copysign(np.float32(0.5), steps)
         with np.errstate(all="ignore"):
             return np.asarray(array + steps * by, array.dtype)
 
@@ -247,12 +249,15 @@ class Tape:
         scale: Callable[..., np.ndarray] | None,
     ) -> None:
         """Disturb all results of an operation but the exact one, by one rounding."""
-        inexact = 1.0 if scale is not None else ~is_held(draws[0], self.precision)
+        inexact = None if scale is not None else ~is_held(draws[0], self.precision)
         for i in range(1, self.draws + 1):
             of_draw = [operand.draws[i] for operand in operands]
             by = np.abs(draws[i]) if scale is None else scale(draws[i], *of_draw)
-            by = self.precision.unit * np.where(np.isfinite(by), by, 0)
-            draws[i] = self._moved(draws[i], (by + self.precision.tiny) * inexact)
+            by = np.asarray(np.multiply(self.precision.unit, by))
+            if not np.isfinite(np.sum(by)):
+                by = np.where(np.isfinite(by), by, 0)
+            by += self.precision.tiny
+            draws[i] = self._moved(draws[i], by if inexact is None else by * inexact)
 
     def summed_scale(self, total: np.ndarray, squares: np.ndarray, length: int) -> np.ndarray:
         """Return by what a sum is disturbed: its own rounding, and that of its partial sums.
