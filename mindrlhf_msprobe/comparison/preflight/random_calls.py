@@ -103,7 +103,9 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
     if a is None or b is None:
         if not stopped[0 if a is None else 1]:  # the other may not have come so far
             merged.add_one(*_alone(a or b or {}, rank, in_a=a is not None))
-    elif a.get("seeds") != b.get("seeds"):
+    elif _may_have_seeded_more(a, b, stopped):
+        notes.about("incomplete_seeds", name)
+    elif _known_seeds(a) != _known_seeds(b):
         merged.add_one(Difference(_SEEDS, name, None, None), rank, _seeds(a), _seeds(b))
     elif any(stopped):
         return
@@ -112,6 +114,23 @@ def _judge(pair: _Pair, rank: int, stopped: Sequence[bool], merged: Ranks, notes
     elif a.get("count") != b.get("count"):
         what = Difference(_CALLS, name, None, None)
         merged.add_one(what, rank, a.get("count"), b.get("count"))
+
+
+def _known_seeds(call: _Call) -> list[str]:
+    """Return the seeds of a place, those of several processes in no order."""
+    seeds = call.get("seeds")
+    found = [str(seed) for seed in seeds] if isinstance(seeds, list) else [str(seeds)]
+    several = "process" in call and call["process"] is None
+    return sorted(found) if several else found
+
+
+def _may_have_seeded_more(a: _Call, b: _Call, stopped: Sequence[bool]) -> bool:
+    """Return whether seeds differ only by some that a process that was ended may have set too."""
+    seeds = {*_known_seeds(a)}, {*_known_seeds(b)}
+    cut = [was or not call.get("complete") for call, was in zip((a, b), stopped)]
+    return seeds[0] != seeds[1] and (
+        (cut[0] and seeds[0] < seeds[1]) or (cut[1] and seeds[1] < seeds[0])
+    )
 
 
 def _of_one_process(calls: Sequence[_Call]) -> bool:

@@ -241,6 +241,22 @@ def test_counts_of_a_killed_process_are_not_compared() -> None:
     assert (found.differ, "was killed" in found.unknown[0]) == (False, True)
 
 
+def test_seeds_of_a_killed_process_are_not_missing() -> None:
+    """It may have set those that the other has; another seed differs. Processes have no order."""
+
+    def seeded(*seeds: str, **more: Any) -> dict[str, Any]:
+        return changed("random_calls", to=[call("numpy.random.seed", seeds=[*seeds], **more)])
+
+    found = compared(seeded("0", "1"), seeded("0", complete=False))
+    assert not found.differ
+    assert "a process was ended before its time" in str(found.not_compared[0])
+    assert compared(seeded("0", "1"), seeded("2", complete=False)).differ
+    assert compared(seeded("0", "1"), seeded("0")).differ
+    assert compared(seeded("0", "1"), seeded("1", "0")).differ
+    several = [seeded(*seeds, process=None) for seeds in ("01", "10")]
+    assert not compared(*several).differ
+
+
 def test_single_files_are_compared_whatever_they_are_called() -> None:
     """Of several, those of one name; others are unknown."""
     b = changed("configurations", to={"b.yaml": {"lr": 2, "model": {"layers": [1, 2]}}})

@@ -93,6 +93,7 @@ TEXTS: Mapping[str, Any] = chosen(
         ),
         "calls_of_rank": "random calls: only {side} has a process of rank {rank}",
         "incomplete_calls": "how often {some_names} {was} called: a process was killed",
+        "incomplete_seeds": "all seeds of {some_names}: a process was ended before its time",
         "batches": "data: {a} batches in A, {b} in B; the first ones are compared",
         "parameters_of_one": (
             "checkpoints: of {some_names} one side has the parameters, the other the files alone"

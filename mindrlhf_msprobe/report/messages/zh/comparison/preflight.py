@@ -82,6 +82,7 @@ TEXTS: Mapping[str, Any] = chosen(
         ),
         "calls_of_rank": "随机操作：只有 {side} 有 rank {rank} 的进程",
         "incomplete_calls": "{some_names} 的调用次数：有进程被强制结束",
+        "incomplete_seeds": "{some_names} 的全部种子：有进程被提前结束",
         "batches": "数据：A 有 {a} 批，B 有 {b} 批；只比对前几批",
         "parameters_of_one": "权重文件：{some_names} 一侧为各权重，另一侧只有文件",
         "of_pack": "{some_names}：msprobe 的打包文件以另一种方式统计和描述",

@@ -35,6 +35,7 @@ EXAMPLES = {
     "nested": [{"section": "configurations", "levels": 64}],
     "withheld": [{"section": "environment", **some} for some in SOME],
     "incomplete_calls": [*SOME],
+    "incomplete_seeds": [*SOME],
     "of_pack": [*SOME],
     "opaque_data": [*SOME],
     "parameters_of_one": [*SOME],
