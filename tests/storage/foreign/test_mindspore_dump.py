@@ -109,12 +109,14 @@ def test_compare_names_the_operator_that_computed_otherwise(dump):
     assert (found.entry, found.cause) == (f"{RELU}.ReLU.0.forward", "computation")
 
 
-def test_trend_computes_what_was_not_recorded(capsys):
+def test_show_and_trend_compute_what_was_not_recorded(capsys):
     (series,) = open_run(DATA / "a").trend(record=f"{RELU}.*output", statistic="max")
     expected = [open_run(DATA / "a").entries(step=s)[1].records[1].array().max() for s in (0, 1)]
     assert series.values.tolist() == expected
     assert main(["show", str(DATA / "a")]) == 0
     assert "graph0" in capsys.readouterr().out
+    assert main(["show", str(DATA / "a"), f"{RELU}.ReLU.0.forward.output.0", "--step", "0"]) == 0
+    assert f"max {expected[0]}  min 0.0  mean 0.7" in capsys.readouterr().out
 
 
 def test_rows_of_statistic_csv_are_records(tmp_path):

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD, size_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.reading.series import statistic_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _FIRST_VALUES = 8
@@ -143,7 +145,7 @@ def find_records(
         if len(names) < _MOST_NEAR:
             names[record.name] = names[owner] = None
         if name in (record.name, owner):
-            found.append(FoundRecord(*place, record, *_first_values(record)))
+            found.append(FoundRecord(*place, _with_statistics(record), *_first_values(record)))
     if not found:
         import difflib  # slow to import, and only a mistake needs it
 
@@ -156,6 +158,15 @@ def find_records(
         )
         raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
     return found
+
+
+def _with_statistics(record: Record) -> Record:
+    """Return a tensor's record with statistics of its elements, where a tool recorded none."""
+    leaf = record.leaf
+    if not leaf.is_tensor or any(v is not None for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)):
+        return record
+    of: dict[str, Any] = {n: statistic_of(record, n) for n in ("max", "min", "mean", "norm")}
+    return replace(record, leaf=replace(leaf, **of))
 
 
 def _all_records(
