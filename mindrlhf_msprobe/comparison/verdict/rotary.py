@@ -38,11 +38,11 @@ def _base(table: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> fl
     # Two halves with the same angles, or every two neighbours.
     for angles in (rows[:, :half], rows[:, ::2]):
         inverse = np.arccos if function is np.cos else np.arcsin
-        with np.errstate(invalid="ignore"):
-            angle = float(inverse(angles[1, 1]))
+        with np.errstate(all="ignore"):
+            angle = inverse(angles[1, 1])
+            base = float(angle ** -float(half))
         if not 0 < angle < 1:
             continue
-        base = angle ** -float(half)
         if not math.isfinite(base):
             continue
         powers = base ** (-np.arange(half) / half)
