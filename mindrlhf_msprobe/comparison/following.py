@@ -54,14 +54,15 @@ class StepByStep:
 
     def _holds(self, step: int) -> bool:
         a, _ = self._runs
-        return (step, self._rank) in a.places and a.completed(step, self._rank)
+        at = step, self._rank
+        return bool(a.phases_at(*at) or a.keys_at(*at)) and a.completed(*at)
 
     @property
     def last_step(self) -> int | None:
         """The last step that the run that is compared with has whole; None if it has none."""
         a, _ = self._runs
-        steps = (step for step, rank in a.places if rank == self._rank and self._holds(step))
-        return max(steps, default=None)
+        own = (at for at in a.places if at[1] == self._rank and a.completed(*at))
+        return max((step for step, _ in own), default=None)
 
     @property
     def is_gone(self) -> bool:
