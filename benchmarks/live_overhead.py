@@ -5,7 +5,8 @@ the decoder of step_overhead.py. Statistics of every cell with gradients, and ke
 steps alternate in one process; between blocks there is a pause, so that what looks at the steps of
 one block does so beside that block and not beside the next. Wall time holds what a busy machine
 adds; the processor time of the training's thread holds less of it, and what of that is spent on
-looking at steps, which is counted apart, nearly nothing.
+looking at steps, which is counted apart, nearly nothing. What the process that looks at them takes
+a step is counted in ticks of the system.
 
 The small network learns nothing, so that all of its steps agree with those of the run that is
 compared with.
@@ -95,6 +96,15 @@ def decoder_step() -> tuple[nn.Cell, Callable[[], Tensor]]:
     return network, step
 
 
+def looked_seconds(probe: Probe) -> float:
+    """Return the processor seconds of the process that looks at a probe's steps, in ticks."""
+    follower = probe._live._process if probe._live is not None else None
+    if follower is None:
+        return 0.0
+    fields = Path(f"/proc/{follower._process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def block(probe: Probe, step: Callable[[], Tensor], steps: int) -> list[tuple[float, float]]:
     """Return wall seconds, and processor seconds of this thread, of each step of a block."""
     found = []
@@ -126,6 +136,7 @@ def measure(
             probe.watch(actor=network)
             block(probe, step, 3 + arguments.rounds * arguments.steps)
         sections["compare_to"] = {"compare_to": str(other)}
+        sections["… and stop"] = {"compare_to": str(other), "on_divergence": "stop"}
     probes = {
         kind: Probe.from_config({**on, **section, "dump_path": str(root / kind.replace(" ", "_"))})
         for kind, section in sections.items()
@@ -136,11 +147,17 @@ def measure(
             probe.watch(actor=network)
             block(probe, step, 3)  # warm up; the first step waits until the process is there
         Added.seconds = 0.0
+        began = {kind: looked_seconds(probe) for kind, probe in probes.items()}
         for round_ in range(arguments.rounds):
             for kind in list(probes)[:: 1 if round_ % 2 else -1]:
                 times[kind].append(block(probes[kind], step, arguments.steps))
         looked_at = arguments.rounds * arguments.steps * (len(probes) - 1)
         print(f"{name:8} {Added.seconds / looked_at * 1e6:.0f} us a step of the training's thread")
+        steps = arguments.rounds * arguments.steps
+        looking = {
+            kind: (looked_seconds(probe) - began[kind]) / steps * 1000
+            for kind, probe in probes.items()
+        }
     finally:
         for probe in probes.values():
             probe.close()
@@ -154,7 +171,8 @@ def measure(
         pairs = [[a / b for a, b in zip(found[w], alone[w])] for w in (0, 1)]
         wall, cpu = map(statistics.median, pairs)
         ms_a_step = statistics.median(found[0]) * 1000
-        print(f"{name:8} {kind:18} {ms_a_step:8.1f} ms  wall {wall:5.3f}  processor {cpu:5.3f}")
+        one = f"{name:8} {kind:18} {ms_a_step:8.1f} ms  wall {wall:5.3f}  processor {cpu:5.3f}"
+        print(f"{one}  looking {looking[kind]:4.1f} ms")
 
 
 def main() -> None:
