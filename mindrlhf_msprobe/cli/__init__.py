@@ -39,6 +39,11 @@ _COMMANDS = {
     "preflight": "training",
     "demo": "training",
 }
+#: What this package needs, as it is imported, and what is installed for that.
+_PACKAGES = {
+    **{name: name for name in ("numpy", "openpyxl", "orjson", "rich", "xxhash")},
+    **{"yaml": "pyyaml", "re2": "google-re2"},
+}
 #: Commands that leave nothing behind but files which are closed.
 _ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy")
 
@@ -106,6 +111,13 @@ def _answered(arguments: argparse.Namespace) -> int:
         return UNDECIDED
     except OSError as error:
         complain(arguments.command, error)
+        return UNDECIDED
+    except ImportError as error:
+        if (package := _PACKAGES.get((error.name or "").partition(".")[0])) is None:
+            _report(arguments.command, error)
+        else:
+            text = say("cli.missing", name=error.name, package=package, error=error)
+            complain(arguments.command, text)
         return UNDECIDED
     except Exception as error:  # a fault of this package: 1 would say that the runs differ
         _report(arguments.command, error)

@@ -1,6 +1,8 @@
 """`task: accuracy_check` in a training: what it calls wrong, what it leaves alone."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import mindspore as ms
@@ -112,6 +114,28 @@ def test_the_training_stays_the_same(layer_probe, level, recompute):
     found = result(probe)
     assert found.status is Accuracy.ORDINARY
     assert json.loads(Path(probe.config.dump_path, "run.json").read_text())["lost"] == {}
+
+
+def test_no_kernel_is_asked_beside_the_training(tmp_path):
+    """MindSpore counts calls: on a CPU the last bits of `log` are other ones from the sixth on."""
+    program = (
+        "import sys, mindspore as ms, numpy as np\n"
+        "from mindspore import Tensor, mint, nn\n"
+        "from mindrlhf_msprobe import Probe\n"
+        "ms.set_device('CPU')\n"
+        "x = Tensor(np.random.default_rng(0).uniform(0.1, 3, 66).astype(np.float32))\n"
+        "settings = dict(msprobe=True, actor_train_dump=True, level='mix', dump_path=sys.argv[1])\n"
+        "with Probe.from_config({**settings, 'task': 'accuracy_check'}) as probe:\n"
+        "    probe.watch(actor=nn.Identity())\n"
+        "    with probe.phase('actor_update'):\n"
+        "        found = [mint.log(x).asnumpy().tobytes() for _ in range(9)]\n"
+        "    probe.step()\n"
+        "print('others from', next((n for n, one in enumerate(found) if one != found[0]), 5))\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["others from 5"], done.stderr
+    assert accuracy_of(tmp_path / "run").status is Accuracy.ORDINARY
 
 
 @pytest.mark.parametrize("seed", range(3))

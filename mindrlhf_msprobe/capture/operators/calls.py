@@ -290,8 +290,10 @@ def _may_write(operator: Operator) -> bool:
 
 def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:
     """Return what an operator is called: a primitive by its cell's attribute and its class."""
-    primitive = getattr(original, "__self__", None)
-    if not isinstance(primitive, ops.Primitive):
+    if operator.kind != "Primitive":
         return operator.name
+    primitive = getattr(original, "__self__", None)
+    if not isinstance(primitive, ops.Primitive):  # a function that stands in the place of one
+        return f"{operator.name}.{operator.name}"
     held = vars(primitive).get("instance_name")
     return f"{held if held and isinstance(held, str) else operator.name}.{operator.name}"

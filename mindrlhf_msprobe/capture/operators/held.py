@@ -40,12 +40,12 @@ class HeldOperators:
         self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
         self._networks: weakref.WeakKeyDictionary[nn.Cell, list[Held]] = weakref.WeakKeyDictionary()
         self._found: list[Held] = []
-        self._seen = 0  # modules, when they were looked through last
+        self._seen = 0, ""  # modules, and the last, when they were looked through
 
     def of(self, network: nn.Cell) -> list[Held]:
         """Return what modules that use MindSpore hold, and what the cells of a network do."""
-        known = sys.modules if len(sys.modules) != self._seen else {}
-        self._seen = len(sys.modules)
+        seen, self._seen = self._seen, (len(sys.modules), next(reversed(sys.modules)))
+        known = sys.modules if seen != self._seen else {}
         for name, module in [*known.items()]:
             if isinstance(module, ModuleType) and module not in self._modules:
                 self._modules.add(module)

@@ -1,9 +1,9 @@
 """Calls of operators go to a handler while an interception is entered; nothing stays behind.
 
 What a program reaches an operator by is replaced for that time: attributes of MindSpore's modules
-and of Tensor, `__call__` of primitives' classes, names that modules have imported, and functions
-that cells hold. Everything is put back when the last interception ends, and while MindSpore
-compiles: a graph is made of the originals.
+and of Tensor, `__call__` of primitives' classes, names that modules have imported, functions that
+cells hold, and functions that a program put in the place of a primitive. Everything is put back
+when the last interception ends, and while MindSpore compiles: a graph is made of the originals.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import mindspore
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.private import (
@@ -35,6 +41,7 @@ from mindrlhf_msprobe.capture.operators.inventory import (
     installed_operators,
     operator_of,
     primitive_classes,
+    primitive_named,
 )
 
 #: Takes an operator, what computes it, and its arguments; returns what its caller gets.
@@ -146,19 +153,26 @@ def replaced_operators() -> list[tuple[str, str]]:
 
     As it was when interceptions were entered last, and since.
     """
-    return [(place.operator, place.by) for place in _PATCHES.places if place.operator and place.by]
+    return [*_PATCHES.replaced()]
 
 
 _MINDSPORE = str(Path(mindspore.__file__).parent)
 
 
 def _not_mindspores(function: Any) -> str:
-    """Return the module and name of a function that is not MindSpore's own; "" of one that is.
+    """Return the module and name of a callable that is not MindSpore's own; "" of one that is.
 
-    What it says of itself may be copied from what it replaces: the file of its code counts.
+    What it says of itself may be copied from what it replaces: the file of its code counts. Of an
+    object that is called, its class does.
     """
+    while isinstance(function, functools.partial):
+        function = function.func
     code = getattr(function, "__code__", None)
-    if code is None or code.co_filename.startswith((_MINDSPORE, "<")):
+    if code is None:
+        kind = type(function)
+        is_other = kind.__module__.partition(".")[0] not in ("mindspore", "builtins")
+        return f"{kind.__module__}.{kind.__qualname__}" if is_other else ""
+    if code.co_filename.startswith((_MINDSPORE, "<")):
         return ""
     return f"{function.__globals__.get('__name__', '?')}.{code.co_qualname}"
 
@@ -236,13 +250,17 @@ class _Place:
     Args:
         owner: the module or class; of a module that is kept here, MindSpore would miss the end.
         make: returns what stands in for what is found there.
-        operator: the name of the operator that belongs there; "" of another name of one.
+        operator: the name of the operator that belongs there; "" where none does.
+        of_primitive: whether a primitive belongs there: the calls of one come by its class.
 
     Attributes:
         by: what stands there instead of MindSpore's own; "" where that is there.
     """
 
-    __slots__ = ("_instead", "_make", "_name", "_owner_of", "_was", "by", "operator")
+    __slots__ = (
+        *("_instead", "_make", "_name", "_of_primitive", "_owner_of", "_was", "by"),
+        "operator",
+    )
 
     def __init__(
         self,
@@ -250,8 +268,10 @@ class _Place:
         name: str,
         make: Callable[[Callable[..., Any]], Callable[..., Any]],
         operator: str = "",
+        *,
+        of_primitive: bool = False,
     ) -> None:
-        self.operator, self.by = operator, ""
+        self.operator, self.by, self._of_primitive = operator, "", of_primitive
         self._owner_of, self._name, self._make = weakref.ref(owner), name, make
         self._was: Any = _ABSENT  # what stands there without us
         self._instead: Any = None
@@ -263,6 +283,9 @@ class _Place:
         found = getattr(owner, self._name, None) if own is _ABSENT else own
         if not callable(found):
             return
+        if self._of_primitive and not isinstance(original_of(found), _FUNCTIONS):
+            self._instead, self.by = None, _not_mindspores(found)
+            return
         if self._instead is None or original_of(self._instead) is not found:
             self._instead = self._make(original_of(found))
             self.by = _not_mindspores(original_of(found)) if self.operator else ""
@@ -272,9 +295,10 @@ class _Place:
     def take_off(self) -> None:
         """Put back what stood there, unless somebody has put something else there since."""
         owner = self._owner_of()
-        if self._instead is None or owner is None:
+        if owner is None:
             return
-        if (found := vars(owner).get(self._name)) is not self._instead:
+        found = vars(owner).get(self._name)
+        if self._instead is None or found is not self._instead:
             self.by = _not_mindspores(found) if self.operator and callable(found) else ""
             return
         if self._was is _ABSENT:
@@ -285,17 +309,16 @@ class _Place:
 
 
 class _HeldFunctions:
-    """The functions of MindSpore that the cells of a network hold, e.g. `self.act = mint.relu`."""
+    """The functions of MindSpore that the cells of a network hold, e.g. `self.act = mint.relu`.
 
-    def __init__(self, network: nn.Cell, wrapper_of: Callable[[Any, str], Any]) -> None:
+    Args:
+        wrappers_of: returns what stands in for those of a cell, by the names of its attributes.
+    """
+
+    def __init__(self, network: nn.Cell, wrappers_of: Callable[[nn.Cell], dict[str, Any]]) -> None:
         self._ends: list[Callable[[], None]] = []
         for cell in named_cells(network).values():
-            held = {
-                name: wrapper
-                for name, value in vars(cell).items()
-                if (wrapper := wrapper_of(value, "")) is not None
-            }
-            if held:
+            if held := wrappers_of(cell):
                 self._ends.append(left_out_of_copies(cell, _put_back))
                 vars(cell).update(held)
                 self._ends.append(functools.partial(_put_back, vars(cell)))
@@ -328,6 +351,14 @@ class _Patches:
         self._taken: set[tuple[int, str]] = set()
         self._by_id: dict[int, list[Operator]] = {}
         self._wrappers: dict[tuple[int, str], Any] = {}
+        self._of_cells: weakref.WeakKeyDictionary[nn.Cell, dict[str, Operator]]
+        self._of_cells = weakref.WeakKeyDictionary()  # the operators that their attributes held
+        self._replaced_in_cells: dict[str, str] = {}
+
+    def replaced(self) -> Iterator[tuple[str, str]]:
+        """Yield operators in whose place something stands that is not MindSpore's, and what."""
+        yield from ((one.operator, one.by) for one in self.places if one.operator and one.by)
+        yield from self._replaced_in_cells.items()
 
     def begin(self, network: nn.Cell | None) -> None:
         """Put everything on for one more interception."""
@@ -374,7 +405,7 @@ class _Patches:
         for place in self.places:
             place.put_on()
         self._held = [
-            _HeldFunctions(network, self._wrapper_of) for network, _ in self._networks.values()
+            _HeldFunctions(network, self._wrappers_of) for network, _ in self._networks.values()
         ]
 
     def _take_off(self) -> None:
@@ -459,34 +490,95 @@ class _Patches:
             if not isinstance(module, ModuleType) or module in self._modules:
                 continue
             self._modules.add(module)
-            if not (_counts(name) or name in _NAMESPACES):
-                continue
+            for attribute, operator in [*self._imported_by(name, module)]:
+                if (id(module), attribute) not in self._taken:
+                    make = functools.partial(self._wrapped_import, operator, attribute)
+                    of_primitive = operator.kind == "Primitive"
+                    named = operator.full_name
+                    place = _Place(module, attribute, make, named, of_primitive=of_primitive)
+                    self.places.append(place)
+
+    def _imported_by(self, name: str, module: ModuleType) -> Iterator[tuple[str, Operator]]:
+        """Yield the names of a module that are operators: functions, and primitives."""
+        if _counts(name) or name in _NAMESPACES:
             for attribute, value in [*vars(module).items()]:
-                operator = self.operator_of(value, attribute)
-                if operator is not None and (id(module), attribute) not in self._taken:
-                    make = functools.partial(_wrapped, operator)
-                    self.places.append(_Place(module, attribute, make))
+                if (operator := self.operator_of(value, attribute)) is not None:
+                    yield attribute, operator
+        if name in _OF_PRIMITIVES:
+            for attribute in module.__all__:
+                if (operator := primitive_named(attribute)) is not None:
+                    yield attribute, operator
+        elif _counts(name):
+            for attribute, value in [*vars(module).items()]:
+                if (operator := _of_primitive(value)) is not None:
+                    yield attribute, operator
+
+    def _wrapped_import(self, operator: Operator, name: str, value: Any) -> Callable[..., Any]:
+        """Return what stands in for what a module has under the name that an operator had."""
+        return _wrapped(self.operator_of(value, name) or operator, value)
 
     def operator_of(self, value: Any, name: str) -> Operator | None:
-        """Return the operator that a value is; of several that are the same the one of a name."""
-        if type(value) is not FunctionType and type(value) is not BuiltinFunctionType:
+        """Return the operator that a value is; of several that are the same the one of a name.
+
+        A method of tensors is one that nothing else is.
+        """
+        if type(value) not in _OF_OPERATORS:
             return None
-        found = [o for o in self._by_id.get(id(value), ()) if o.owner is not Tensor]
+        same = self._by_id.get(id(value), [])
+        found = [one for one in same if one.owner is not Tensor] or same
         return next((o for o in found if o.attribute == name), found[0] if found else None)
 
-    def _wrapper_of(self, value: Any, name: str) -> Any:
-        operator = self.operator_of(value, name)
-        if operator is None:
-            return None
+    def _wrappers_of(self, cell: nn.Cell) -> dict[str, Any]:
+        """Return what stands in for the functions that a cell holds, by its attributes.
+
+        Those are MindSpore's, and others in the place of an operator that it held before.
+        """
+        found = {}
+        before = self._of_cells.get(cell, {})
+        held: dict[str, Operator] = {}
+        for name, value in vars(cell).items():
+            if type(value) in _OF_OPERATORS or type(value) is MethodType:
+                operator = self.operator_of(value, "") or before.get(name)
+                if operator is not None:
+                    found[name], held[name] = self._wrapper_of(operator, value), operator
+                    if by := _not_mindspores(value):
+                        self._replaced_in_cells[operator.full_name] = by
+            elif (operator := _of_primitive(value)) is not None:
+                held[name] = operator
+        if held:
+            self._of_cells[cell] = held
+        return found
+
+    def _wrapper_of(self, operator: Operator, value: Any) -> Any:
         key = id(value), operator.full_name
-        if key not in self._wrappers:
-            self._wrappers[key] = _wrapped(operator, value)
-        return self._wrappers[key]
+        wrapper = self._wrappers.get(key)
+        if wrapper is None or original_of(wrapper) is not value:
+            wrapper = self._wrappers[key] = _wrapped(operator, value)
+        return wrapper
 
 
+def _of_primitive(value: Any) -> Operator | None:
+    """Return the operator that a primitive of MindSpore is; None of all else."""
+    if isinstance(value, ops.Primitive) and type(value).__module__.startswith("mindspore."):
+        return operator_of(type(value))
+    return None
+
+
+def _of_held(value: Any) -> Operator | None:
+    """Return the operator that a value is, or calls as the method of a primitive."""
+    if type(value) is MethodType and isinstance(value.__self__, ops.Primitive):
+        return operator_of(type(value.__self__)) if value.__name__ == "__call__" else None
+    return _PATCHES.operator_of(value, "")
+
+
+#: What may be an operator, and what may stand in the place of one.
+_OF_OPERATORS = frozenset([FunctionType, BuiltinFunctionType, MethodDescriptorType])
+_FUNCTIONS = (*_OF_OPERATORS, MethodType, functools.partial)
+#: Modules of MindSpore that have primitives among their operators.
+_OF_PRIMITIVES = frozenset(["mindspore.ops", "mindspore.ops.functional"])
 #: Modules of MindSpore that only gather operators for its users.
 _NAMESPACES = frozenset(
     ["mindspore.ops.functional", "mindspore.ops.function", "mindspore.ops.auto_generate"]
 )
 _PATCHES = _Patches()
-_HELD = HeldOperators(lambda value: _PATCHES.operator_of(value, ""), _counts)
+_HELD = HeldOperators(_of_held, _counts)

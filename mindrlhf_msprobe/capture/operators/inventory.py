@@ -19,6 +19,7 @@ from mindspore.communication import comm_func
 from mindspore.mint import distributed
 from mindspore.mint.nn import functional
 from mindspore.ops import auto_generate
+from mindspore.ops import functional as functional_namespace
 
 from mindrlhf_msprobe.capture.framework.private import INTERNAL_PRIMITIVES, NO_OPERATORS
 
@@ -124,6 +125,19 @@ def is_operator(kind: type) -> bool:
     )
 
 
+@functools.cache
+def primitive_named(name: str) -> Operator | None:
+    """Return the operator of a primitive that MindSpore has under a name, e.g. `ops.reduce_sum`.
+
+    None where a function has that name, or nothing.
+    """
+    for module in (ops, functional_namespace):
+        value = vars(module).get(name)
+        if isinstance(value, ops.Primitive) and type(value).__module__.startswith("mindspore."):
+            return operator_of(type(value))
+    return None
+
+
 def primitive_classes() -> Iterator[type]:
     """Yield every class of primitives that decides itself what happens when it is called."""
     for kind in (ops.Primitive, *_subclasses(ops.Primitive)):
@@ -189,6 +203,8 @@ def _of_module(kind: str, module: Any, names: list[str]) -> Iterator[Operator]:
         if name.startswith("_") or name in _NO_COMPUTATION:
             continue
         function = _own(name, function)
+        if function is not vars(module)[name] and isinstance(function, ops.Primitive):
+            continue  # it is called by its class
         if function.__module__ in NO_OPERATORS and name != _STOPS_GRADIENTS:
             continue
         yield Operator(kind, name, module, name, function)
@@ -203,7 +219,8 @@ def _own(name: str, function: Any) -> Any:
             own = vars(module).get(name)
             if isinstance(own, FunctionType) and own.__module__ == module.__name__:
                 return own
-    return function
+    own = vars(functional_namespace).get(name)
+    return own if isinstance(own, ops.Primitive) else function
 
 
 def _is_generated(value: Any) -> bool:

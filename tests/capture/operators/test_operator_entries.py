@@ -766,3 +766,58 @@ def test_operators_that_programs_hold_beyond_reach_are_named(layer_probe, record
     assert "trainer_of_test.TABLE['exp']" in caplog.text
     names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
     assert "Mint.abs.0.forward" in names
+
+
+PROGRAM = """
+from mindspore import Tensor, mint, ops
+from mindspore.ops import softmax
+
+normalised, summed, product, act = ops.Softmax(), ops.reduce_sum, Tensor.matmul, mint.tanh
+held = {"softmax": ops.Softmax().__call__}
+
+def run(x):
+    return act(product(normalised(x), softmax(x))) + summed(x) + ops.reduce_sum(x)
+"""
+
+
+def test_a_primitive_that_another_function_replaces_later_is_recorded_and_named(
+    layer_probe, recorded, monkeypatch
+):
+    """As are imported names and attributes of cells; what MindSpore has instead is what it is."""
+    program = ModuleType("program_of_primitives")
+    exec(compile(PROGRAM, __file__, "exec"), vars(program))
+    monkeypatch.setitem(sys.modules, program.__name__, program)
+    network = Net()
+    probe = layer_probe(level="L1", strict=True)
+    probe.watch(actor=network)
+
+    def other(x, *args):
+        return Tensor(x.asnumpy() / 2)
+
+    for step in range(2):
+        with probe.phase(PHASE):
+            program.run(X)
+            network(X)
+        probe.step()
+        if step == 0:
+            monkeypatch.setattr(program, "normalised", other)
+            monkeypatch.setattr(program, "softmax", functools.partial(other))
+            monkeypatch.setattr(program, "act", mint.exp)
+            monkeypatch.setattr(ops, "reduce_sum", other)
+            monkeypatch.setattr(network, "softmax", other)
+    run = recorded(probe)
+    names = [
+        {e.name for e in run.entries(phase=PHASE, step=step) if e.direction == "forward"}
+        for step in range(2)
+    ]
+    same = {"Tensor.matmul.0.forward", "Functional.softmax.0.forward", "Mint.exp.0.forward"}
+    assert names[0] >= same | {"Primitive.Softmax.Softmax.0.forward", "Mint.tanh.0.forward"}
+    assert names[0] >= {f"Primitive.ReduceSum.ReduceSum.{n}.forward" for n in range(2)}
+    assert names[1] >= same | {f"Primitive.Softmax.Softmax.{n}.forward" for n in range(2)}
+    assert names[1] >= {f"Primitive.ReduceSum.ReduceSum.{n}.forward" for n in range(2)}
+    assert names[1] >= {"Mint.exp.1.forward"}
+    assert "Mint.tanh.0.forward" not in names[1]
+    said = run.manifests[0]["coverage"]["operators"]
+    replaced = {n for n, why in said.items() if why["code"] == "coverage.operator_replaced"}
+    assert replaced == {"Functional.softmax", "Primitive.Softmax", "Primitive.ReduceSum"}
+    assert "program_of_primitives.held['softmax']" in said

@@ -18,6 +18,10 @@ TEXTS: dict[str, Any] = {
         "could not go on, by a fault of this tool: {kind}: {text}{where}. Please report it with "
         "its traceback{advice}."
     ),
+    "missing": (
+        "{name} cannot be imported here ({error}), and this command needs it. Install it where "
+        "this tool runs: pip install {package}"
+    ),
     "fault_where": " ({file}, line {line})",
     "fault_advice": "; {variable}=0 in the environment shows it",
     "no_tables": "no tables were written: {error} The answer is printed here.",

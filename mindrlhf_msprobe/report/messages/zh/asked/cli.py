@@ -15,6 +15,9 @@ TEXTS: dict[str, Any] = {
     "see_help": "{prog}: {error}。用法见 {prog} --help。",
     "interrupted": "已中止",
     "fault": "工具自身出错，无法继续：{kind}: {text}{where}。请附上调用栈反馈该问题{advice}。",
+    "missing": (
+        "此处无法导入 {name}（{error}），而该命令需要它。请在运行本工具的环境里安装：pip install {package}"
+    ),
     "fault_where": "（{file} 第 {line} 行）",
     "fault_advice": "；设置环境变量 {variable}=0 可显示调用栈",
     "no_tables": "未写出表格：{error}结论直接打印如下。",
