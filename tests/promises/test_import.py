@@ -258,3 +258,20 @@ compare_runs("a", "b", output_path="out", workers=1)
 print(os.path.exists("out/summary.xlsx"))
 """
     assert run_python(program, tmp_path).stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "installed"),
+    [("numpy", "compare A B -o C", "numpy"), ("xxhash", "compare A B -o C", "xxhash")],
+)
+def test_a_package_that_is_missing_is_named(tmp_path, missing, command, installed) -> None:
+    """It is no fault of this tool."""
+    program = (
+        f"import sys\nsys.modules[{missing!r}] = None\nfrom mindrlhf_msprobe.cli import main\n"
+        f"sys.exit(main({[*command.split(), '--lang', 'en']}))"
+    )
+    result = run_python(program, tmp_path)
+    assert result.returncode == 2
+    assert f"pip install {installed}" in result.stderr
+    assert f"{missing} cannot be imported here" in result.stderr
+    assert "fault" not in result.stderr

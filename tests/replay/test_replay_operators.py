@@ -186,10 +186,9 @@ def test_the_table_is_ranked_and_written(tmp_path, capsys):
 
 
 def test_what_cannot_be_computed_again_is_said(tmp_path):
-    """Random operators, communication, what prints or writes, unknown ones, wrong arguments."""
+    """Communication, what prints or writes, unknown ones, wrong arguments."""
     x = np.ones((4, 4), np.float32)
     calls = [
-        Operation("Functional.dropout", (x,), {"p": 0.5}, (x,)),
         Operation("Distributed.all_reduce", (x,), {}, (x,)),
         Operation("Functional.tensordump", ("stolen", x), {}, ()),
         Operation("Functional.print_", (x,), {}, ()),
@@ -220,6 +219,56 @@ def test_what_computes_no_floating_numbers_is_counted_and_no_failure(tmp_path, c
         said = capsys.readouterr().out
         assert counts in said
         assert "2 not judged" in said
+
+
+def dropped(seed: int, scale: float = 1.0, share: float = 0.3, probability: float = 0.3):
+    """Return a dropout as it is recorded, as a function and as a primitive; zeros among its input.
+
+    Args:
+        scale: a fault: what it multiplies by beside what makes up for what it drops.
+        share: of the elements that are dropped, with `probability` told to the operator.
+    """
+    random = np.random.default_rng(seed)
+    for kept_as in (np.float32, np.float16):
+        x, arriving = (random.normal(size=(40, 30)).astype(kept_as) for _ in range(2))
+        x[0, :4] = 0
+        mask = random.random(x.shape) >= share
+        factor = (mask * (scale / (1 - share))).astype(kept_as)
+        y, left = x * factor, arriving * factor
+        yield Operation(
+            "Functional.dropout", (x, probability), {"seed": None}, (y,), (arriving,), (left, None)
+        )
+        attributes = {"keep_prob": 1 - probability}
+        yield Operation(
+            "Primitive.dropout.Dropout",
+            (x,),
+            output=(y, mask.astype(np.float32)),
+            attributes=attributes,
+        )
+
+
+def test_a_dropout_is_judged_with_the_mask_of_its_output(tmp_path, capsys):
+    """And what else draws random numbers does not make a run undecided."""
+    x = np.ones((4, 4), np.float32)
+    random = [Operation("Mint.rand_like", (x,), {}, (x,)), Operation("Mint.randperm", (4,), {}, ())]
+    runs = {
+        "healthy": ([*dropped(0), *random], "ordinary"),
+        "wrong scale": ([*dropped(1, scale=1.02), *random], "wrong"),
+        "drops too much": ([*dropped(2, share=0.5)], "wrong"),
+        "random alone": (random, "ordinary"),
+    }
+    for name, (calls, verdict) in runs.items():
+        code = ("ordinary", "wrong").index(verdict)
+        run, output = str(write_run(tmp_path / name, calls)), str(tmp_path / f"{name} again")
+        assert main(["replay", run, "-o", output, "--lang", "en", "--json"]) == code, name
+        found = json.loads(capsys.readouterr().out)["operators"]
+        for one in found:
+            dropout = "ropout" in one["entry"]
+            assert one["verdict"] == ("unjudged" if not dropout else verdict), (name, one)
+            assert "random" in one["notes"][0] or name == "drops too much"
+    run, entry = str(tmp_path / "healthy"), "Functional.dropout.0.backward"
+    assert main(["replay", run, entry, "-o", str(tmp_path / "one"), "--lang", "en"]) == 0
+    assert "judged with the mask" in capsys.readouterr().out
 
 
 def primitive(attribute: str, made: Any, *args: Any) -> Operation:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindrlhf_msprobe.replay.offline.dropout import Dropped, is_dropout
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, judge
 from mindrlhf_msprobe.replay.precise.operators import compute_operator
-from mindrlhf_msprobe.replay.precise.values import Value, lowest_precision
+from mindrlhf_msprobe.replay.precise.values import Precision, Value, lowest_precision
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def _values(
     kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}
     precision = lowest_precision([side.lowest.lower()])
     name = operator.name if primitive is None else type(primitive).__name__
+    if is_dropout(name):
+        yield from _of_dropout(side, name, (args, kwargs, primitive), given, precision)
+        return
     found = compute_operator(operator.kind, name, args, kwargs, precision, settings=primitive)
     outputs = [*_leaves(side.entry["output"])]
     if len(outputs) != len(found.outputs):
@@ -59,6 +63,39 @@ def _values(
         opinion = judge(wide, value.exact, value.draws[1:], precision, beside)
         exact = value.exact.astype(wide.dtype)
         yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
+
+
+def _of_dropout(
+    side: Recomputed,
+    name: str,
+    called: tuple[list[Any], dict[str, Any], Any],
+    given: list[dict[str, Any]],
+    precision: Precision,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name, distances and verdict of what a dropout with the recorded mask gives."""
+    from mindrlhf_msprobe.replay.offline.script.template import distance
+
+    first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
+    gradient = given[0].get("gradient")
+    nodes = {first["at"]: first}
+    if gradient is not None:
+        nodes[f"gradient:{given[0]['at']}"] = gradient
+    recorded = {at: side.array(node).astype(np.float64) for at, node in nodes.items()}
+    names = first["at"], f"gradient:{given[0]['at']}"
+    dropped = Dropped(name, *called, recorded[names[0]], recorded.get(names[1]))
+    arriving = side.array(first["arriving"]) if "arriving" in first else None
+    odd = dropped.odd_share()
+    for at, opinion, exact in dropped.judged(recorded, names, arriving, precision):
+        node = nodes[at]
+        value = _as_value(node, opinion, distance(side.array(node), exact, node["dtype"]))
+        value["by_mask"] = True
+        if odd is not None and at == first["at"]:
+            value |= {"verdict": "wrong", "dropped": odd, "probability": dropped.probability}
+        yield at, value
+    for node in more:
+        mask = side.array(node)
+        if (found := dropped.agrees(mask)) is not None:
+            yield node["at"], _as_value(node, found, distance(mask, mask, node["dtype"]))
 
 
 def _gradients(

@@ -79,10 +79,23 @@ def judge(
         for name, one in values.items():
             found.values[name] = {**found.values.get(name, {}), **one}
             found.values[name].pop("here", None)  # that is by a kernel
+    found.notes += _of_masks(values)
     found.conclude()
     if recomputed := side.entry["recomputed"]:
         found.notes.append((f"recomputed_{recomputed}", {}))
     return found
+
+
+def _of_masks(values: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is to be said where the mask of a dropout was taken from its output."""
+    notes: list[tuple[str, dict[str, Any]]] = []
+    for name, value in values.items():
+        if "dropped" in value:
+            shares = {"dropped": f"{value['dropped']:.1%}", "p": f"{value['probability']:.1%}"}
+            notes.append(("dropped_other", {"value": name, **shares}))
+        elif value.get("by_mask"):
+            notes.append(("by_mask", {"value": name}))
+    return notes
 
 
 def by_kernels(side: Recomputed) -> Judged:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindrlhf_msprobe.errors import MsprobeError, RunError
+from mindrlhf_msprobe.replay.kinds import draws
 from mindrlhf_msprobe.replay.offline.replaying import Asked, floating_dtype
 from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, drawn, write_side
 from mindrlhf_msprobe.replay.offline.script.operators import check_mindspore, operator_of, prepare
@@ -54,18 +55,26 @@ def replay_operators(
     dtype = floating_dtype(asked.compute_dtype)
     found = []
     for number, call in enumerate(calls):
-        found.append(_without_arithmetic(_replayed(call, seed + number, dtype), call))
+        found.append(_unjudged(_replayed(call, seed + number, dtype), call))
         progress(number + 1, len(calls))
     found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
     table = ReplayedOperators(str(run.path), tuple(found), Path(asked.output))
     return replace(table, file=write_replayed(table, Path(asked.output)))
 
 
-def _without_arithmetic(row: ReplayedOperator, call: Call) -> ReplayedOperator:
-    """Return a row without a verdict as one that is not judged, where nothing is computed.
+def _unjudged(row: ReplayedOperator, call: Call) -> ReplayedOperator:
+    """Return a row without a verdict as one that is not judged, where none is to be had.
 
-    That is where no floating-point tensor goes in, and none comes out, or the very same here.
+    That is where no floating-point tensor goes in, and none comes out, or the very same here; and
+    of what draws random numbers.
     """
+    from mindrlhf_msprobe.replay.offline.concluding import worded
+
+    assert call.operator is not None
+    if row.verdict == "undecided" and draws(call.operator.name.rpartition(".")[2]):
+        said = worded("random", value=row.value or "output.0")
+        notes = tuple(dict.fromkeys([said, *row.notes]))
+        return replace(row, verdict="unjudged", notes=notes)
     records = [record for record in call.entry.records if record.io in ("input", "output")]
     floating = {
         record.io for record in records if record.leaf.is_tensor and not record.leaf.is_discrete
@@ -83,28 +92,28 @@ def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOpera
     unknown = ReplayedOperator(entry.name, entry.phase, entry.step, entry.rank, "undecided")
     named = call.operator
     assert named is not None
-    draws = not has_elements(call.forward)
+    drawn_here = not has_elements(call.forward)
     try:
         operator = operator_of(named)
         called = operator.original
         if operator.kind == "Primitive":
             called = operator.owner
             if not is_recorded(call, operator):
-                draw = drawn(seed) if draws else None
+                draw = drawn(seed) if drawn_here else None
                 called = called(**attributes_of(call, operator, draw))
                 call = replace(call, attributes=None)
         with tempfile.TemporaryDirectory() as folder:
-            draw = drawn(seed) if draws else None
+            draw = drawn(seed) if drawn_here else None
             write_side(Path(folder), call, draw=draw, compute_dtype=compute_dtype)
-            if draws:
+            if drawn_here:
                 _compute_what_is_judged(Path(folder), called)
             found = judge(Recomputed(Path(folder), called), named, kernels=False)
     except MsprobeError as error:
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        return replace(unknown, drawn=draws, notes=(said[:_LONGEST_NOTE],))
-    return _row(unknown, found, draws)
+        return replace(unknown, drawn=drawn_here, notes=(said[:_LONGEST_NOTE],))
+    return _row(unknown, found, drawn_here)
 
 
 def _compute_what_is_judged(folder: Path, operator: Any) -> None:
@@ -121,12 +130,12 @@ def _compute_what_is_judged(folder: Path, operator: Any) -> None:
     (folder / ENTRY).write_text(json.dumps(side.entry), encoding="utf-8")
 
 
-def _row(row: ReplayedOperator, found: Judged, draws: bool) -> ReplayedOperator:
+def _row(row: ReplayedOperator, found: Judged, drawn_here: bool) -> ReplayedOperator:
     """Return what was found of a call, by the value that is furthest off."""
     from mindrlhf_msprobe.replay.offline.concluding import worded
 
     notes = tuple(dict.fromkeys(worded(code, **params) for code, params in found.notes))
-    row = replace(row, verdict=found.verdict, drawn=draws, notes=notes)
+    row = replace(row, verdict=found.verdict, drawn=drawn_here, notes=notes)
     of_it = {n: v for n, v in found.values.items() if v["verdict"] == found.verdict}
     if not of_it:
         return row

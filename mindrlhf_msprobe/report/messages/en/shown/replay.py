@@ -90,7 +90,9 @@ TEXTS: dict[str, Text] = {
     "recorded": "recorded",
     "more": "  … and {count} more, which the table has",
     "table_summary": "{wrong} wrong, {ordinary} ordinary, {undecided} undecided",
-    "table_unjudged": "{count} not judged: no opinion, and no floating-point arithmetic",
+    "table_unjudged": (
+        "{count} not judged: no opinion, and no floating-point arithmetic, or random numbers"
+    ),
     "table_drawn": (
         "{drawn} were computed from random inputs in the recorded range, as statistics alone were "
         "recorded: that judges the operator as it computes here, not what was recorded."

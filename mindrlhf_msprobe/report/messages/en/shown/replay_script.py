@@ -45,6 +45,10 @@ TEXTS: dict[str, str] = {
     "not_computed": "it cannot be computed here as recorded: {error}",
     "not_returned": "{value} was recorded, and is not returned here, or in another shape",
     "random": "{value} is another one each time: it draws random numbers",
+    "by_mask": "{value}: random; judged with the mask that is in the recorded output",
+    "dropped_other": (
+        "{value}: {dropped} of the elements are zero that were not, where it drops {p} by chance"
+    ),
     "differs_between_runs": "{value}: the last bits differ from run to run here",
     "wrong_here": (
         "{value}, computed again as recorded, is {share} times what rounding may do from the exact "

@@ -16,7 +16,8 @@ TEXTS: dict[str, Any] = {
     "interrupted": "已中止",
     "fault": "工具自身出错，无法继续：{kind}: {text}{where}。请附上调用栈反馈该问题{advice}。",
     "missing": (
-        "此处无法导入 {name}（{error}），而该命令需要它。请在运行本工具的环境里安装：pip install {package}"
+        "此处无法导入 {name}（{error}），而该命令需要它。请在运行本工具的环境里安装："
+        "pip install {package}"
     ),
     "fault_where": "（{file} 第 {line} 行）",
     "fault_advice": "；设置环境变量 {variable}=0 可显示调用栈",

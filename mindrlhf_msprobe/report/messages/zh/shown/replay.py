@@ -71,7 +71,7 @@ TEXTS: dict[str, Text] = {
     "recorded": "采集",
     "more": "  …… 另有 {count} 个，见表格",
     "table_summary": "错误 {wrong} 个，正常 {ordinary} 个，无法判定 {undecided} 个",
-    "table_unjudged": "未判定 {count} 个：没有参照，且不含浮点运算",
+    "table_unjudged": "未判定 {count} 个：没有参照，且不含浮点运算，或用到随机数",
     "table_drawn": (
         "其中 {drawn} 个只采集了统计量，以采集范围内的随机输入计算：判定的是算子在此处的计算，"
         "而不是采集结果。"

@@ -39,6 +39,8 @@ TEXTS: dict[str, str] = {
     "not_computed": "此处无法按采集的 dtype 重算：{error}",
     "not_returned": "采集到了 {value}，但此处没有返回它，或形状不同",
     "random": "{value} 每次都不同：其中用到随机数",
+    "by_mask": "{value}：随机算子，按采集到的输出所示的掩码判定",
+    "dropped_other": "{value}：原非零的元素有 {dropped} 变成了零，而它按 {p} 的概率丢弃",
     "differs_between_runs": "{value}：此处每次运行的末位不同",
     "wrong_here": (
         "{value} 按采集的 dtype 重算，与精确值的差距也是舍入上限的 {share} 倍：此处的计算方式与采集"
