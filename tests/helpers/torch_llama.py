@@ -3,6 +3,7 @@
 As a script, in an environment with torch, transformers and mindstudio-probe:
 
     python tests/helpers/torch_llama.py DIRECTORY [--task tensor] [--level L0] [--fault rope]
+    python tests/helpers/torch_llama.py DIRECTORY --network perceptron
     python tests/helpers/torch_llama.py DIRECTORY --samples
 
 It dumps one forward and backward pass with msprobe. `tests/helpers/data/torch` was made by it.
@@ -22,6 +23,7 @@ import numpy as np
 
 HIDDEN, HEADS, LAYERS, INSIDE, VOCABULARY, LENGTH = 16, 2, 2, 48, 17, 8
 FAULTS = ("rope", "transposed", "interleaved")
+NETWORKS = ("llama", "tied", "perceptron")
 #: What Hugging Face calls cells, by what MindFormers calls them.
 NAMES = {
     "tok_embeddings.embedding_weight": "embed_tokens.weight",
@@ -84,7 +86,7 @@ def save_samples(path: Path) -> None:
         torch.save(tensor, path / f"{name}.pt")
 
 
-def _network(fault: str | None) -> Any:
+def _llama(fault: str | None, *, tied: bool) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -99,6 +101,7 @@ def _network(fault: str | None) -> Any:
         rope_parameters={"rope_type": "default", "rope_theta": 500.0 if fault == "rope" else 1e4},
         use_cache=False,
         attn_implementation="eager",
+        tie_word_embeddings=tied,
     )
     network = LlamaForCausalLM(config)
     with torch.no_grad():
@@ -112,12 +115,46 @@ def _network(fault: str | None) -> Any:
     return network
 
 
-def dump(path: Path, task: str, level: str, fault: str | None) -> None:
-    """Dump one step."""
+def features() -> np.ndarray:
+    """Return what the perceptron is given, float32 [5, 6]."""
+    return np.random.default_rng(4).normal(size=(5, 6)).astype(np.float32)
+
+
+def _perceptron() -> Any:
+    """Return layers with weights that are [inputs, outputs], one of them square, and norms."""
     import torch
+    from transformers.pytorch_utils import Conv1D
+
+    network = torch.nn.Sequential()
+    network.add_module("fc1", Conv1D(10, 6))
+    network.add_module("bn", torch.nn.BatchNorm1d(10))
+    network.add_module("act", torch.nn.ReLU())
+    network.add_module("fc2", Conv1D(10, 10))
+    network.add_module("ln", torch.nn.LayerNorm(10))
+    network.add_module("fc3", torch.nn.Linear(10, 3))
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(torch.from_numpy(weights(name, tuple(parameter.shape))))
+    return network
+
+
+def _loss(network: Any, kind: str) -> Any:
+    import torch
+
+    if kind == "perceptron":
+        return (network(torch.from_numpy(features())) ** 2).mean()
+    ids = torch.from_numpy(tokens()).long()
+    logits = network(input_ids=ids).logits
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1)
+    )
+
+
+def dump(path: Path, task: str, level: str, fault: str | None, kind: str = "llama") -> None:
+    """Dump one step."""
     from msprobe.pytorch import PrecisionDebugger
 
-    network, ids = _network(fault), torch.from_numpy(tokens()).long()
+    network = _perceptron() if kind == "perceptron" else _llama(fault, tied=kind == "tied")
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory, "config.json")
         content = {"task": task, "dump_path": str(path), "rank": [], "step": [], "level": level}
@@ -130,11 +167,7 @@ def dump(path: Path, task: str, level: str, fault: str | None) -> None:
         config.write_text(json.dumps(content))
         debugger = PrecisionDebugger(config_path=str(config))
     debugger.start(model=network)
-    logits = network(input_ids=ids).logits
-    loss = torch.nn.functional.cross_entropy(
-        logits[:, :-1].reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1)
-    )
-    loss.backward()
+    _loss(network, kind).backward()
     debugger.stop()
     debugger.step()
 
@@ -169,11 +202,12 @@ if __name__ == "__main__":
     parser.add_argument("--task", default="statistics")
     parser.add_argument("--level", default="mix")
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--network", choices=NETWORKS, default="llama")
     parser.add_argument("--keep", default="", metavar="RE")
     parser.add_argument("--samples", action="store_true")
     given = parser.parse_args()
     if given.samples:
         save_samples(given.path)
         raise SystemExit
-    dump(given.path, given.task, given.level, given.fault)
+    dump(given.path, given.task, given.level, given.fault, given.network)
     trim(given.path, given.keep)

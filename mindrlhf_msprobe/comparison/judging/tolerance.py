@@ -62,15 +62,21 @@ class Tolerances:
 
 #: How far the kernels of two frameworks may be apart, relative to the largest element.
 _ACROSS = {"Float64": 1e-9, "Float32": 1e-4, "Float16": 1e-2, "BFloat16": 3e-2}
+#: What is left where sums cancel, relative to the largest element beside them.
+_CANCELLED = {"Float64": 1e-14, "Float32": 1e-6, "Float16": 1e-2, "BFloat16": 3e-2}
 _WHOLE = 1e-9  # whole numbers are equal or at least 1 apart
 
 
-def across_frameworks(a: Leaf, b: Leaf) -> tuple[Tolerance, Messages]:
+def across_frameworks(a: Leaf, b: Leaf, beside: float = 0.0) -> tuple[Tolerance, Messages]:
     """Return the tolerance of a tensor of MindSpore and one of PyTorch, where none was given.
 
     It is relative to the largest element: what is small beside others is what their kernels, which
     sum in another order, leave of these. Whole numbers are compared by value, whatever their width;
     floats of unlike dtypes are not: that is a difference of its own.
+
+    Args:
+        beside: the largest element of all gradients of the cell. That of a bias before a
+            normalisation, or of the keys, is zero but for what rounding leaves of it.
     """
     if a.is_discrete and b.is_discrete:
         return Tolerance(atol=_WHOLE), (message("tolerance.across_whole"),)
@@ -79,7 +85,9 @@ def across_frameworks(a: Leaf, b: Leaf) -> tuple[Tolerance, Messages]:
         return Tolerance(), ()
     sizes = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
     said = (message("tolerance.across", dtype=str(a.dtype), allowed=allowed),)
-    return Tolerance(rtol=allowed, atol=allowed * min(max(sizes, default=0.0), _LARGEST)), said
+    largest = min(max(sizes, default=0.0), _LARGEST)
+    left = _CANCELLED[str(a.dtype)] * min(beside, _LARGEST)
+    return Tolerance(rtol=allowed, atol=max(allowed * largest, left)), said
 
 
 _LARGEST = 1e30

@@ -39,6 +39,7 @@ from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.texts import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import beside_of
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
@@ -458,7 +459,7 @@ def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> Pair
     """
     tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
     if tolerance.bitwise and is_across(work.a, work.b):
-        tolerance, by = across_frameworks(work.a.leaf, work.b.leaf)
+        tolerance, by = across_frameworks(work.a.leaf, work.b.leaf, beside_of(work.a))
     try:
         decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
         if job.laid_out:

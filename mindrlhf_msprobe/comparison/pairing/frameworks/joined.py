@@ -26,6 +26,7 @@ class Joined(Record):
         order: the place, along `axis`, of each row in the sources; None: as they are.
         turned: the sources are transposed before.
         turned_back: the result is transposed.
+        beside: the largest element of what it stands beside; 0 where that is unknown.
     """
 
     sources: tuple[Record, ...] = ()
@@ -33,9 +34,10 @@ class Joined(Record):
     order: tuple[int, ...] | None = None
     turned: bool = False
     turned_back: bool = False
+    beside: float = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = (self.sources, self.axis, self.order, self.turned, self.turned_back)
+        own = (self.sources, self.axis, self.order, self.turned, self.turned_back, self.beside)
         return Joined, (*Record.__reduce__(self)[1], *own)
 
     def array(self) -> np.ndarray:
@@ -58,6 +60,18 @@ def reshaped(record: Record, shape: tuple[int, ...]) -> Record:
     if record.leaf.shape == shape:
         return record
     return _joined(record, replace(record.leaf, shape=shape), sources=(record,))
+
+
+def beside_of(record: Record) -> float:
+    """Return the largest element of what a record stands beside; 0 where that is unknown."""
+    return record.beside if isinstance(record, Joined) else 0.0
+
+
+def among(record: Record, largest: float) -> Record:
+    """Return a record with the largest element of what it stands beside."""
+    if isinstance(record, Joined):
+        return replace(record, beside=largest)
+    return _joined(record, record.leaf, sources=(record,), beside=largest)
 
 
 def transposed(record: Record) -> Record:
@@ -86,7 +100,7 @@ def joined(
     shape = list(shapes[0])
     shape[at] = sum(each[at] for each in shapes)
     whole = tuple(shape[::-1] if turned_back else shape)
-    leaf = _together([record.leaf for record in records], whole)
+    leaf = together([record.leaf for record in records], whole)
     stored = all(record.location is not None for record in records)
     found = _joined(
         records[0],
@@ -109,7 +123,7 @@ def _plain(record: Record) -> tuple[Any, ...]:
     return tuple(getattr(record, name) for name in Record.__slots__)
 
 
-def _together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
+def together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
     """Return what statistics say of tensors that are put together."""
     first = leaves[0]
     known = {

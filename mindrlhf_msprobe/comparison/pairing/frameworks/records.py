@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.frameworks.joined import reshaped, transposed
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import among, reshaped, transposed
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -23,6 +24,8 @@ SAME_PARAMETERS = (
     ("running_mean", "moving_mean"),
     ("running_var", "moving_variance"),
 )
+#: Parameters on MindSpore that are buffers on PyTorch, of which msprobe records nothing.
+_BUFFERS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)
 
 #: Records by what they are of, and their place in it.
@@ -90,8 +93,12 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
         mine = {place: record for place, record in a.items() if place[0] == io}
         theirs = {place: record for place, record in b.items() if place[0] == io}
         pairs = _parameters(mine, theirs) if io in _WEIGHTS else _values(mine, theirs)
+        largest = _largest([*mine.values(), *theirs.values()])
         for place, other in pairs.items():
-            found[0][place], found[1][place] = _alike(io, mine[place], theirs[other])
+            both = _alike(io, mine[place], theirs[other])
+            if io == PARAMETERS_GRAD:
+                both = among(both[0], largest), among(both[1], largest)
+            found[0][place], found[1][place] = both
             if inside and io == "output":
                 gaps[place] = message("coverage.other_framework_gradient")
         paired = {*pairs.values()}
@@ -105,7 +112,15 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
                 found[side][own] = record
                 if io not in _WEIGHTS:
                     gaps[own] = message("coverage.other_framework_value")
+                elif place[1] in _BUFFERS:
+                    gaps[own] = message("coverage.other_framework_buffer")
     return Together(*found, gaps)
+
+
+def _largest(records: Iterable[Record]) -> float:
+    leaves = [record.leaf for record in records]
+    known = (value for leaf in leaves for value in (leaf.max, leaf.min))
+    return max((abs(value) for value in known if is_finite(value)), default=0.0)
 
 
 def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:

@@ -21,9 +21,15 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, of_pytorch
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
+    SAME_PARAMETERS,
+    Across,
+    of_pytorch,
+)
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import piece_of
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
@@ -80,6 +86,8 @@ def translate(
         notes.append(message("pairing.preset", count=len(used), rules=", ".join(shown)))
     names = match_names(*cells, all_rules)
     sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
+    for own, other in (sides, sides[::-1]):
+        own.mark_shared(other)
     for own, other in (sides, sides[::-1]):
         notes += own.take_activations(other)
     for own, other in (sides, sides[::-1]):
@@ -172,6 +180,46 @@ class _Side:
             new for entry in self.data.entries if (new := changed.get(id(entry), entry)) is not None
         ]
         self.data = replace(self.data, entries=entries)
+
+    def mark_shared(self, other: _Side) -> None:
+        """Say of gradients of a weight that two cells share, that the other run has them once.
+
+        A hook on PyTorch tells the gradient of tied embeddings of both cells that hold them, one on
+        MindSpore of the first.
+        """
+        mine, theirs = self.tensors(PARAMETERS_GRAD), other.tensors(PARAMETERS_GRAD)
+        weights, others = self.tensors("forward"), other.tensors("forward")
+        changed: dict[int, Entry | None] = {}
+        for name, (entry, record) in mine.items():
+            if name in theirs or name not in others or name not in weights:
+                continue
+            if any(
+                _is_one(weights[name][1].leaf, weights[twin][1].leaf)
+                and _is_one(record.leaf, gradient.leaf)
+                for twin, (_, gradient) in mine.items()
+                if twin in theirs and twin in weights
+            ):
+                marked = piece_of(record, gap=message("coverage.shared_parameter"))
+                left = changed.get(id(entry)) or entry
+                records = tuple(marked if r is record else r for r in left.records)
+                changed[id(entry)] = replace(left, records=records)
+        self.replace(changed)
+
+    def tensors(self, direction: str) -> dict[str, tuple[Entry, Record]]:
+        """Return the first parameters, or gradients of them, with their entries.
+
+        By common names of the cells, and of the parameters.
+        """
+        io = PARAMETERS_GRAD if direction == PARAMETERS_GRAD else "parameters"
+        found: dict[str, tuple[Entry, Record]] = {}
+        for entry in self.data.entries:
+            if entry.direction == direction and (cell := self._name(entry)) is not None:
+                for record in entry.records:
+                    if record.io == io and record.leaf.is_tensor:
+                        own, dot, rest = record.path.partition(".")
+                        alike = next((names[0] for names in SAME_PARAMETERS if own in names), own)
+                        found.setdefault(f"{cell} {alike}{dot}{rest}", (entry, record))
+        return found
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
         """Put activations beside a gate into it, where the other network has them there."""
@@ -328,6 +376,12 @@ class _Side:
         self.replace(changed)
         if orders:
             yield message("pairing.interleaved", count=len(orders), shown=next(iter(orders)))
+
+
+def _is_one(a: Leaf, b: Leaf) -> bool:
+    """Return whether two descriptions of one run are of one tensor, for all that they say."""
+    known = ("dtype", "shape", "max", "min", "mean", "norm", "fingerprint", "md5")
+    return a.norm is not None and all(getattr(a, name) == getattr(b, name) for name in known)
 
 
 def _turned(record: Record) -> Record:

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import yaml
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
+from mindrlhf_msprobe.comparison.pairing.frameworks.cells import Cell, cells_of, elements
+from mindrlhf_msprobe.comparison.pairing.frameworks.fused_cells import FusedCell, fused_cells
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
-from mindrlhf_msprobe.comparison.pairing.names import ROOT, renamed
+from mindrlhf_msprobe.comparison.pairing.names import renamed
 from mindrlhf_msprobe.comparison.pairing.operators import may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -37,19 +37,22 @@ class Line:
     """One line of a proposal.
 
     Attributes:
-        source, target: what cells of A, and of B, are called; `*` stands for the layers.
+        source, target: what cells of A, and of B, are called; `*` stands for the layers. Of a
+            cell that several are: it, in either run, and its parts in the other one.
         confidence: between 0 and 1, the least of all layers.
         cells: how many cells it is of.
         values: of the parameters and outputs that were compared, how many agree.
         compared: how many these are.
+        groups: how many times the parts alternate in the rows of a fused weight; 0: unknown.
     """
 
     source: str
-    target: str
+    target: str | tuple[str, ...]
     confidence: float
     cells: int
     values: int
     compared: int
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,6 @@ class Suggestion:
     path: Path
     lines: tuple[Line, ...]
     alone: tuple[tuple[str, ...], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """What is known of a cell by its first call."""
-
-    name: str
-    class_name: str
-    place: float
-    parameters: Mapping[str, Leaf]
-    outputs: tuple[Leaf, ...]
 
 
 def suggest_mapping(
@@ -96,13 +88,20 @@ def suggest_mapping(
         UsageError: the file is already there.
     """
     sides = _opened(a, b, phases, ranks)
-    cells = [_cells(entries) for entries in sides]
+    cells = [cells_of(entries) for entries in sides]
     path = Path(directory) / _FILE
     if path.exists():
         raise UsageError.saying("error.suggestion_exists", path=str(path))
-    pairs = _pairs(*cells)
-    lines = _lines(pairs)
-    known = {x.name for x, _, _ in pairs}, {y.name for _, y, _ in pairs}
+    fused = [[*fused_cells(*both)] for both in (cells, cells[::-1])]
+    known: list[set[str]] = [set(), set()]
+    for side, found_cells in enumerate(fused):
+        known[side] |= {one.cell.name for one in found_cells}
+        known[1 - side] |= {part.name for one in found_cells for part in one.parts}
+    left = [[c for c in side if c.name not in names] for side, names in zip(cells, known)]
+    pairs = _pairs(left[0], left[1])
+    lines = (*_lines(pairs), *(line for side in fused for line in _fused_lines(side)))
+    known[0] |= {x.name for x, _, _ in pairs}
+    known[1] |= {y.name for _, y, _ in pairs}
     alone = tuple(
         tuple(dict.fromkeys(of_any_layer(c.name) for c in side if c.name not in paired))
         for side, paired in zip(cells, known)
@@ -130,26 +129,10 @@ def _opened(
     raise RunError.saying("error.nothing_to_suggest", a=str(a), b=str(b))
 
 
-def _cells(entries: Iterable[Entry]) -> list[_Cell]:
-    """Return the cells that ran, in the order of their first calls."""
-    first: dict[str, Entry] = {}
-    for entry in sorted(entries, key=lambda e: e.seq):
-        if entry.direction == "forward" and not is_operator(entry.name) and entry.cell != ROOT:
-            first.setdefault(entry.cell, entry)
-    found = []
-    for number, entry in enumerate(first.values()):
-        tensors = [(r.io, r.path, r.leaf) for r in entry.records if r.leaf.is_tensor]
-        parameters = {path: leaf for io, path, leaf in tensors if io == "parameters"}
-        outputs = tuple(leaf for io, _, leaf in tensors if io == "output")
-        place = number / max(len(first) - 1, 1)
-        found.append(_Cell(entry.cell, entry.class_name, place, parameters, outputs))
-    return found
-
-
-def _pairs(a: Sequence[_Cell], b: Sequence[_Cell]) -> list[tuple[_Cell, _Cell, _Evidence]]:
+def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell, _Evidence]]:
     """Return the best partners, each cell once."""
     preset = preset_names((c.name for c in a), (c.name for c in b))
-    by_size: dict[int | None, list[_Cell]] = defaultdict(list)
+    by_size: dict[int | None, list[Cell]] = defaultdict(list)
     for cell in b:
         by_size[_size(cell)].append(cell)
     scored = []
@@ -169,17 +152,10 @@ def _pairs(a: Sequence[_Cell], b: Sequence[_Cell]) -> list[tuple[_Cell, _Cell, _
     return found
 
 
-def _size(cell: _Cell) -> int | None:
+def _size(cell: Cell) -> int | None:
     """Return how many elements its first output has; None without one."""
-    sizes = [_elements(leaf) for leaf in cell.outputs[:1]]
+    sizes = [elements(leaf) for leaf in cell.outputs[:1]]
     return sizes[0] if sizes else None
-
-
-def _elements(leaf: Leaf) -> int:
-    count = 1
-    for size in leaf.shape or ():
-        count *= size
-    return count
 
 
 @dataclass(frozen=True)
@@ -189,7 +165,7 @@ class _Evidence:
     compared: int
 
 
-def _evidence(x: _Cell, y: _Cell, expected: str) -> _Evidence:
+def _evidence(x: Cell, y: Cell, expected: str) -> _Evidence:
     """Return what speaks for two cells being one.
 
     Args:
@@ -200,7 +176,7 @@ def _evidence(x: _Cell, y: _Cell, expected: str) -> _Evidence:
     if x.outputs and y.outputs:
         tensors.append((x.outputs[0], y.outputs[0]))
     equal = sum(other is not None and may_be_one(leaf, other) for leaf, other in tensors)
-    fitting = sum(o is not None and _elements(leaf) == _elements(o) for leaf, o in tensors)
+    fitting = sum(o is not None and elements(leaf) == elements(o) for leaf, o in tensors)
     count = max(len(tensors), 1)
     numbers = NUMBER.findall(x.name) == NUMBER.findall(y.name)
     near = 1 - abs(x.place - y.place)
@@ -212,15 +188,15 @@ def _evidence(x: _Cell, y: _Cell, expected: str) -> _Evidence:
     return _Evidence(confidence, equal, len(tensors))
 
 
-def _partner(name: str, other: _Cell) -> str:
+def _partner(name: str, other: Cell) -> str:
     """Return what a parameter is called in another cell."""
     alike = next((names for names in SAME_PARAMETERS if name in names), (name,))
     return next((n for n in (name, *alike) if n in other.parameters), name)
 
 
-def _lines(pairs: Sequence[tuple[_Cell, _Cell, _Evidence]]) -> tuple[Line, ...]:
+def _lines(pairs: Sequence[tuple[Cell, Cell, _Evidence]]) -> tuple[Line, ...]:
     """Return a line for each pair of names, those of layers together."""
-    groups: dict[tuple[str, str], list[tuple[_Cell, _Cell, _Evidence]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[Cell, Cell, _Evidence]]] = defaultdict(list)
     for x, y, evidence in pairs:
         numbers = NUMBER.findall(x.name), NUMBER.findall(y.name)
         alike = numbers[0] == numbers[1]
@@ -242,6 +218,26 @@ def _lines(pairs: Sequence[tuple[_Cell, _Cell, _Evidence]]) -> tuple[Line, ...]:
     return tuple(line for line in lines if _says_something(line, lines))
 
 
+def _fused_lines(cells: Iterable[FusedCell]) -> Iterator[Line]:
+    """Yield a line for each cell that is several, those of layers together."""
+    found: dict[tuple[str, tuple[str, ...]], list[FusedCell]] = defaultdict(list)
+    for one in cells:
+        parts = tuple(of_any_layer(part.name) for part in one.parts)
+        found[of_any_layer(one.cell.name), parts].append(one)
+    for (source, parts), group in found.items():
+        confidence = min(
+            _VALUES * one.values / one.compared
+            + _SHAPES
+            + _STRUCTURE * (1 - abs(one.cell.place - one.parts[0].place))
+            + _NAMES * one.usual
+            for one in group
+        )
+        known = {one.groups for one in group if one.groups}
+        groups = known.pop() if len(known) == 1 else 0
+        values, compared = (sum(getattr(o, n) for o in group) for n in ("values", "compared"))
+        yield Line(source, parts, confidence, len(group), values, compared, groups)
+
+
 def _says_something(line: Line, lines: Iterable[Line]) -> bool:
     """Return whether a line renames a cell, or keeps its name where another one would not."""
     if line.source != line.target:
@@ -256,15 +252,24 @@ def _text(found: Suggestion) -> str:
     head = [f"# {line}" for line in say("suggest.head").splitlines()]
     body = []
     for line in found.lines:
-        source = line.source if "*" in line.target else _pattern(line.source)
-        key = yaml.safe_dump({source: line.target}, allow_unicode=True, width=10_000).strip()
-        body.append(f"{key}  # {say_line(line)}")
+        numbered = any("*" in name for name in (line.source, *line.target))
+        source = line.source if numbered else _pattern(line.source)
+        key = yaml.safe_dump(source, allow_unicode=True, width=10_000).partition("\n")[0]
+        body.append(f"{key}: {_target(line)}  # {say_line(line)}")
     left = [
         f"# {say('suggest.alone', side=side, names=', '.join(names))}"
         for side, names in zip("AB", found.alone)
         if names
     ]
     return "\n".join([*head, *(body or ["{}"]), *left]) + "\n"
+
+
+def _target(line: Line) -> str:
+    """Return what a mapping says of a cell, in YAML."""
+    if isinstance(line.target, str):
+        return line.target
+    parts = f"[{', '.join(line.target)}]"
+    return f"{{parts: {parts}, groups: {line.groups}}}" if line.groups > 1 else parts
 
 
 def _pattern(name: str) -> str:
@@ -276,10 +281,11 @@ def say_line(line: Line) -> str:
     """Return how sure a line is, and why."""
     from mindrlhf_msprobe.report.messages import say
 
-    return say(
+    text = say(
         "suggest.line",
         confidence=f"{line.confidence:.2f}",
         values=line.values,
         compared=line.compared,
         cells=line.cells,
     )
+    return text if line.groups else f"{text}; {say('suggest.order')}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,56 @@ class Fused(nn.Cell):
         return [layer.attention(x) for layer, x in zip(self.layers, given)]
 
 
+def test_the_gradient_of_a_weight_that_two_cells_share_counts_once(tmp_path):
+    """A hook on PyTorch tells that of tied embeddings twice, one on MindSpore once."""
+    run = record(tmp_path / "run", llama(tie_word_embeddings=True))
+    result = compare_runs(run, DUMPS / "tied", workers=1)
+    assert "Cell.lm_head.Linear" in agreeing(result)
+    assert "coverage.shared_parameter" in str(result.to_json())
+    untied = compare_runs(record(tmp_path / "untied", llama()), DUMPS / "tied", workers=1)
+    assert untied.verdict.first_divergence.record.startswith("Cell.lm_head.Linear.forward.0.param")
+
+
+class Perceptron(nn.Cell):
+    """Layers between norms, as in the dump; of `fc1` the bias has no gradient but rounding."""
+
+    def __init__(self, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Dense(6, 10), nn.Dense(10, 10), nn.Dense(10, 3)
+        self.bn, self.act = nn.BatchNorm1d(10, momentum=0.9), nn.ReLU()
+        self.ln = nn.LayerNorm((10,), epsilon=epsilon)
+        for name, parameter in self.parameters_and_names():
+            own = name.replace("gamma", "weight").replace("beta", "bias")
+            if "moving" not in name:
+                turned = parameter.ndim == 2 and not name.startswith("fc3")
+                values = torch_llama.weights(own, parameter.shape[:: -1 if turned else 1])
+                parameter.set_data(Tensor(np.ascontiguousarray(values.T if turned else values)))
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.fc3(self.ln(self.fc2(self.act(self.bn(self.fc1(x))))))
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
+def test_norms_and_transposed_layers_agree_and_another_epsilon_is_named(tmp_path, epsilon):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network, given = Perceptron(epsilon).set_train(True), Tensor(torch_llama.features())
+    with Probe.from_config({**RECORDING, "dump_path": str(tmp_path)}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            loss = ms.value_and_grad(
+                lambda x: (network(x) ** 2).mean(), None, network.trainable_params()
+            )
+            loss(given)
+        probe.step()
+    result = compare_runs(tmp_path, DUMPS / "perceptron", workers=1)
+    if epsilon == 1e-5:
+        assert {"Cell.fc2.Dense", "Cell.bn.BatchNorm1d"} <= agreeing(result)
+        assert "coverage.other_framework_buffer" in str(result.to_json())
+        assert any(f.record == "Cell.fc1.Dense.parameters_grad.0.bias" for f in result.findings)
+    else:
+        assert result.verdict.first_divergence.entry == "Cell.ln.LayerNorm.forward.0"
+
+
 @pytest.mark.parametrize("groups", [1, 2], ids=["parts behind each other", "interleaved"])
 def test_a_fused_weight_is_compared_with_its_parts(tmp_path, groups):
     from mindrlhf_msprobe.storage.arrays.pt import open_pt
@@ -296,6 +348,26 @@ def test_a_dump_of_an_unknown_framework_is_said_to_be_one(llamas, tmp_path):
     assert "jax" in str(result.to_json())
 
 
+@pytest.mark.parametrize("lost", ["construct.json", "stack.json", "part", "all"])
+def test_a_damaged_dump_is_compared_as_far_as_it_is_there(llamas, tmp_path, lost):
+    """Without the files beside it all is compared; a .pt cut in half is unreadable."""
+    shutil.copytree(DUMPS / "tensor", tmp_path, dirs_exist_ok=True)
+    directory = tmp_path / "step0" / "rank"
+    if lost.endswith(".json"):
+        (directory / lost).unlink()
+    name = "Module.model.layers.1.self_attn.o_proj.Linear.forward.0.parameters.weight.pt"
+    files = {"part": [next(directory.rglob(name))], "all": [directory / "dump.json"]}
+    for file in files.get(lost, []):
+        os.truncate(file, file.stat().st_size // 2)
+    result = compare_runs(llamas["tensor"], tmp_path, workers=1)
+    if lost.endswith(".json"):
+        assert len(agreeing(result)) > 20
+    else:
+        assert result.verdict.first_divergence.cause.value == "unreadable"
+    if lost == "part":
+        assert [f.status for f in result.findings if not f.status.agrees] == [Status.UNREADABLE]
+
+
 def test_the_command_says_what_it_did(llamas, tmp_path, capsys):
     out = tmp_path / "out"
     code = main(["compare", str(llamas["tensor"]), str(DUMPS / "tensor"), "-o", str(out)])
@@ -327,6 +399,68 @@ def test_a_mapping_is_proposed_and_can_be_used_as_it_is(llamas, tmp_path, capsys
     assert main([*given, "--mapping", "suggest"]) == 2  # what a user may have edited is kept
     assert "already there" in capsys.readouterr().err
     assert (out / "mapping.yaml").read_text() == proposal
+
+
+class Halves(nn.Cell):
+    """Cut the last axis, as MindSpore's SplitWithSize, which no CPU has."""
+
+    def construct(self, x: Tensor, sizes: tuple[int, ...], axis: int) -> list[Tensor]:
+        ends = np.cumsum(sizes).tolist()
+        return [x[..., end - size : end] for end, size in zip(ends, sizes)]
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory) -> Path:
+    """Record MindFormers' Llama with fused weights, whose rows alternate by head."""
+    network = llama_of_fused_weights()
+    return record(tmp_path_factory.mktemp("fused"), network, task="tensor")
+
+
+def llama_of_fused_weights() -> nn.Cell:
+    from mindformers.models.llama import LlamaForCausalLM
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    config = llama_config({**SIZES, "qkv_concat": True}, torch_llama.VOCABULARY, 8)
+    network = LlamaForCausalLM(config)
+    for name, cell in network.cells_and_names():
+        for attribute in ("split_qkv", "split"):
+            if name.endswith(("attention", "feed_forward")) and hasattr(cell, attribute):
+                setattr(cell, attribute, Halves().construct)
+    for parameter in network.get_parameters():
+        name = torch_llama.of_hugging_face(parameter.name)
+        around = name.rpartition(".attention.")[0] or name.rpartition(".feed_forward.")[0]
+        if "w_qkv" in name:
+            names = [f"{around}.self_attn.{part}_proj.weight" for part in "qkv"]
+        elif "w_gate_hidden" in name:
+            names = [f"{around}.mlp.{part}_proj.weight" for part in ("gate", "up")]
+        else:
+            parameter.set_data(Tensor(torch_llama.weights(name, parameter.shape)))
+            continue
+        rows, columns = parameter.shape
+        parts = [torch_llama.weights(n, (rows // len(names), columns)) for n in names]
+        groups = torch_llama.HEADS if len(names) == 3 else rows // 2
+        turns = [part.reshape(groups, -1, columns) for part in parts]
+        parameter.set_data(Tensor(np.concatenate(turns, axis=1).reshape(rows, columns)))
+    return network.set_train(False)
+
+
+@pytest.mark.parametrize("dump", ["tensor", "mix_8x"])
+def test_fused_cells_are_proposed_with_their_parts_and_compared_so(fused, tmp_path, dump):
+    """In full tensors it is seen how the parts alternate; in statistics it is not."""
+    given = ["compare", str(DUMPS / dump), str(fused), "-o", str(tmp_path), "--lang", "en"]
+    assert main([*given, "--mapping", "suggest"]) == 0
+    proposal = (tmp_path / "mapping.yaml").read_text()
+    qkv = ", ".join(f"model.layers.*.self_attn.{part}_proj" for part in "qkv")
+    gate_up = "model.layers.*.mlp.gate_proj, model.layers.*.mlp.up_proj"
+    if dump == "tensor":
+        expected = f"{{parts: [{qkv}], groups: 2}}", f"{{parts: [{gate_up}], groups: 48}}"
+    else:
+        expected = f"[{qkv}]", f"[{gate_up}]"
+        assert proposal.count("full tensors would tell") == 2
+    assert f"model.layers.*.attention.w_qkv: {expected[0]}  # 0.9" in proposal
+    assert f"model.layers.*.feed_forward.w_gate_hidden: {expected[1]}  # 0.9" in proposal
+    assert "q_proj" not in proposal.partition("without partner")[2]
+    assert main([*given, "--mapping", str(tmp_path / "mapping.yaml")]) == 0
 
 
 def test_nothing_is_proposed_of_runs_without_cells(llamas, tmp_path, capsys):

@@ -121,6 +121,8 @@ TEXTS: dict[str, Text] = {
     "other_framework_value": "values that the other framework passes otherwise, or not at all",
     "other_framework_operator": "operators that the other framework does not call there",
     "other_framework_cell": "cells that the other framework has no cell for",
+    "other_framework_buffer": "running means and variances: msprobe records no buffers of PyTorch",
+    "shared_parameter": "gradients of a weight that two cells share: the other run has them once",
     "other_framework_gradient": "gradients that msprobe has of a step inside an operator",
     "outside_network": "cells outside the network that both runs have",
     "no_gradient_flowed": "entries through which no gradient flowed",

@@ -101,6 +101,8 @@ TEXTS: dict[str, Text] = {
     "other_framework_value": "另一个框架以其他形式传递、或不传递的值",
     "other_framework_operator": "另一个框架在该处没有调用的算子",
     "other_framework_cell": "另一个框架没有对应 Cell 的 Cell",
+    "other_framework_buffer": "滑动均值与方差：msprobe 不采集 PyTorch 的 buffer",
+    "shared_parameter": "两个 Cell 共用一个权重时的梯度：另一侧只记录一次",
     "other_framework_gradient": "算子输入的梯度：PyTorch 上 msprobe 记录的是算子内部最后一步的",
     "outside_network": "两侧共有网络之外的 Cell",
     "no_gradient_flowed": "没有梯度经过的条目",
