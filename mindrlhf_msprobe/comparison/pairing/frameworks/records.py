@@ -24,7 +24,7 @@ SAME_PARAMETERS = (
     ("running_mean", "moving_mean"),
     ("running_var", "moving_variance"),
 )
-#: Parameters on MindSpore that are buffers on PyTorch, of which msprobe records nothing.
+#: Parameters on MindSpore that are buffers on PyTorch, of which dumps hold nothing.
 _BUFFERS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)
 
