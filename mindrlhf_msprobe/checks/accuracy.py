@@ -14,6 +14,7 @@ from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 _GRAVITY = {Accuracy.WRONG: 2, Accuracy.UNDECIDED: 1, Accuracy.ORDINARY: 0}
+_TASK = "accuracy_check"
 _Key = tuple[str, str, str, str]
 
 
@@ -27,6 +28,9 @@ def accuracy_of(path: str | Path) -> AccuracyResult:
     ranks = sorted({rank for _, rank in run.places} | {0})
     found = [opinion for rank in ranks for opinion in read_opinions(run.path, rank)]
     if not found:
+        settings = [manifest.get("config") for manifest in run.manifests]
+        if any(isinstance(one, dict) and one.get("task") == _TASK for one in settings):
+            raise RunError.saying("accuracy.nothing", path=run.path, task=_TASK)
         raise RunError.saying("accuracy.none", path=run.path, file=opinions_name(ranks[0]))
     return conclude(str(run.path), found)
 

@@ -818,6 +818,20 @@ def test_a_run_without_opinions_is_refused(layer_probe, capsys):
     assert main(["accuracy", str(probe.config.dump_path)]) == 2
 
 
+def test_a_run_in_which_no_cell_was_called_says_so(layer_probe, capsys):
+    """It was recorded with the task: another one is not asked for."""
+    probe = layer_probe(task="accuracy_check")
+    probe.watch(actor=nn.Identity())
+    with probe.phase("actor_update"):
+        mint.exp(Tensor([1.0]))
+    probe.step()
+    probe.close()
+    assert main(["accuracy", str(probe.config.dump_path), "--lang", "en"]) == 2
+    said = capsys.readouterr().err
+    assert "nothing was computed again" in said
+    assert "level: mix" in said
+
+
 def test_lines_that_are_cut_off_are_left_out(layer_probe):
     """As the last one of a process that was killed may be."""
     probe = layer_probe(task="accuracy_check")

@@ -30,6 +30,11 @@ TEXTS: dict[str, Text] = {
     "unchecked": "{count} call(s) have no opinion: nothing was checked there: {names}",
     "written": "Written: {files}",
     "none": "{path} has no second opinion ({file}); record it with task: accuracy_check",
+    "nothing": (
+        "{path} was recorded with task: {task}, and nothing was computed again: in its phases and "
+        "steps no chosen cell was called. level: mix takes operators outside every cell, too; "
+        "include, exclude, step_start and step_end say what is chosen"
+    ),
     "reason_unseen": "a tensor came from an operator that was not seen",
     "reason_ties": "equal elements may be put in another order",
     "reason_overflowed": "the forward result, or a derivative, is beyond what the dtype holds",

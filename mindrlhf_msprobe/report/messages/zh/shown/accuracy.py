@@ -29,6 +29,11 @@ TEXTS: dict[str, Text] = {
     "unchecked": "{count} 次调用无结论，未作检查：{names}",
     "written": "已写入：{files}",
     "none": "{path} 中没有复算结果（{file}）；请以 task: accuracy_check 采集",
+    "nothing": (
+        "{path} 以 task: {task} 采集，但没有复算任何内容：所采集的阶段和 step 中没有调用选中的"
+        " Cell。level: mix 还会复算 Cell 之外的算子；选中哪些由 include、exclude、step_start 和 "
+        "step_end 决定"
+    ),
     "reason_unseen": "有张量来自未被识别的算子",
     "reason_ties": "相等的元素可能以其他顺序排列",
     "reason_overflowed": "前向结果或导数超出该 dtype 的范围",
