@@ -346,38 +346,58 @@ def backward(
         outputs: outputs with the gradients that arrive at them.
         wanted: the values whose gradients are asked for.
     """
-    from mindrlhf_msprobe.replay.precise.basic import Basic
-
-    basic = Basic(tape)
-    needed = _leading_to(outputs, wanted)
-    sums: dict[int, Value] = {}
-    found = Gradients([])
-
-    def give(value: Value, gradient: Value) -> None:
-        known = sums.get(id(value))
-        sums[id(value)] = gradient if known is None else basic.add(known, gradient)
-
-    keep = {id(value) for value in wanted}
+    walk = _Backward(tape, _leading_to(outputs, wanted), {id(value) for value in wanted})
     with tape.without_gradients():
         for output, gradient in outputs:
-            if id(output) in needed:
-                give(output, gradient)
-        for value in reversed(_ordered([output for output, _ in outputs], needed)):
-            arrived = sums.get(id(value)) if id(value) in keep else sums.pop(id(value), None)
-            if arrived is None or value.pull is None:
+            walk.give(output, gradient)
+        for value in reversed(_ordered([output for output, _ in outputs], walk.needed)):
+            walk.pull(value)
+    return Gradients([walk.sums.get(id(value)) for value in wanted], walk.stopped_at)
+
+
+class _Backward:
+    """Gradients on their way back.
+
+    Args:
+        needed: the values that lead to those that are wanted, by their ids.
+        keep: those that are wanted.
+
+    Attributes:
+        sums: what has arrived at values.
+        stopped_at: names of operators whose gradient is not known.
+    """
+
+    def __init__(self, tape: Tape, needed: set[int], keep: set[int]) -> None:
+        from mindrlhf_msprobe.replay.precise.basic import Basic
+
+        self._tape, self._basic = tape, Basic(tape)
+        self.needed, self._keep = needed, keep
+        self.sums: dict[int, Value] = {}
+        self.stopped_at: list[str] = []
+
+    def give(self, value: Value, gradient: Value) -> None:
+        """Add a gradient to what has arrived at a value."""
+        if id(value) in self.needed:
+            known = self.sums.get(id(value))
+            self.sums[id(value)] = gradient if known is None else self._basic.add(known, gradient)
+
+    def pull(self, value: Value) -> None:
+        """Take what has arrived at a value back to what that was computed of."""
+        take = self.sums.get if id(value) in self._keep else self.sums.pop
+        arrived = take(id(value), None)
+        if arrived is None or value.pull is None:
+            return
+        try:
+            pulled = value.pull(arrived, value, *value.parents)
+        except NoGradientError as error:
+            self.stopped_at.append(str(error))
+            return
+        for parent, of_parent in zip(value.parents, pulled):
+            if of_parent is None:
                 continue
-            try:
-                pulled = value.pull(arrived, value, *value.parents)
-            except NoGradientError as error:
-                found.stopped_at.append(str(error))
-                continue
-            for parent, of_parent in zip(value.parents, pulled):
-                if of_parent is not None and tape.slopes:
-                    tape.note_reach(of_parent.exact, arrived.exact)
-                if of_parent is not None and id(parent) in needed:
-                    give(parent, of_parent)
-    found.of = [sums.get(id(value)) for value in wanted]
-    return found
+            if self._tape.slopes:
+                self._tape.note_reach(of_parent.exact, arrived.exact)
+            self.give(parent, of_parent)
 
 
 def _ordered(outputs: Sequence[Value], needed: set[int]) -> list[Value]:

@@ -167,31 +167,43 @@ class SecondOpinion(CallObserver):
         Args:
             held: what it is looked at by; None: by nothing but the cells around it.
         """
-        operator, args, kwargs = call.operator, call.args, call.kwargs
-        computes = computes_floats(call, output)
+        self._met(computes_floats(call, output), draws(call.operator.name), held)
+        if not only_looks(call.operator):
+            self._note_uses(call, output)
+        if draws(call.operator.name):
+            self._note_drawn(call, output)
+
+    def _met(self, computes: bool, is_random: bool, held: HeldCall | None) -> None:
+        """Note in the calls around an operator that it ran, and whether it is looked at alone."""
         for one in self._calls():
             one.met += computes
         if held is not None:
             held.alone = computes
-        elif computes and not draws(operator.name):
+        elif computes and not is_random:
             for one in self._calls():
                 one.alone = True
-        if not only_looks(operator):
-            flow = gradients_flow()
-            returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
-            for leaf in leaves_of([args, kwargs]):
-                if isinstance(leaf, Parameter) and id(leaf) not in returned:
-                    if flow:
-                        self._parameters.used(leaf)
-                    for one in self._calls():
-                        one.uses[id(leaf)] += 1
+
+    def _note_uses(self, call: OperatorCall, output: Any) -> None:
+        """Count the uses of parameters, but of what returns one as it is given."""
+        flow = gradients_flow()
+        returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
+        for leaf in leaves_of([call.args, call.kwargs]):
+            if isinstance(leaf, Parameter) and id(leaf) not in returned:
+                if flow:
+                    self._parameters.used(leaf)
+                for one in self._calls():
+                    one.uses[id(leaf)] += 1
+
+    def _note_drawn(self, call: OperatorCall, output: Any) -> None:
+        """Keep what a random operator drew, for the calls around it."""
         calls = self._calls()
-        if calls and draws(operator.name):
-            drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
-            several = isinstance(output, (tuple, list))
-            kept = operator.full_name, tuple(drawn) if several else drawn[0]
-            for one in calls:
-                one.drawn.append(kept)
+        if not calls:
+            return
+        drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
+        several = isinstance(output, (tuple, list))
+        kept = call.operator.full_name, tuple(drawn) if several else drawn[0]
+        for one in calls:
+            one.drawn.append(kept)
 
     def has_ended(self, call: HeldCall) -> None:
         """Take note that a call is running no longer."""
@@ -206,34 +218,41 @@ class SecondOpinion(CallObserver):
         call.output = output
         if output is None and call.before is not None:
             call.output = call.call.args[0]
-        why = None
         try:
             judged = self._computed_again(call)
         except CannotRunTwiceError as error:
-            why = error.message
+            self._say_no_output(call, error.message, began)
+            return
         except Exception as error:
             why = message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
-        if why is not None:
-            if not call.repeats:  # it was said the first time
-                self._say_none(call.entry, call, why, began)
+            self._say_no_output(call, why, began)
             return
         if call.repeats:  # what was judged the first time is judged only where it changed
             judged = [one for one in judged if one[1].opinion is Opinion.WRONG]
         if judged:
             self._say(call.entry, call, judged, began)
-        elif call.run is not None and call.run.unseen and not call.repeats:
-            self._say_none(call.entry, call, message("second.unseen"), began)
+        elif call.run is not None and call.run.unseen:
+            self._say_no_output(call, message("second.unseen"), began)
         if gradients_flow():
-            if call.run is not None and call.cell is not None:
-                for key, (parameter, _) in call.run.parameters.items():
-                    unseen = call.run.uses.get(key, 0) - call.uses[key]
-                    self._parameters.used_inside(parameter, call.by_cell, unseen)
-            with self._lock:
-                self._waiting[backward_name_of(call.entry)] = call
+            self._wait_for_gradients(call)
             return
         call.run = None
         if is_first_run():
             self._to_repeat.add(call.entry)
+
+    def _say_no_output(self, call: HeldCall, why: Message, began: float) -> None:
+        """Say why there is no opinion on what a call returned: of a second run, it was said."""
+        if not call.repeats:
+            self._say_none(call.entry, call, why, began)
+
+    def _wait_for_gradients(self, call: HeldCall) -> None:
+        """Keep a call until its gradients have come."""
+        if call.run is not None and call.cell is not None:
+            for key, (parameter, _) in call.run.parameters.items():
+                unseen = call.run.uses.get(key, 0) - call.uses[key]
+                self._parameters.used_inside(parameter, call.by_cell, unseen)
+        with self._lock:
+            self._waiting[backward_name_of(call.entry)] = call
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
@@ -470,19 +489,24 @@ def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] =
         return replace(found, opinion=Opinion.ORDINARY, reason="given_not_finite")
     if found.opinion is not Opinion.WRONG or found.reason == "shape":
         return found
-    if call.run.unseen:
-        return _undecided(found, "unseen")
-    if call.run.tape.ties:
-        return _undecided(found, "ties")
-    given = [value.exact for value in call.run.inputs if value is not None]
-    if any(np.isnan(array).any() for array in given):
-        return _undecided(found, "given_not_finite")
-    if not finite:
-        return _undecided(found, "given_not_finite")
+    if (reason := _other_reason(call.run, finite=finite)) is not None:
+        return _undecided(found, reason)
     if found.reason == "not_finite":
         reach = np.inf if call.overflowed else call.run.tape.reach
         return by_reach(found, reach, call.run.tape.precision)
     return found
+
+
+def _other_reason(run: SecondRun, *, finite: bool) -> str | None:
+    """Return what else than a fault may be the reason of a distance; None for nothing."""
+    if run.unseen:
+        return "unseen"
+    if run.tape.ties:
+        return "ties"
+    given = (value.exact for value in run.inputs if value is not None)
+    if not finite or any(np.isnan(array).any() for array in given):
+        return "given_not_finite"
+    return None
 
 
 def _undecided(found: Judgement, reason: str) -> Judgement:
