@@ -88,7 +88,10 @@ class Held:
 
 
 def join_both(
-    held: tuple[Held | None, Held | None], orders: tuple[Order, Order] = ((), ())
+    held: tuple[Held | None, Held | None],
+    orders: tuple[Order, Order] = ((), ()),
+    calls: tuple[int, int] = (1, 1),
+    like: tuple[Held | None, Held | None] = (None, None),
 ) -> tuple[Record | None, Record | None]:
     """Return what two runs have of one value, each as a whole.
 
@@ -97,11 +100,14 @@ def join_both(
 
     Args:
         orders: of each run, its rows in the order in which they are compared.
+        calls: how often each run made the call; where it did so less often, with more rows.
+        like: what each has of another such call, where it did not make this one.
     """
     modes = [{} if one is None else one.modes() for one in held]
-    a, b = held
+    a, b = (one or other for one, other in zip(held, like))
     if a is not None and b is not None:
-        _resolve((a, b), modes)
+        modes = [a.modes(), b.modes()]
+        _resolve((a, b), modes, calls)
     found = [
         None if one is None else _join(one, how, order)
         for one, how, order in zip(held, modes, orders)
@@ -111,7 +117,9 @@ def join_both(
     return found[0], found[1]
 
 
-def _resolve(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None:
+def _resolve(
+    held: tuple[Held, Held], modes: list[dict[str, int | str]], calls: tuple[int, int]
+) -> None:
     """Decide how two values are cut over the axes of which nothing says it."""
     shapes = [one.first.leaf.shape for one in held]
     if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
@@ -132,7 +140,7 @@ def _resolve(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None
         for (side, axis), how in zip(free, choice):
             tried[side][axis] = how
         whole = [_whole_shape(one, of) for one, of in zip(held, tried)]
-        if None in whole or whole[0] != whole[1]:
+        if whole[0] is None or whole[1] is None or not _fit(whole[0], whole[1], calls):
             continue
         unlike = sum(_unlike_copies(one, of) for one, of in zip(held, tried))
         key = unlike, _odd(free, choice)
@@ -140,6 +148,12 @@ def _resolve(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None
             best = key, tried
     if best is not None:
         modes[0], modes[1] = best[1]
+
+
+def _fit(a: tuple[int, ...], b: tuple[int, ...], calls: tuple[int, int]) -> bool:
+    """Return whether two shapes are equal, or hold equally many rows in all calls together."""
+    unlike = [(m * calls[0], n * calls[1]) for m, n in zip(a, b) if m != n]
+    return not unlike or (len(unlike) == 1 and unlike[0][0] == unlike[0][1])
 
 
 def _odd(free: Sequence[tuple[int, str]], choice: Sequence[int | str]) -> int:

@@ -24,6 +24,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.sums import Sums
 from mindrlhf_msprobe.comparison.judging.status import compare_records, status_of_elements
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.layouts.joined import CHUNK, WHOLE, Joined, Reader, Tile, boxes
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -62,6 +63,8 @@ def _apart(found: PairFound) -> float:
 
 def _variants(record: Record) -> Iterable[Record]:
     """Return a record with each copy of its parts, without those that are known to be alike."""
+    if isinstance(record, Piece) and not isinstance(record, Joined):
+        return _of_pieces(record)
     if not isinstance(record, Joined) or record.made_of is None or record.made_of.copies == 1:
         return [record]
     made = record.made_of
@@ -71,6 +74,17 @@ def _variants(record: Record) -> Iterable[Record]:
             prints = {made.shards[i].leaf.fingerprint for i in copies if i is not None}
             alike &= len(prints) == 1 and None not in prints
     return [record] if alike else [*record.variants()]
+
+
+def _of_pieces(piece: Piece) -> Iterator[Piece]:
+    """Yield rows of what was put together with each copy of its parts."""
+    made = [s.made_of for s, _ in piece.sources if isinstance(s, Joined)]
+    for copy in range(max((of.copies for of in made if of is not None), default=1)):
+        sources = tuple(
+            (replace(s, copy=copy) if isinstance(s, Joined) else s, rows)
+            for s, rows in piece.sources
+        )
+        yield replace(piece, sources=sources)
 
 
 def _compare(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None) -> PairFound:
@@ -137,6 +151,9 @@ def _close(a: object, b: object, scale: object) -> bool:
 def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
     """Say which parts of each side that was put together differ, by the ranks that hold them."""
     for side, own, other in (("A", a, b), ("B", b, a)):
+        if isinstance(own, Piece) and not isinstance(own, Joined) and own.sources:
+            yield from _which_rows(side, own, other, tolerance)
+            continue
         if not isinstance(own, Joined) or own.made_of is None or len(own.made_of.ranks) == 1:
             continue
         made = own.made_of
@@ -160,6 +177,30 @@ def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
                 yield message("note.sum_differs", **what)
             else:
                 yield message("note.parts_differ", **what, others=rest)
+
+
+def _which_rows(side: str, own: Piece, other: Record, tolerance: Tolerance) -> Iterator[Message]:
+    """Say which ranks hold the rows of a batch that differ."""
+    odd: set[int] = set()
+    rest: set[int] = set()
+    theirs = other.array()
+    for piece in _of_pieces(own):
+        mine, place = piece.array(), 0
+        for source, row in ((s, row) for s, rows in piece.sources for row in rows):
+            made = source.made_of if isinstance(source, Joined) else None
+            begin = row * piece.each
+            for tile in made.tiles if made is not None else ():
+                low = max(begin, tile.start[piece.axis])
+                high = min(begin + piece.each, tile.start[piece.axis] + tile.shape[piece.axis])
+                if low < high and made is not None:
+                    box = [slice(b, b + n) for b, n in zip(tile.start, tile.shape)]
+                    box[piece.axis] = slice(low - begin + place, high - begin + place)
+                    same = _same(mine[tuple(box)], theirs[tuple(box)], tolerance)
+                    assert isinstance(source, Joined)
+                    (rest if same else odd).update(made.holders(tile, source.copy))
+            place += piece.each
+    if odd:
+        yield message("note.parts_differ", side=side, ranks=sorted(odd), others=sorted(rest - odd))
 
 
 def _by_elements(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]:

@@ -98,7 +98,17 @@ class _Side:
                 data[datum.key, datum.micro_step][rank] = datum
         self.entries: _Entries = entries
         self.data: _Data = data
+        self._calls: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for phase, name in entries:
+            self._calls[phase, name.rpartition(".")[0]].append(name)
         self.records = {**self._of_entries(), **self._of_data()}
+
+    def calls(self, name: _Name) -> list[_Name]:
+        """Return the names that a record has in all calls of its cell, or saves of its key."""
+        if name[0] == "":
+            return [("", key, *n, name[3]) for key, *n in self.data if key == name[1]]
+        calls = self._calls.get((name[0], name[1].rpartition(".")[0]), [])
+        return [(name[0], entry, *name[2:]) for entry in calls]
 
     def _name(self, entry: str, rank: int) -> str:
         return self.layout.shifted(entry, rank) if self.layout else entry
@@ -222,10 +232,25 @@ class _Joining:
         for name in names:
             held = [side.records.get(name) for side in self._sides]
             both = held[0], held[1] if len(held) == 2 else None
-            for records, record in zip(found, join_both(both, self._orders(name))):
+            calls, like = self._calls(name)
+            orders = self._orders(name) if calls[0] == calls[1] else ((), ())
+            for records, record in zip(found, join_both(both, orders, calls, like)):
                 if record is not None:
                     records[name] = record
         return tuple(_whole(side, records) for side, records in zip(self._sides, found))
+
+    def _calls(self, name: _Name) -> tuple[tuple[int, int], tuple[Held | None, Held | None]]:
+        """Return how often each run made a call, and its first where it did not make this one."""
+        if len(self._sides) < 2:
+            return (1, 1), (None, None)
+        made = [side.calls(name) for side in self._sides]
+        if len(made[0]) == len(made[1]) or not (made[0] and made[1]):
+            return (1, 1), (None, None)
+        first = [
+            next((held for other in own if (held := side.records.get(other)) is not None), None)
+            for side, own in zip(self._sides, made)
+        ]
+        return (len(made[0]), len(made[1])), (first[0], first[1])
 
     def _orders(self, name: _Name) -> tuple[Order, Order]:
         """Return how the rows of a record's batch are brought together."""

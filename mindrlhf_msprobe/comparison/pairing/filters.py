@@ -298,7 +298,8 @@ class StepFilter:
         if not one_sided or pair.unreadable is not None or pair.record.leaf.why is not None:
             return None
         missing = 0 if pair.a is None else 1
-        if pair.entry is None and (why := self._cut.why_alone(1 - missing, pair)) is not None:
+        by_rows = pair.entry is None or pair.event.phase in self._cut.of_phase
+        if by_rows and (why := self._cut.why_alone(1 - missing, pair)) is not None:
             return why
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why

@@ -123,6 +123,10 @@ class Job:
                     from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
 
                     found = cut(a, b, rules, (shown, own)) or found
+            if self.laid_out:
+                from mindrlhf_msprobe.comparison.layouts.micro_batches import regrouped
+
+                found = regrouped(a, b, rules) or found
             pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
             if pairs:
                 from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys

@@ -104,8 +104,12 @@ class Given:
     stored: bool
 
     @classmethod
-    def from_sides(cls, sides: tuple[Side, Side]) -> Given | None:
-        """Return what two sides were given; None where nothing says how many rows there are."""
+    def from_sides(cls, sides: tuple[Side, Side], *, regroup: bool = False) -> Given | None:
+        """Return what two sides were given; None where nothing says how many rows there are.
+
+        Args:
+            regroup: where no sizes differ, what is given first is cut along its first axis.
+        """
         inputs = [
             [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
             for side in sides
@@ -117,6 +121,8 @@ class Given:
             if axis is not None and rows in (None, sizes):
                 rows = sizes
                 paths.append((path, axis))
+        if rows is None and regroup:
+            rows, paths = _rows_of_first(inputs)
         if rows is None:
             return None
         kept = sides[0].first_updated(), sides[1].first_updated()
@@ -138,6 +144,34 @@ class Given:
         if largest[0] != largest[1]:
             return int(largest[1] < largest[0])
         return int(len(self.rows[1]) > len(self.rows[0]))
+
+
+def are_regrouped(sides: tuple[Side, Side], given: Given) -> bool:
+    """Return whether two sides were given the same rows, in other places of their batches."""
+    if not given.stored:
+        return False
+    found = [
+        [row for number in range(given.kept[i]) for row in _digests(side, number, given, i)]
+        for i, side in enumerate(sides)
+    ]
+    return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
+
+
+def _rows_of_first(
+    inputs: Sequence[Sequence[Mapping[str, Record]]],
+) -> tuple[_Counts | None, list[tuple[str, int]]]:
+    """Return the sizes of the first input along its first axis, and what else has them."""
+    found: _Counts | None = None
+    paths: list[tuple[str, int]] = []
+    for path in inputs[0][0]:
+        shapes = [[s[path].leaf.shape if path in s else None for s in side] for side in inputs]
+        if not all(shape for side in shapes for shape in side):
+            continue
+        a, b = (tuple(shape[0] for shape in side if shape) for side in shapes)
+        if found in (None, (a, b)):
+            found = a, b
+            paths.append((path, 0))
+    return found, paths
 
 
 def _inputs(entry: Entry) -> dict[str, Record]:

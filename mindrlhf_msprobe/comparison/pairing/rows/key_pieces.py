@@ -21,11 +21,14 @@ _MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
 _UNKNOWN = message("coverage.key_unknown_rows")
 
 
-def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutStep | None:
+def cut_keys(
+    a: StepData, b: StepData, keys: Mapping[str, str], *, regroup: bool = False
+) -> CutStep | None:
     """Cut the larger saves of two keys to the smaller ones; None where there are none such.
 
     Args:
         keys: the comparison's name of a key, A's own → B's, another one.
+        regroup: cut saves of one size, too, where their rows stand in other places.
     """
     sides = [list(a.key_data), list(b.key_data)]
     notes: list[Message] = []
@@ -34,7 +37,7 @@ def cut_keys(a: StepData, b: StepData, keys: Mapping[str, str]) -> CutStep | Non
     for key, own in keys.items():
         saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
         tensors = all(map(_is_one_tensor, itertools.chain(*saves)))
-        found = _cut(saves) if all(saves) and tensors else None
+        found = _cut(saves, regroup=regroup) if all(saves) and tensors else None
         if found is None:
             continue
         large, pieces, unknown, how = found
@@ -56,17 +59,17 @@ def _is_one_tensor(datum: KeyDatum) -> bool:
 
 
 def _cut(
-    saves: Sequence[Sequence[KeyDatum]],
+    saves: Sequence[Sequence[KeyDatum]], *, regroup: bool = False
 ) -> tuple[int, list[KeyDatum], list[int], Message] | None:
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[datum.records[0] for datum in side] for side in saves]
     axes = unlike_axes([*records[0], *records[1]])
-    if axes is None or len(axes) != 1:
+    if axes is None or (len(axes) != 1 and not (regroup and not axes)):
         return None
-    axis = axes[0]
+    axis = axes[0] if axes else 0
     sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
     n = min(map(len, sizes))
-    if sizes[0][:n] == sizes[1][:n]:
+    if sizes[0][:n] == sizes[1][:n] and not regroup:
         return None
     large = int(max(sizes[1]) > max(sizes[0]))
     small = 1 - large
@@ -74,6 +77,8 @@ def _cut(
         found, alike = _rows(records[small], records[large], axis, sizes[small])
     except (ArrayFileError, OSError):
         return None  # said of the record itself
+    if regroup and sizes[0] == sizes[1] and not found.moved:
+        return None
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
         if own is None:

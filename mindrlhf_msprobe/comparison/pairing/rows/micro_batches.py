@@ -22,6 +22,7 @@ from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     Row,
     Rows,
     Side,
+    are_regrouped,
     unlike_axes,
 )
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutStep, cut_out, piece_of
@@ -41,7 +42,12 @@ _Axes = dict[_Place, "tuple[int, int] | Message | None"]
 
 
 def cut(
-    a: StepData, b: StepData, rules: tuple[NameRule, ...], phases: tuple[str, str]
+    a: StepData,
+    b: StepData,
+    rules: tuple[NameRule, ...],
+    phases: tuple[str, str],
+    *,
+    regroup: bool = False,
 ) -> CutStep | None:
     """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
 
@@ -49,6 +55,7 @@ def cut(
         a, b: each holds one phase.
         rules: how cells of A are called in B.
         phases: what the phases are called, for the note.
+        regroup: cut batches of one size, too, where they hold the same rows in other places.
     """
     operators = [[e for e in side.entries if is_operator(e.name)] for side in (a, b)]
     if any(operators):
@@ -60,8 +67,8 @@ def cut(
     )
     if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
         return None
-    given = Given.from_sides(sides)
-    if given is None or given.alike:
+    given = Given.from_sides(sides, regroup=regroup)
+    if given is None or (given.alike and not (regroup and are_regrouped(sides, given))):
         return None
     return _cut(sides, given, (a, b), operators, phases)
 
@@ -117,7 +124,9 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         if not a or not b or unlike is None:
             continue
         each = [_each([*a, *b], axis) for axis in unlike]
-        if not unlike:
+        if not unlike and given.alike and (rows := _each([*a, *b], 0)) and _changes([*a, *b]):
+            axes[place] = 0, rows
+        elif not unlike:
             axes[place] = None
         elif len(unlike) == 1 and each[0]:
             axes[place] = unlike[0], each[0]
@@ -135,9 +144,16 @@ def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:
                     yield (cell, call, record.io, record.path), number, record
 
 
+def _changes(records: Sequence[tuple[Record, int]]) -> bool:
+    """Return whether a tensor may hold rows of its batch: one that never changes holds none."""
+    prints = {record.leaf.fingerprint for record, _ in records}
+    return len(records) < 2 or len(prints) > 1 or None in prints
+
+
 def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
     """Return how many places along an axis each row has, 0 where that is not the same for all."""
-    sizes = [((record.leaf.shape or ())[axis], rows) for record, rows in records]
+    shapes = [(record.leaf.shape or (0,), rows) for record, rows in records]
+    sizes = [(shape[axis], rows) for shape, rows in shapes]
     each = {size / rows for size, rows in sizes if rows}
     known = each.pop() if len(each) == 1 and all(rows for _, rows in sizes) else 0
     return int(known) if known == int(known) else 0
@@ -218,6 +234,7 @@ class _Cutter:
         self._axes = _axes(sides, given)
         self._uneven = _uneven(self._large, self._small)
         self._with_parameters: set[str] = set()  # entries of which a piece has the parameters
+        self._given_parameters: set[tuple[str, int]] = set()
         cells = self._large.cells
         self._cells = [
             cell
@@ -280,6 +297,7 @@ class _Cutter:
         ]
         names = {own.name: f"{own.call_name}.{other.call}" for _, _, own, other in calls}
         for cell, call, own, other in calls:
+            held = tuple(self._parameters(cell, call, names[own.name]))
             sources = [(self._large.batch(cell, batch)[call], kept) for batch, kept in runs]
             yield replace(
                 own,
@@ -288,7 +306,7 @@ class _Cutter:
                 end=None if own.end is None else own.end + shift,
                 parent=names.get(own.parent or ""),
                 opening=other.opening,
-                records=tuple(self._records(cell, call, own, sources, names[own.name])),
+                records=(*self._records(cell, call, own, sources, names[own.name]), *held),
             )
             self._with_parameters.update(source.name for source, _ in sources)
 
@@ -303,11 +321,19 @@ class _Cutter:
         for record in own.records:
             named = replace(record, name=name + record.name[len(own.name) :])
             if record.io == "parameters":
-                if own.name not in self._with_parameters:
-                    yield named
                 continue
             place = cell, call, record.io, record.path
             yield _not_cut(named, place, self._axes) or self._cut(named, sources, place)
+
+    def _parameters(self, cell: str, call: int, name: str) -> Iterator[Record]:
+        """Yield the parameters of a cell, with the first of its pieces."""
+        own = self._large.batch(cell, 0)[call]
+        if (cell, call) not in self._given_parameters:
+            self._given_parameters.add((cell, call))
+            self._with_parameters.add(own.name)
+            for record in own.records:
+                if record.io == "parameters":
+                    yield replace(record, name=name + record.name[len(own.name) :])
 
     def _cut(
         self,

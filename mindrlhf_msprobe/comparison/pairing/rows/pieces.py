@@ -34,6 +34,7 @@ class CutStep:
         gradients: why only one side has an entry of a backward pass; None where nothing is known.
         rules: how cells of A are called in B.
         across: what only one of two frameworks has; None where both runs are of one.
+        of_phase: phase → how its batches were cut, where each phase was by itself.
     """
 
     data: tuple[StepData, StepData]
@@ -43,6 +44,7 @@ class CutStep:
     gradients: Message | None = None
     rules: tuple[NameRule, ...] = ()
     across: Across | None = None
+    of_phase: Mapping[str, CutStep] = field(default_factory=dict)
 
     def is_cut(self, side: int, pair: Pair) -> bool:
         """Return whether a side has pieces where a whole run of it has other records.
@@ -56,6 +58,8 @@ class CutStep:
         """Return why only one side has an entry or a save; None where this is not the reason."""
         if pair.entry is None:
             return self.extra.get((side, pair.event.name, pair.event.micro_step))
+        if (of_phase := self.of_phase.get(pair.event.phase or "")) is not None:
+            return of_phase.why_alone(side, pair)
         if self.gradients is not None and pair.entry.direction != "forward":
             return self.gradients
         return self.extra.get((side, pair.entry.name, None))

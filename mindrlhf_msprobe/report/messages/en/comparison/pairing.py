@@ -78,6 +78,8 @@ def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
 def _batch_sizes(
     a: str, b: str, a_rows: Sequence[int], b_rows: Sequence[int], how: str, updated: bool
 ) -> str:
+    if list(a_rows) == list(b_rows):
+        return f"{a} of A and {b} of B hold the same rows in other batches; {how}"
     sizes = [" or ".join(map(str, rows)) for rows in (a_rows, b_rows)]
     what = f"{a} ({sizes[0]} rows a batch) and {b} ({sizes[1]})"
     only = "; only those before the first update within the phase" if updated else ""

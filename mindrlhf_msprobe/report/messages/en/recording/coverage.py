@@ -120,6 +120,7 @@ TEXTS: dict[str, Text] = {
     # What cannot be compared.
     "other_framework_value": "values that the other framework passes otherwise, or not at all",
     "other_framework_operator": "operators that the other framework does not call there",
+    "of_micro_batch": "key data of single micro-batches, where the other run has other ones",
     "other_framework_cell": "cells that the other framework has no cell for",
     "other_framework_buffer": "running means and variances: msprobe records no buffers of PyTorch",
     "shared_parameter": "gradients of a weight that two cells share: the other run has them once",

@@ -63,6 +63,8 @@ def _rows(alike: str, moved: bool, matched: bool, assumed: bool) -> str:
 def _batch_sizes(
     a: str, b: str, a_rows: Sequence[int], b_rows: Sequence[int], how: str, updated: bool
 ) -> str:
+    if list(a_rows) == list(b_rows):
+        return f"A 的 {a} 与 B 的 {b} 的 batch 由相同的行以不同方式组成；{how}"
     sizes = [" 或 ".join(map(str, rows)) for rows in (a_rows, b_rows)]
     only = "；仅限阶段内首次更新之前" if updated else ""
     return f"{a}（每个 batch {sizes[0]} 行）与 {b}（{sizes[1]} 行）的 batch 大小不同；{how}{only}"

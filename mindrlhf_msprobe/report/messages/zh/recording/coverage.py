@@ -100,6 +100,7 @@ TEXTS: dict[str, Text] = {
     "monitor_never_saved": "MindFormers 监控在另一侧所有 step 中均未写入的标量",
     "other_framework_value": "另一个框架以其他形式传递、或不传递的值",
     "other_framework_operator": "另一个框架在该处没有调用的算子",
+    "of_micro_batch": "单个 micro_batch 的关键数据：另一侧的 micro_batch 划分不同",
     "other_framework_cell": "另一个框架没有对应 Cell 的 Cell",
     "other_framework_buffer": "滑动均值与方差：msprobe 不采集 PyTorch 的 buffer",
     "shared_parameter": "两个 Cell 共用一个权重时的梯度：另一侧只记录一次",

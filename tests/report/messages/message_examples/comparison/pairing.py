@@ -10,8 +10,9 @@ EXAMPLES = {
         for assumed in YES_OR_NO
     ],
     "batch_sizes": [
-        {"a": "x", "b": "y", "a_rows": [4], "b_rows": [2, 1], "how": "z", "updated": updated}
+        {"a": "x", "b": "y", "a_rows": [4], "b_rows": rows, "how": "z", "updated": updated}
         for updated in YES_OR_NO
+        for rows in ([2, 1], [4])
     ],
     "no_common_phase": [{"a": ["x"], "b": ["y", "z"]}],
     "missing_ranks": [
