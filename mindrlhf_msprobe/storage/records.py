@@ -70,6 +70,12 @@ def cell_name(entry: str) -> str:
     return match["cell"] if match else entry
 
 
+def class_name(entry: str) -> str:
+    """Return the class in the name of a cell's entry, e.g. `RMSNorm`; "" of all else."""
+    match = None if parse_operator(entry) else _ENTRY.fullmatch(entry)
+    return match["cls"] if match else ""
+
+
 def direction_of(entry: str) -> str:
     """Return the direction in an entry's name; "" if it has none."""
     if operator := parse_operator(entry):

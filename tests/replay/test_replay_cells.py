@@ -47,6 +47,11 @@ def wider():
 def another():
     return nn.Dense(3, 4)
 
+def otherwise():
+    network = actor()
+    network.model.layers[1].feed_forward.w1.activation = nn.Tanh()
+    return network
+
 def nothing():
     return None
 """
@@ -167,11 +172,23 @@ def test_the_script_needs_no_package_of_ours_and_says_when_mindspore_lacks(runs,
     assert "Traceback" not in done.stderr
 
 
+def test_without_mindspore_it_is_said_of_a_cell(runs, tmp_path, monkeypatch):
+    """Before anything is written."""
+    asked = Asked(
+        (str(runs["healthy"]),), LAYER, str(tmp_path / "out"), network="somewhere:network"
+    )
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    with pytest.raises(RunError, match=r"MindSpore, which cannot be imported|无法导入"):
+        replay_entry(asked)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
         ("wider", "feed_forward.w1.weight has shape"),
         ("another", "has no cell model.layers.1"),
+        ("otherwise", "is a Tanh in the network that was built"),
         ("nothing", "returned a NoneType"),
     ],
 )

@@ -40,6 +40,7 @@ class Dropped:
         settings: of a primitive: what has its attributes.
         output: the first of the recorded outputs.
         leaving: the recorded gradient of the input; None where there is none.
+        repeated: whether that is of a second run (recompute), which drew another mask.
 
     Raises:
         NoFormulaError: its arguments are not those of a dropout.
@@ -53,6 +54,8 @@ class Dropped:
         settings: Any,
         output: np.ndarray,
         leaving: np.ndarray | None,
+        *,
+        repeated: bool,
     ) -> None:
         given = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
         if given is None or given.shape != output.shape:
@@ -62,6 +65,7 @@ class Dropped:
         self.kept = output != 0
         if leaving is not None and leaving.shape == given.shape:  # zero shows no mask
             self.kept |= (given == 0) & (leaving != 0)
+        self._kept_again = leaving != 0 if repeated and leaving is not None else self.kept
 
     def judged(
         self,
@@ -83,7 +87,8 @@ class Dropped:
         result = Basic(tape).multiply(given, tape.value(np.where(self.kept, scale, 0.0)))
         values: list[Value | None] = [result, None]
         if arriving is not None:
-            values[1:] = backward(tape, [(result, tape.value(arriving))], [given]).of
+            again = Basic(tape).multiply(given, tape.value(np.where(self._kept_again, scale, 0.0)))
+            values[1:] = backward(tape, [(again, tape.value(arriving))], [given]).of
         for name, value in zip(names, values):
             if value is not None and name in recorded:
                 found = judge(recorded[name], value.exact, value.draws[1:], precision)

@@ -82,7 +82,9 @@ def _of_dropout(
         nodes[f"gradient:{given[0]['at']}"] = gradient
     recorded = {at: side.array(node).astype(np.float64) for at, node in nodes.items()}
     names = first["at"], f"gradient:{given[0]['at']}"
-    dropped = Dropped(name, *called, recorded[names[0]], recorded.get(names[1]))
+    output, leaving = recorded[names[0]], recorded.get(names[1])
+    repeated = side.entry.get("repeated", False)
+    dropped = Dropped(name, *called, output, leaving, repeated=repeated)
     arriving = side.array(first["arriving"]) if "arriving" in first else None
     odd = dropped.odd_share()
     for at, opinion, exact in dropped.judged(recorded, names, arriving, precision):

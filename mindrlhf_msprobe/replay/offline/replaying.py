@@ -20,7 +20,12 @@ from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script import folder
-from mindrlhf_msprobe.replay.offline.script.operators import home_of, operator_of, prepare
+from mindrlhf_msprobe.replay.offline.script.operators import (
+    check_installed,
+    home_of,
+    operator_of,
+    prepare,
+)
 from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Place, find_call
 from mindrlhf_msprobe.report.messages import say
@@ -108,6 +113,8 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     words = folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
     network = subject.called is None
+    if network and run:
+        check_installed()
     folder.write_folder(output, calls, subject.python, words, network=network, compute_dtype=dtype)
     if subject.yaml is not None:
         shutil.copyfile(subject.yaml, output / folder.NETWORK)

@@ -162,6 +162,8 @@ class _Written:
             **_place(call),
             "cell": entry.cell,
             "class": entry.class_name or entry.cell.rpartition(".")[2],
+            "inside": dict(call.inside),
+            "repeated": backward is not None and backward.recomputed != "",
             **{"around": entry.around, "primitive": self._attribute(), "recomputed": call.unlike},
             "attributes": self._attributes(),
             **{"args": args, "kwargs": named, "output": returned, "parameters": parameters},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.text.language import language
@@ -58,6 +59,16 @@ def prepare() -> None:
 
     template.WORDS.update(words_of(language()))
     computing.prepare()
+
+
+def check_installed() -> None:
+    """Make sure that there is a MindSpore, without the time of an import.
+
+    Raises:
+        RunError: there is none.
+    """
+    if find_spec("mindspore") is None:
+        raise RunError.saying("replay.needs_mindspore", error="No module named 'mindspore'")
 
 
 def check_mindspore() -> None:

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.records import (
     Entry,
     Record,
     cell_name,
+    class_name,
     direction_of,
     network_name,
 )
@@ -81,6 +82,7 @@ class Call:
         operator: its name, or None for a cell.
         backward: None where no gradient was recorded, or one of another run of it.
         parameters: of the cell and those inside it.
+        inside: the cells inside it that ran, with their classes.
         attributes: of a primitive, what it is made with; None where that is not known.
         unlike: why the gradients are not those of this run: MindSpore repeated it (recompute), with
             `other` inputs, or `unknown` ones; "" otherwise.
@@ -93,6 +95,7 @@ class Call:
     parameters: tuple[Parameter, ...] = field(default=())
     attributes: Attributes | None = field(default=None, hash=False)
     unlike: str = ""
+    inside: tuple[tuple[str, str], ...] = ()
 
     @property
     def entry(self) -> Entry:
@@ -233,7 +236,18 @@ class _Lines:
         operator = parse_operator(name)
         parameters = () if operator else tuple(self._parameters(forward.entry, backward))
         attributes = forward.entry.attributes
-        return Call(self._run, forward, backward, operator, parameters, attributes, unlike)
+        inside = () if operator else tuple(self._inside(forward.entry.cell).items())
+        return Call(self._run, forward, backward, operator, parameters, attributes, unlike, inside)
+
+    def _inside(self, around: str) -> dict[str, str]:
+        """Return the cells inside one that ran, by name, with their classes."""
+        found = {}
+        for name in self.by_name:
+            if direction_of(name) == "forward" and parse_operator(name) is None:
+                cell, kind = cell_name(name), class_name(name)
+                if kind and cell != around and (around == "root" or cell.startswith(f"{around}.")):
+                    found[cell] = kind
+        return found
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""

@@ -79,9 +79,10 @@ class Side:
         if at not in cells:
             refuse("no_cell", cell=at, network=type(network).__name__)
         called = cells[at] if attribute is None else getattr(cells[at], attribute, None)
-        classes = {"recorded": entry["class"], "built": type(called).__name__}
-        if classes["recorded"] != classes["built"]:
-            refuse("other_class", cell=".".join(filter(None, (at, attribute))), **classes)
+        cells[shown := ".".join(filter(None, (at, attribute)))] = called
+        for name, kind in {shown: entry["class"], **entry.get("inside", {})}.items():
+            if name in cells and kind != (built := type(cells[name]).__name__):
+                refuse("other_class", cell=name, recorded=kind, built=built)
         self.find_weights(cells)
         known = {id(node["parameter"]) for node in self.weights}
         own = called.get_parameters() if attribute is None else ()
