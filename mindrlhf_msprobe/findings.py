@@ -416,8 +416,10 @@ class Change:
             rounded to a narrower dtype); order (the places along an axis stand in another order),
             order_inside (the elements along it do, within each row), moved (all elements do),
             shifted (along an axis, what fell off being lost), transposed (a square matrix),
-            rotary_base (tables of a rotary embedding have two bases); rounding (a few numbers of
-            the dtype lie between); same_statistics (all statistics are equal, the bytes are not).
+            rotary_base (tables of a rotary embedding have two bases), epsilon (a norm was computed
+            with another one), elsewhere (a parameter is that of another cell); rounding (a few
+            numbers of the dtype lie between); same_statistics (all statistics are equal, the bytes
+            are not).
         parameters: of that kind; `within` is the rounding that each element is known to, `every`
             says whether it holds for all elements of the tensor.
     """

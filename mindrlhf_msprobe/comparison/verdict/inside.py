@@ -16,7 +16,9 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.verdict.elsewhere import elsewhere
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.norms import epsilons
 from mindrlhf_msprobe.comparison.verdict.rotary import rotary_bases
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
@@ -50,6 +52,11 @@ def inside(first: FirstDifference) -> Inside | None:
     if pair.a is None or pair.b is None:
         return None
     found = differs(pair.a, pair.b)
+    if found is None or found.change is None:
+        change = epsilons(first) or elsewhere(first)
+        if change is not None:
+            basis = "elements" if pair.a.location and pair.b.location else "statistics"
+            found = replace(found or Inside(basis), change=change)
     if pair.event.kind == DATA and (elements := _elements(first)) is not None:
         part = Inside("records") if found is None else found
         found = replace(part, where=(elements, *part.where))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -16,13 +16,14 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Dump
-from mindrlhf_msprobe.storage.journal_line import JournalLine, holds_gradients
+from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
 _FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "unknown")
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
+_MOST_SHOWN = 4
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
@@ -52,6 +53,8 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         raise _of_file(layout.DUMP_FILE, why)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
+    if (other := _other_form(data)) is not None:
+        raise _of_file(layout.DUMP_FILE, other)
     construct, stacks, unreadable = _beside(root, directory)
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -75,6 +78,15 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         for name, values in data.items()
     ]
     return Dump(lines, unreadable, _dialect(lines).name)
+
+
+def _other_form(data: Mapping[str, Mapping[str, Any]]) -> Message | None:
+    """Return that no entry has a part that is known; None where one has, or none has any."""
+    parts = [name for entry, of in data.items() if not holds_gradients(entry) for name in of]
+    if not parts or {*PARTS} & {*parts}:
+        return None
+    found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:_MOST_SHOWN])
+    return message("unread.other_form", found=found, known=", ".join(PARTS))
 
 
 def _around(name: str, parent: str | None) -> str | None:

@@ -11,6 +11,7 @@ from helpers.runs import Recording
 from helpers.split_runs import SHARDS, network, places, record_split
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
+from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.layouts import joined, judging
 from mindrlhf_msprobe.findings import Outcome, Status
 
@@ -77,11 +78,12 @@ def test_parts_of_a_whole_are_identical_to_it_and_an_error_in_one_names_its_rank
     place = "layers.2.experts.output" if "ep" not in grid else "layers.2.experts.parameters"
     c = record_split(tmp_path / "c", cells, grid, change=one_more(rank, place))
 
-    first = compare_runs(a, c, layout=given).verdict.first_divergence
+    unlike = compare_runs(a, c, layout=given)
 
+    first = unlike.verdict.first_divergence
     assert place.rpartition(".")[0] in first.record
     assert first.max_abs_err == 1
-    said = _named(compare_runs(a, c, layout=given))
+    said = _named(unlike)
     assert {n.code for n in said} >= {"note.parts_differ"}
     assert [n.params["ranks"] for n in said] == [[rank]] * len(said)
 
@@ -296,6 +298,20 @@ def test_a_part_that_one_rank_lacks_cannot_be_compared(whole, tmp_path):
 
     found = {f.status for f in result.findings if "layers.2.wq" in f.record}
     assert found == {Status.UNREADABLE}
+
+
+def test_a_replay_of_what_was_put_together_is_refused(whole, tmp_path, capsys):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.1.wq.output"))
+    given = layout(tmp_path / "l.yaml", {"tp": 2})
+    out = tmp_path / "out"
+    options = ["--layout", str(given), "--replay", "--lang", "en"]
+    code = main(["compare", str(a), str(b), "-o", str(out), *options])
+    said = capsys.readouterr()
+    assert code == 1
+    assert "layers.1.wq" in said.out
+    assert "--replay" in said.err
+    assert "layout" in said.err
 
 
 def test_equal_layouts_change_nothing(whole, tmp_path):

@@ -84,6 +84,9 @@ def translate(
     if used:
         shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
         notes.append(message("pairing.preset", count=len(used), rules=", ".join(shown)))
+    floats = [sorted(_floats(side.entries)) for side in (a, b)]
+    if floats[0] != floats[1]:
+        notes.append(message("pairing.other_floats", a=floats[0], b=floats[1]))
     names = match_names(*cells, all_rules)
     sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
     for own, other in (sides, sides[::-1]):
@@ -100,6 +103,12 @@ def translate(
 
 def _cells(entries: Iterable[Entry]) -> set[str]:
     return {entry.cell for entry in entries if not is_operator(entry.name)}
+
+
+def _floats(entries: Iterable[Entry]) -> set[str]:
+    """Return the dtypes of floating-point tensors in forward passes."""
+    leaves = (r.leaf for e in entries if e.direction == "forward" for r in e.records)
+    return {str(leaf.dtype) for leaf in leaves if leaf.is_tensor and not leaf.is_discrete}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from helpers import torch_llama
 from mindspore import Tensor, nn, ops
 
-from mindrlhf_msprobe import Probe, compare_runs
+from mindrlhf_msprobe import Probe, Tolerance, compare_runs
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.demo.networks import llama_config
@@ -144,6 +144,10 @@ def test_floats_of_another_width_are_another_dtype(llamas, tmp_path):
     directory.joinpath("dump.json").write_text(text)
     first = compare_runs(llamas["tensor"], tmp_path, workers=1).verdict.first_divergence
     assert first.cause.value == "dtype"
+    by_value = compare_runs(llamas["tensor"], tmp_path, tolerance=Tolerance(rtol=1e-2, atol=1e-2))
+    assert agreeing(by_value)
+    (note,) = [note for note in by_value.remarks if note.code == "pairing.other_floats"]
+    assert note.params == {"a": ["Float32"], "b": ["BFloat16"]}
 
 
 def test_the_other_way_round_it_is_the_same(llamas):
@@ -173,8 +177,6 @@ def test_operators_that_were_given_the_same_are_compared(llamas, dump):
 
 
 def test_a_tolerance_that_is_given_counts(llamas):
-    from mindrlhf_msprobe import Tolerance
-
     result = compare_runs(llamas["tensor"], DUMPS / "tensor", tolerance=Tolerance(atol=1e-12))
     assert result.verdict.status == "diverged"
 
@@ -346,6 +348,23 @@ def test_a_dump_of_an_unknown_framework_is_said_to_be_one(llamas, tmp_path):
     result = compare_runs(llamas["tensor"], tmp_path, workers=1)
     assert not result
     assert "jax" in str(result.to_json())
+
+
+def test_a_dump_of_an_unknown_version_is_said_to_be_one(llamas, tmp_path):
+    directory = tmp_path / "step0" / "rank"
+    directory.mkdir(parents=True)
+    content = json.loads((DUMPS / "mix_8x/step0/rank/dump.json").read_text())
+    for entry in content["data"].values():
+        entry["args"] = entry.pop("input_args", entry.pop("input", None))
+        entry["results"] = entry.pop("output", None)
+        for name in ("input_kwargs", "parameters"):
+            entry.pop(name, None)
+    directory.joinpath("dump.json").write_text(json.dumps(content))
+    result = compare_runs(llamas["tensor"], tmp_path, workers=1)
+    assert not result
+    said = str(result.to_json())
+    assert "unread.other_form" in said
+    assert "args, results" in said
 
 
 @pytest.mark.parametrize("lost", ["construct.json", "stack.json", "part", "all"])

@@ -63,6 +63,16 @@ _PIECES: Mapping[str, Text] = {
     "to_the_end_alone": " (from there on)",
 }
 
+
+def _elsewhere(a: str | None, b: str | None, **_: Any) -> str:
+    held = []
+    if b is not None:
+        held.append(f"what A holds here, B holds at {b}")
+    if a is not None:
+        held.append(f"what B holds here, A holds at {a}")
+    return "another parameter: " + "; ".join(held)
+
+
 TEXTS: Mapping[str, Any] = chosen(
     CHOICES,
     _PIECES,
@@ -80,6 +90,8 @@ TEXTS: Mapping[str, Any] = chosen(
         "shifted": "moved, not changed: {along}, B is A shifted by {by}, B[i] = {shifted_index}",
         "transposed": "transposed: B is A with rows for columns",
         "rotary_base": "rotary embedding: the table of A has the base {a:g}, that of B {b:g}",
+        "epsilon": "normalisation: A was computed with an epsilon of {a:g}, B with {b:g}",
+        "elsewhere": _elsewhere,
         "moved": "moved, not changed: the same elements in other places",
         "rounding": "rounding: no element is further away than {n_steps} of its dtype (ulp)",
         "same_statistics": (

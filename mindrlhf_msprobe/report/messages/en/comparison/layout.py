@@ -60,7 +60,10 @@ TEXTS: dict[str, Text] = {
         "--layout puts the ranks of two runs together; it cannot be given with --ranks, --noise or "
         "one run alone."
     ),
-    "no_replay": "what several ranks hold is no call that can be computed again; replay a rank.",
+    "no_replay": (
+        "--replay does not go with a layout: what several ranks hold is no call that can be "
+        "computed again; replay a rank."
+    ),
     "no_layout": (
         "{side} has the ranks {ranks} and no layout; write how they divide the work below its "
         "letter, e.g. b: {{axes: {{tp: 2}}}}."

@@ -86,7 +86,15 @@ def _batch_sizes(
     return f"the batch sizes of {what} differ; {how}{only}"
 
 
+def _other_floats(a: Sequence[str], b: Sequence[str]) -> str:
+    return (
+        f"floats are {', '.join(a)} in A and {', '.join(b)} in B; those of unlike dtypes are "
+        "compared by value with a tolerance only, e.g. --rtol 1e-2 --atol 1e-2"
+    )
+
+
 TEXTS = {
+    "other_floats": _other_floats,
     "of_run": "{run}: {what}",
     "repetition": "noise run {path}",
     "rows": _rows,

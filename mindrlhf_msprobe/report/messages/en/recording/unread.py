@@ -56,6 +56,9 @@ TEXTS = {
     "npy_header": "has no valid .npy header: {why}",
     "claimed_shape": "claims the shape {shape}",
     "framework": "was made on {name}, which is not known; known are {known}",
+    "other_form": (
+        "is of a version that is not known: its entries hold {found}, and none of {known}"
+    ),
     "no_pt": "is no .pt file of one tensor, as torch.save writes it ({why})",
     "pt_head": "has more than {most} beside its elements, which a .pt file of one tensor has not",
     "pt_compressed": "is compressed or encrypted; torch.save stores elements as they are",

@@ -58,6 +58,16 @@ _PIECES: Mapping[str, Text] = {
     "to_the_end": "，从该处起直到末尾",
 }
 
+
+def _elsewhere(a: str | None, b: str | None, **_: Any) -> str:
+    held = []
+    if b is not None:
+        held.append(f"A 在此处的值，B 放在 {b}")
+    if a is not None:
+        held.append(f"B 在此处的值，A 放在 {a}")
+    return "换成了另一个权重：" + "；".join(held)
+
+
 TEXTS: Mapping[str, Any] = chosen(
     CHOICES,
     _PIECES,
@@ -73,6 +83,8 @@ TEXTS: Mapping[str, Any] = chosen(
         "shifted": "仅位置移动，数值未变：{along}，B 是 A 平移 {by} 位，B[i] = {shifted_index}",
         "transposed": "转置：B 是 A 的行列互换",
         "rotary_base": "旋转位置编码：A 的表的 base 为 {a:g}，B 为 {b:g}",
+        "epsilon": "归一化：A 计算时的 epsilon 为 {a:g}，B 为 {b:g}",
+        "elsewhere": _elsewhere,
         "moved": "仅位置移动，数值未变：相同的元素位于不同位置",
         "rounding": "舍入误差：所有元素相差不超过 {ulps} 个 ulp",
         "same_statistics": (

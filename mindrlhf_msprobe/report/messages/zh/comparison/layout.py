@@ -56,7 +56,10 @@ TEXTS: dict[str, Text] = {
         "例如 pp: {{layers: [0, 16]}}"
     ),
     "not_with": "--layout 将两次运行的各 rank 合并；不能与 --ranks、--noise 或单次运行同时给出。",
-    "no_replay": "多个 rank 合并的数据不是一次可以重新计算的调用；请对单个 rank 执行 replay。",
+    "no_replay": (
+        "--replay 不能与布局同用：多个 rank 合并的数据不是一次可以重新计算的调用；"
+        "请对单个 rank 执行 replay。"
+    ),
     "no_layout": (
         "{side} 有 rank {ranks}，但没有布局；请在对应字母下写出各 rank 如何分担，"
         "例如 b: {{axes: {{tp: 2}}}}。"

@@ -70,7 +70,15 @@ def _batch_sizes(
     return f"{a}（每个 batch {sizes[0]} 行）与 {b}（{sizes[1]} 行）的 batch 大小不同；{how}{only}"
 
 
+def _other_floats(a: Sequence[str], b: Sequence[str]) -> str:
+    return (
+        f"浮点 dtype 在 A 中为 {'、'.join(a)}，在 B 中为 {'、'.join(b)}；"
+        "dtype 不同的值仅在给出容差时按数值比对，例如 --rtol 1e-2 --atol 1e-2"
+    )
+
+
 TEXTS = {
+    "other_floats": _other_floats,
     "of_run": "{run}：{what}",
     "repetition": "重复采集 {path}",
     "rows": _rows,

@@ -52,6 +52,7 @@ TEXTS = {
     "npy_header": "没有有效的 .npy 文件头：{why}",
     "claimed_shape": "标明的 shape 为 {shape}",
     "framework": "来自未知的框架 {name}；已知的有 {known}",
+    "other_form": "来自未知的版本：条目中有 {found}，没有 {known}",
     "no_pt": "不是 torch.save 写出的单个张量的 .pt 文件（{why}）",
     "pt_head": "元素之外的内容超过 {most}，单个张量的 .pt 文件不会如此",
     "pt_compressed": "经过压缩或加密；torch.save 按原样存放元素",

@@ -37,5 +37,11 @@ EXAMPLES = {
     "shifted": [{"axis": 1, "name": None, "size": 8, "by": by} for by in (-1, 2)],
     "transposed": [{"size": 16}],
     "rotary_base": [{"a": 10000.0, "b": 500.0}],
+    "epsilon": [{"a": 1e-05, "b": 0.001}],
+    "elsewhere": [
+        {"a": "w3.weight", "b": "mlp.up_proj.weight"},
+        {"a": None, "b": "x.weight"},
+        {"a": "x.weight", "b": None},
+    ],
     "rounding": [{"ulps": 1}, {"ulps": 3}],
 }

@@ -2,6 +2,7 @@
 
 YES_OR_NO = (True, False)
 EXAMPLES = {
+    "other_floats": [{"a": ["Float32"], "b": ["BFloat16", "Float32"]}],
     "rows": [
         {"alike": alike, "moved": moved, "matched": matched, "assumed": assumed}
         for alike in ("inputs", "bytes", "nearest")

@@ -1,0 +1,96 @@
+"""A normalisation: with which epsilon it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.findings import Change
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.records import Record
+
+_DTYPES = ("Float32", "Float64")
+_WEIGHTS = ("weight", "gamma")
+_BIASES = ("bias", "beta")
+_NEAR = 1e-4  # relative, of an output computed again
+_UNCERTAIN = 2.0**-20  # relative, of the mean square of a row in float32
+_CLEAR = 8.0
+_MOST_ELEMENTS = 1 << 24
+
+
+def epsilons(first: FirstDifference) -> Change | None:
+    """Return that a norm over the last axis was computed with another epsilon, where that is all.
+
+    Its elements and those of its input and weight have to be at hand, in float32 or float64.
+    """
+    pair = first.pair
+    if pair.entry is None or (first.finding.io, first.finding.path) != ("output", "0"):
+        return None
+    found: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
+    for other, finding in first.before:
+        own = other.event.phase == pair.event.phase and other.event.name == pair.event.name
+        if own and finding is not None and finding.status.agrees:
+            name = "x" if (other.record.io, other.record.path) == ("input", "0") else ""
+            if other.record.io == "parameters":
+                name = _name(other.record.path)
+            for side, record in zip(found, (other.a, other.b)):
+                if name and record is not None:
+                    side[name] = record
+    for side, record in zip(found, (pair.a, pair.b)):
+        if record is not None:
+            side["y"] = record
+    try:
+        a, b = (_epsilon(side) for side in found)
+    except (ArrayFileError, OSError, ValueError, TypeError):
+        return None
+    if a is None or b is None or abs(a[0] - b[0]) <= _CLEAR * max(a[1], b[1]):
+        return None
+    values = [float(f"{max(value, 0.0):.2g}") for value, _ in (a, b)]
+    return Change("epsilon", {"a": values[0], "b": values[1]})
+
+
+def _name(path: str) -> str:
+    return "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
+
+
+def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:
+    """Return the epsilon of a norm and how uncertain it is; None of what is no norm."""
+    if not {"x", "y", "weight"} <= {*records} or not {*records} <= {"x", "y", "weight", "bias"}:
+        return None
+    if any(
+        r.location is None or r.leaf.dtype not in ("Float32", "Float64") for r in records.values()
+    ):
+        return None
+    arrays = {name: np.asarray(record.array(), np.float64) for name, record in records.items()}
+    x, y, weight = arrays["x"], arrays["y"], arrays["weight"]
+    if x.size != y.size or weight.ndim != 1 or not 1 < x.size <= _MOST_ELEMENTS:
+        return None
+    if x.size % weight.size:
+        return None
+    x, y = x.reshape(-1, weight.size), y.reshape(-1, weight.size)
+    plain = y - arrays.get("bias", np.zeros(weight.size))
+    for centred in (x, x - x.mean(axis=1, keepdims=True)):
+        value = _of_rows(centred, plain, weight)
+        if value is not None:
+            return value
+    return None
+
+
+def _of_rows(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float] | None:
+    """Return the epsilon with which every row is weight · x / √(mean x² + epsilon)."""
+    scaled = x * weight
+    squares, norms = (x * x).mean(axis=1), (scaled * scaled).sum(axis=1)
+    if not (norms > 0).all():
+        return None
+    factors = (scaled * y).sum(axis=1) / norms
+    left = y - scaled * factors[:, None]
+    if not (factors > 0).all() or (abs(left) > _NEAR * abs(y).max()).any():
+        return None
+    row = int(squares.argmin())
+    value = float(factors[row] ** -2 - squares[row])
+    again = scaled / np.sqrt(squares + value)[:, None]
+    if not np.isfinite(again).all() or (abs(again - y) > _NEAR * abs(y).max()).any():
+        return None
+    return value, float(squares[row] + abs(value)) * _UNCERTAIN
