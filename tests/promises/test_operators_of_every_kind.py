@@ -169,9 +169,8 @@ def expected() -> list[bytes]:
     ("level", "settings"),
     [
         ("L1", {"task": "tensor"}),
-        ("mix", {"task": "accuracy_check"}),
-        ("L1", {"task": "free_benchmark", "pert_mode": "no_change"}),
-        ("mix", {"task": "free_benchmark"}),
+        ("mix", {"task": "accuracy_check", "include": ["kinds"]}),
+        ("L1", {"task": "free_benchmark", "pert_mode": "no_change", "include": ["kinds"]}),
     ],
 )
 def test_odd_calls_are_recorded_and_change_nothing(layer_probe, expected, level, settings) -> None:
