@@ -294,6 +294,6 @@ def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:
         return operator.name
     primitive = getattr(original, "__self__", None)
     if not isinstance(primitive, ops.Primitive):  # a function that stands in the place of one
-        return f"{operator.name}.{operator.name}"
+        return f"{operator.held or operator.name}.{operator.name}"
     held = vars(primitive).get("instance_name")
     return f"{held if held and isinstance(held, str) else operator.name}.{operator.name}"

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -540,6 +541,8 @@ class _Patches:
             if type(value) in _OF_OPERATORS or type(value) is MethodType:
                 operator = self.operator_of(value, "") or before.get(name)
                 if operator is not None:
+                    if operator.kind == "Primitive":
+                        operator = replace(operator, held=name)
                     found[name], held[name] = self._wrapper_of(operator, value), operator
                     if by := _not_mindspores(value):
                         self._replaced_in_cells[operator.full_name] = by
@@ -550,7 +553,7 @@ class _Patches:
         return found
 
     def _wrapper_of(self, operator: Operator, value: Any) -> Any:
-        key = id(value), operator.full_name
+        key = id(value), f"{operator.full_name} {operator.held}"
         wrapper = self._wrappers.get(key)
         if wrapper is None or original_of(wrapper) is not value:
             wrapper = self._wrappers[key] = _wrapped(operator, value)

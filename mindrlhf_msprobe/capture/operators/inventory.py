@@ -73,6 +73,7 @@ class Operator:
         attribute: the attribute's name.
         original: MindSpore's own callable; of a method and of a primitive, the function that takes
             the tensor or the primitive itself first.
+        held: of a primitive in whose place a function stands, what the cell around calls it.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Operator:
     owner: Any
     attribute: str
     original: Callable[..., Any]
+    held: str = ""
 
     @property
     def full_name(self) -> str:
