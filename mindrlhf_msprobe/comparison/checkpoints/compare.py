@@ -16,6 +16,7 @@ from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.patterns import pattern
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.comparison.checkpoints.elements import Reading
+from mindrlhf_msprobe.comparison.checkpoints.fused import check_used, fuse, fused_names
 from mindrlhf_msprobe.comparison.checkpoints.names import (
     Pairs,
     is_of_optimizer,
@@ -30,8 +31,12 @@ from mindrlhf_msprobe.comparison.checkpoints.parameters import (
 from mindrlhf_msprobe.comparison.compare import refuse_among_evidence
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.mismatch.weights.mapping import (
+    NO_MAPPING,
+    CellMapping,
+    load_cells,
+)
 from mindrlhf_msprobe.comparison.pairing.filters import filters, unmatched
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Status
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
@@ -80,7 +85,8 @@ def compare_checkpoints(
         tolerance: what counts as the same, as for `compare_runs`, by the names of parameters.
         noise: further checkpoints of A's kind. What they differ by among themselves and from A does
             not count as a difference.
-        mapping: the path of a YAML file that says how cells or parameters of A are called in B.
+        mapping: the path of a YAML file that says how cells or parameters of A are called in B, and
+            which cells of one side are several of the other.
         include, exclude: regular expressions, searched in the names of parameters.
         common: what one side alone has is coverage, no difference.
         step: of a run, the step whose parameters are compared; None: those it began with.
@@ -100,7 +106,7 @@ def compare_checkpoints(
     repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
     _check(a, b, repetitions, workers, lang)
     allowed = tolerances(tolerance)
-    rules = () if mapping is None else load_mapping(mapping)
+    rules = NO_MAPPING if mapping is None else load_cells(mapping)
     chosen = filters(include=include, exclude=exclude, common=common)
     if output_path is not None:
         from mindrlhf_msprobe.report.staging import check_output
@@ -216,7 +222,7 @@ class _Plan:
 
 def _plan(
     sides: tuple[Checkpoint, Checkpoint],
-    rules: tuple[NameRule, ...],
+    rules: CellMapping,
     by_name: tuple[tuple[str, ...], tuple[str, ...]],
 ) -> _Plan:
     """Bring ranks and names together.
@@ -227,7 +233,8 @@ def _plan(
     """
     pairs, remarks = _paired(sides, rules)
     _refuse_parts(sides, pairs)
-    names = frozenset(t.name for pair in pairs for t in (pair.a, pair.b) if t is not None)
+    found = [[t for t in (pair.a, pair.b) if t is not None] for pair in pairs]
+    names = frozenset(name for tensors in found for name in fused_names(tensors))
     taken = tuple(pair for pair in pairs if _takes(pair, *by_name))
     if not taken and pairs:
         list1, list2 = (list(texts) for texts in by_name)
@@ -236,7 +243,7 @@ def _plan(
 
 
 def _paired(
-    sides: tuple[Checkpoint, Checkpoint], rules: tuple[NameRule, ...]
+    sides: tuple[Checkpoint, Checkpoint], rules: CellMapping
 ) -> tuple[list[_Pair], list[Message]]:
     """Return the parameters of all ranks, paired by their names, and what is said of that."""
     ranks = _ranks(*sides)
@@ -245,9 +252,15 @@ def _paired(
     known: dict[tuple[tuple[str, ...], tuple[str, ...]], Pairs] = {}
     for rank in ranks:
         left, right = (_of_rank(side, rank, ranks) for side in sides)
+        fused = fuse(left, right, rules.fused)
+        pairs += [_Pair(x.name, rank, x, y) for x, y in fused]
+        left, right = (
+            {name: tensor for name, tensor in side.items() if name not in fused_names(of)}
+            for side, of in ((left, [x for x, _ in fused]), (right, [y for _, y in fused]))
+        )
         key = tuple(left), tuple(right)
         if key not in known:
-            known[key] = pair_names(*key, rules)
+            known[key] = pair_names(*key, rules.names)
             remarks += known[key].remarks
         for x, y in known[key].names:
             tensors = None if x is None else left[x], None if y is None else right[y]
@@ -293,11 +306,12 @@ def _takes(pair: _Pair, include: tuple[str, ...], exclude: tuple[str, ...]) -> b
     return not found(exclude) and (not include or found(include))
 
 
-def _check_rules(allowed: Tolerances, rules: tuple[NameRule, ...], plan: _Plan) -> None:
+def _check_rules(allowed: Tolerances, rules: CellMapping, plan: _Plan) -> None:
     searches = {rule.pattern: pattern(rule.pattern).search for rule in allowed.rules}
     for unused in unmatched(searches, [{*plan.names}]):
         raise UsageError.saying("error.rule_unused", pattern=unused)
-    rule = unused_rule(rules, plan.names)
+    check_used(rules.fused, plan.names)
+    rule = unused_rule(rules.names, plan.names)
     if rule is not None:
         raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
 

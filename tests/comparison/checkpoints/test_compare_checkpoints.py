@@ -251,6 +251,54 @@ def test_a_prefix_is_taken_off_also_behind_an_optimizers(tmp_path):
         pair(tmp_path, a, b, mapping=mapping)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("turned", [False, True], ids=["fused in A", "fused in B"])
+def test_a_fused_weight_is_compared_with_its_parts(tmp_path, monkeypatch, groups, turned):
+    """And its bias, and an optimizer's state; in spans that end anywhere."""
+    monkeypatch.setattr(elements, "SMALL", 8)
+    monkeypatch.setattr(elements, "SPAN", BLOCK)
+    sizes, wide = {"q": 8, "k": 4, "v": 4}, BLOCK // 16 + 5
+    apart = {f"model.{part}.weight": floats(n, wide) for part, n in sizes.items()}
+    apart |= {f"model.{part}.bias": floats(n) for part, n in sizes.items()}
+    apart |= {f"moment1.{name}": floats(*value.shape) for name, value in apart.items()}
+
+    def fused(name):
+        parts = [apart[name.replace("qkv", part)] for part in sizes]
+        turns = [part.reshape(groups, -1, *part.shape[1:]) for part in parts]
+        return np.concatenate(turns, axis=1).reshape(-1, *parts[0].shape[1:])
+
+    names = [f"{state}net.qkv.{own}" for state in ("", "moment1.") for own in ("weight", "bias")]
+    one = {name: fused(name.replace("net", "model")) for name in names}
+    extra = {"head": floats(3)}
+    mapping = tmp_path / "mapping.yaml"
+    parts = ", ".join(f"model.{part}" for part in sizes)
+    mapping.write_text(f"net.qkv: {{parts: [{parts}], groups: {groups}}}\n")
+    both = (apart | extra, one | extra) if turned else (one | extra, apart | extra)
+    found = pair(tmp_path, *both, mapping=mapping)
+    assert found.status is Outcome.IDENTICAL
+    assert {*statuses(found)} == {*names, "head"}
+    apart["model.k.weight"][1, 7] += 1
+    found = pair(tmp_path, *both, mapping=mapping)
+    assert [(f.record, f.metrics.max_abs_err) for f in found.differing] == [
+        ("net.qkv.weight", pytest.approx(1))
+    ]
+
+
+def test_a_mapping_of_fused_weights_that_does_not_fit_is_refused(tmp_path):
+    a = {"qkv.weight": floats(6, 2)}
+    b = {f"{part}.weight": floats(2, 2) for part in "qkv"}
+    mapping = tmp_path / "mapping.yaml"
+    for content, said in (
+        ("qkv: {parts: [q, k, v], groups: 4}", "in 4 group"),
+        ("qkv: [q, k]", "do not make up"),
+        ("qkv: [q, k, x]", "no x.weight"),
+        ("other: [q, k, v]", "'other'"),
+    ):
+        mapping.write_text(f"{content}\n")
+        with pytest.raises(UsageError, match=said):
+            pair(tmp_path, a, b, mapping=mapping)
+
+
 def test_an_optimizers_state_that_one_side_does_not_have_is_coverage(tmp_path):
     """An export holds weights alone; one moment that is missing among others differs."""
     w = floats(4)

@@ -187,6 +187,12 @@ TEXTS: dict[str, Text] = {
     "headline_incomparable": (
         "无法比对：A 侧没有任何权重出现在 B 侧。如果只是名称不同，请用 --mapping。"
     ),
+    "no_fused": "融合权重的模式 {pattern!r} 不是 A 或 B 中任何权重所在的 Cell。",
+    "no_part": "按映射，{name} 由多个权重组成；另一侧没有 {part}。",
+    "parts_unlike": (
+        "{name} 的 shape 为 {shape}，其各部分在 {groups} 组时不能拼成它：{parts}。"
+        "应当 dtype 相同，行数之和相等且能按组数整除。"
+    ),
     "side_a": "A（标杆）：{path}（{kind}）",
     "side_b": "B（待比对）：{path}（{kind}）",
     "differing": "{count} 个权重不同：",
