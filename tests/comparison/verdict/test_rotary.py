@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.runs import Recording
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.verdict.rotary import rotary_bases
 
 
@@ -26,3 +28,20 @@ def test_wide_tensors_of_any_values_are_none(angle: float, size: int) -> None:
     any_values = np.full((3, size), np.sin(angle))
     assert rotary_bases(any_values, table(500.0, size)) is None
     assert rotary_bases(np.cos(any_values), any_values) is None
+
+
+def test_the_bases_of_tables_in_unlike_dtypes_are_named(tmp_path):
+    """A tolerance lets them be compared by value; half precision is exact enough for a base."""
+    for side, base, dtype in (("a", 10000.0, np.float32), ("b", 500.0, np.float16)):
+        recording = Recording(tmp_path / side, task="tensor")
+        with recording.phase("actor_compute_log_prob"):
+            made = table(base).astype(dtype)
+            recording.call("freqs", "Freqs", lambda x, made=made: made, np.arange(4))
+        recording.end_step()
+        recording.close()
+    tolerance = Tolerance(rtol=1e-2, atol=1e-2)
+    result = compare_runs(tmp_path / "a", tmp_path / "b", tolerance=tolerance, workers=1)
+    change = result.verdict.first_divergence.inside.change
+    assert change.kind == "rotary_base"
+    assert change.parameters["a"] == pytest.approx(10000, rel=0.02)
+    assert change.parameters["b"] == pytest.approx(500, rel=0.02)

@@ -240,8 +240,8 @@ TEXTS: dict[str, Text] = {
     "no_fused": "the pattern {pattern!r} of a fused weight is the cell of no parameter of A or B.",
     "no_part": "{name} is made of several parameters by the mapping; the other side has no {part}.",
     "parts_unlike": (
-        "{name} has the shape {shape}, which its parts do not make up in {groups} group(s): {parts}. "
-        "Expected equal dtypes, rows that sum up and can be divided into the groups."
+        "{name} has the shape {shape}, which its parts do not make up in {groups} group(s): "
+        "{parts}. Expected equal dtypes, rows that sum up and can be divided into the groups."
     ),
     "side_a": "A (baseline): {path} ({kind})",
     "side_b": "B (under test): {path} ({kind})",
