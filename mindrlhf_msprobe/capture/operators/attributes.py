@@ -20,12 +20,12 @@ def attributes_of(original: Callable[..., Any]) -> Attributes | None:
     neither a bool, a number, a text, a dtype, None nor a list of these is left out.
 
     Args:
-        original: what is called.
+        original: what is called, or the primitive itself.
 
     Returns:
         None where that is no primitive.
     """
-    primitive = getattr(original, "__self__", None)
+    primitive = getattr(original, "__self__", original)
     if not isinstance(primitive, ops.Primitive):
         return None
     held = vars(primitive)

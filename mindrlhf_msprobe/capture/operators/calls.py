@@ -228,7 +228,7 @@ class OperatorCalls:
                 token=place.token,
                 frames=stack,
                 around=place.cell,
-                attributes=attributes_of(called.compute),
+                attributes=attributes_of(called.operator.replaces or called.compute),
             )
             first.values = call.line.values
 

@@ -40,6 +40,7 @@ from mindrlhf_msprobe.capture.operators.held import HeldOperators
 from mindrlhf_msprobe.capture.operators.inventory import (
     Operator,
     installed_operators,
+    of_primitive,
     operator_of,
     primitive_classes,
     primitive_named,
@@ -351,7 +352,7 @@ class _Patches:
         self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()  # that were looked through
         self._taken: set[tuple[int, str]] = set()
         self._by_id: dict[int, list[Operator]] = {}
-        self._wrappers: dict[tuple[int, str], Any] = {}
+        self._wrappers: dict[tuple[object, ...], Any] = {}
         self._of_cells: weakref.WeakKeyDictionary[nn.Cell, dict[str, Operator]]
         self._of_cells = weakref.WeakKeyDictionary()  # the operators that their attributes held
         self._replaced_in_cells: dict[str, str] = {}
@@ -494,9 +495,8 @@ class _Patches:
             for attribute, operator in [*self._imported_by(name, module)]:
                 if (id(module), attribute) not in self._taken:
                     make = functools.partial(self._wrapped_import, operator, attribute)
-                    of_primitive = operator.kind == "Primitive"
-                    named = operator.full_name
-                    place = _Place(module, attribute, make, named, of_primitive=of_primitive)
+                    held = operator.kind == "Primitive"
+                    place = _Place(module, attribute, make, operator.full_name, of_primitive=held)
                     self.places.append(place)
 
     def _imported_by(self, name: str, module: ModuleType) -> Iterator[tuple[str, Operator]]:
@@ -511,7 +511,7 @@ class _Patches:
                     yield attribute, operator
         elif _counts(name):
             for attribute, value in [*vars(module).items()]:
-                if (operator := _of_primitive(value)) is not None:
+                if (operator := of_primitive(value)) is not None:
                     yield attribute, operator
 
     def _wrapped_import(self, operator: Operator, name: str, value: Any) -> Callable[..., Any]:
@@ -546,25 +546,18 @@ class _Patches:
                     found[name], held[name] = self._wrapper_of(operator, value), operator
                     if by := _not_mindspores(value):
                         self._replaced_in_cells[operator.full_name] = by
-            elif (operator := _of_primitive(value)) is not None:
+            elif (operator := of_primitive(value)) is not None:
                 held[name] = operator
         if held:
             self._of_cells[cell] = held
         return found
 
     def _wrapper_of(self, operator: Operator, value: Any) -> Any:
-        key = id(value), f"{operator.full_name} {operator.held}"
+        key = id(value), operator.full_name, operator.held, id(operator.replaces)
         wrapper = self._wrappers.get(key)
         if wrapper is None or original_of(wrapper) is not value:
             wrapper = self._wrappers[key] = _wrapped(operator, value)
         return wrapper
-
-
-def _of_primitive(value: Any) -> Operator | None:
-    """Return the operator that a primitive of MindSpore is; None of all else."""
-    if isinstance(value, ops.Primitive) and type(value).__module__.startswith("mindspore."):
-        return operator_of(type(value))
-    return None
 
 
 def _of_held(value: Any) -> Operator | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType
 from typing import Any
 
@@ -73,7 +73,8 @@ class Operator:
         attribute: the attribute's name.
         original: MindSpore's own callable; of a method and of a primitive, the function that takes
             the tensor or the primitive itself first.
-        held: of a primitive in whose place a function stands, what the cell around calls it.
+        replaces: the primitive in whose place a function stands; None of all else.
+        held: what the cell around calls that.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Operator:
     owner: Any
     attribute: str
     original: Callable[..., Any]
+    replaces: Any = None
     held: str = ""
 
     @property
@@ -135,8 +137,16 @@ def primitive_named(name: str) -> Operator | None:
     """
     for module in (ops, functional_namespace):
         value = vars(module).get(name)
-        if isinstance(value, ops.Primitive) and type(value).__module__.startswith("mindspore."):
-            return operator_of(type(value))
+        if (operator := of_primitive(value)) is not None:
+            return operator
+    return None
+
+
+def of_primitive(value: Any) -> Operator | None:
+    """Return the operator that a primitive of MindSpore is, with itself; None of all else."""
+    if isinstance(value, ops.Primitive) and type(value).__module__.startswith("mindspore."):
+        operator = operator_of(type(value))
+        return None if operator is None else replace(operator, replaces=value)
     return None
 
 

@@ -484,7 +484,9 @@ class SecondRun:
 
 def _settings(call: OperatorCall) -> Any:
     """Return what has the attributes of a primitive; None of all else."""
-    return getattr(call.compute, "__self__", None) if call.operator.kind == "Primitive" else None
+    if call.operator.kind != "Primitive":
+        return None
+    return call.operator.replaces or getattr(call.compute, "__self__", None)
 
 
 def like(structure: Any, leaves: Iterator[Any]) -> Any:

@@ -821,3 +821,30 @@ def test_a_primitive_that_another_function_replaces_later_is_recorded_and_named(
     replaced = {n for n, why in said.items() if why["code"] == "coverage.operator_replaced"}
     assert replaced == {"Functional.softmax", "Primitive.Softmax", "Primitive.ReduceSum"}
     assert "program_of_primitives.held['softmax']" in said
+
+
+def test_what_replaces_a_primitive_is_judged_by_the_attributes_of_that(layer_probe):
+    """A function that computes the same is no fault, and one that does not is one."""
+    from mindrlhf_msprobe.checks.accuracy import accuracy_of
+
+    network = nn.SequentialCell(Inner())
+    network.total = ops.ReduceSum(keep_dims=True)
+    construct = network.construct
+    network.construct = lambda x: network.total(construct(x), 0)
+    probe = layer_probe(level="L1", task="accuracy_check", strict=True)
+    probe.watch(actor=network)
+    for replacement in (
+        None,
+        lambda x, axis: mint.sum(x, dim=axis, keepdim=True),
+        lambda x, axis: mint.sum(x, dim=axis, keepdim=True) * 1.01,
+    ):
+        if replacement is not None:
+            network.total = replacement
+        with probe.phase(PHASE):
+            network(X)
+        probe.step()
+    probe.close()
+    found = {one.call: one for one in accuracy_of(probe.config.dump_path).ranked}
+    total = found["Primitive.total.ReduceSum.forward"]
+    assert total.counts == {"ordinary": 2, "wrong": 1}
+    assert total.first_call.step == 2
