@@ -68,7 +68,7 @@ def check_installed() -> None:
         RunError: there is none.
     """
     if find_spec("mindspore") is None:
-        raise RunError.saying("replay.needs_mindspore", error="No module named 'mindspore'")
+        check_mindspore()  # says why it cannot be imported
 
 
 def check_mindspore() -> None:
