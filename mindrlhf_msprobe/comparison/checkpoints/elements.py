@@ -54,6 +54,17 @@ class Compared:
     rounded_to: str | None = None
 
 
+@dataclass(frozen=True)
+class Transposed:
+    """A matrix is another one transposed.
+
+    Attributes:
+        rounded_to: the dtype to which the one was rounded; None if all values are equal.
+    """
+
+    rounded_to: str | None = None
+
+
 class Reading:
     """Compares parameters with several threads.
 
@@ -95,6 +106,39 @@ class Reading:
             sums.append(of_span)
             rounded = rounded and is_rounded
         return Compared(summed(sums, a.size, tolerance), lower if rounded else None)
+
+    def transposed(self, a: StoredTensor, b: StoredTensor) -> Transposed | None:
+        """Return whether B is A transposed, and how exactly; None if it is not.
+
+        Read in blocks of rows of A, up to the first one that is another.
+
+        Args:
+            a: a matrix.
+            b: of as many rows as A has columns, and as many columns as A has rows.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        rows, columns = a.shape
+        lower = _lower(a.dtype, b.dtype)
+        whole = b.read(0, b.size).reshape(columns, rows) if b.size <= SPAN else None
+        equal, rounded, at = True, lower is not None, 0
+        while at < rows and (equal or rounded):
+            # The first row alone: most matrices are no transpose, and few of its elements say so.
+            end = min(rows, at + max(1, SPAN // columns)) if at else 1
+            x = a.read(at * columns, end * columns)
+            if whole is None:
+                parts = [b.read(row * rows + at, row * rows + end) for row in range(columns)]
+                y = np.stack(parts, axis=1).reshape(-1)
+            else:
+                y = np.ascontiguousarray(whole[:, at:end].T).reshape(-1)
+            equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
+            if lower is not None:
+                rounded = rounded and _is_rounded(*_lower_last(a, x, y, lower), lower)
+            at = end
+        if equal:
+            return Transposed()
+        return Transposed(lower) if rounded else None
 
     def describe(self, tensor: StoredTensor) -> Leaf:
         """Return the statistics and the fingerprint of a parameter, as a run records them.

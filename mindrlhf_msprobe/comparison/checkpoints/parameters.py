@@ -46,7 +46,8 @@ def compare_parameter(
         notes = (message("note.unreadable_side", side=side, why=why),)
         return _finding(name, rank, Status.UNREADABLE, _side(a), _side(b), notes)
     if a.shape != b.shape:
-        notes = (message("note.shapes", a=str(list(a.shape)), b=str(list(b.shape))),)
+        shapes = message("note.shapes", a=str(list(a.shape)), b=str(list(b.shape)))
+        notes = (shapes, *_transposed(a, b, reading))
         return _finding(name, rank, Status.SHAPE_MISMATCH, _side(a), _side(b), notes)
     try:
         if _has_elements(a) and _has_elements(b):
@@ -55,6 +56,18 @@ def compare_parameter(
     except (CheckpointError, TypeError) as error:
         notes = (message("note.unreadable", why=error),)
         return _finding(name, rank, Status.UNREADABLE, _side(a), _side(b), notes)
+
+
+def _transposed(a: StoredTensor, b: StoredTensor, reading: Reading) -> Messages:
+    """Say of two matrices that do not agree if the one is the other one transposed."""
+    matrices = len(a.shape) == 2 and a.shape == b.shape[::-1] and a.size > 0
+    if not matrices or not (_has_elements(a) and _has_elements(b)):
+        return ()
+    try:
+        found = reading.transposed(a, b)
+    except (CheckpointError, TypeError) as error:
+        return (message("note.unreadable", why=error),)
+    return () if found is None else (message("checkpoint.transposed", to=found.rounded_to or ""),)
 
 
 def _has_elements(tensor: StoredTensor) -> bool:
@@ -72,6 +85,8 @@ def _by_elements(
         if compared.rounded_to is not None and status is Status.DIFFERENT:
             status = Status.WITHIN_TOLERANCE
             notes = (message("checkpoint.rounded", a=a.dtype, b=b.dtype, to=compared.rounded_to),)
+    if status in _EXPLAINABLE:
+        notes = (*notes, *_transposed(a, b, reading))
     norms = compared.elements.norms
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     sides = [

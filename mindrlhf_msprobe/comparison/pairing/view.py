@@ -13,6 +13,7 @@ from mindrlhf_msprobe.comparison.pairing.planner import OwnNames, StepData
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.reading.holdings.limits import thinned_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -193,6 +194,7 @@ def views(
     notes += _bring_ranks_together(*sides, ranks)
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
+    notes += _on_dumps_of_graphs(a, b)
     for said in (_on_what_lacks, _on_thinned, _on_patterns):
         notes += [*said("A", a), *said("B", b)]
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
@@ -200,6 +202,13 @@ def views(
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(message("pairing.step", a=steps[0], b=steps[1]))
     return *sides, notes
+
+
+def _on_dumps_of_graphs(a: Run, b: Run) -> Iterator[Message]:
+    """Say why a dump of MindSpore has no names in common with what is none."""
+    sides = [side for side, run in (("A", a), ("B", b)) if run.dialect == MINDSPORE]
+    if len(sides) == 1:
+        yield message("pairing.dump_of_graphs", side=sides[0])
 
 
 def _nothing_in_common(a: Collection[object], b: Collection[object]) -> bool:

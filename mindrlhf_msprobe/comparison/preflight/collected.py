@@ -298,7 +298,7 @@ def _values_apart(batch: str, a: _Batch, b: _Batch, notes: Notes) -> Iterator[Fo
     for path in dict.fromkeys([*a, *b]):
         name = f"{batch}: {path}" if path else batch
         left, right = a.get(path), b.get(path)
-        if left is None or right is None:
+        if left is None or right is None or _are_unlike(left, right):
             yield name, _described(left), _described(right)
         elif not (_is_compared(left) and _is_compared(right)):
             notes.about("opaque_data", name)
@@ -317,7 +317,12 @@ def _batches(data: dict[str, Any]) -> list[_Batch]:
 
 def _is_compared(leaf: dict[str, Any]) -> bool:
     """Return whether something is known of a value that tells it from others."""
-    return "fingerprint" in leaf or "value" in leaf
+    return not leaf.get("opaque") and ("fingerprint" in leaf or "value" in leaf)
+
+
+def _are_unlike(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Return whether the one is of a type of which nothing else is known, and the other is not."""
+    return bool(a.get("opaque") or b.get("opaque")) and a.get("type") != b.get("type")
 
 
 def _identity(leaf: dict[str, Any]) -> tuple[Any, ...]:
@@ -332,7 +337,7 @@ def _described(leaf: dict[str, Any] | None) -> Any:
     if leaf is None:
         return ABSENT
     if "shape" not in leaf:
-        return str(leaf.get("value", leaf.get("type")))
+        return str(leaf.get("type") if leaf.get("opaque") else leaf.get("value", leaf.get("type")))
     numbers = " ".join(f"{name} {leaf.get(key)}" for name, key in _STATISTICS)
     digits = str(leaf.get("fingerprint")).rpartition(":")[2][:_SHOWN]
     return f"{leaf.get('dtype')}{leaf.get('shape')} {numbers} #{digits}"

@@ -154,6 +154,23 @@ def test_shapes_are_never_cut_to_fit(tmp_path):
     assert {*statuses(found).values()} == {Status.SHAPE_MISMATCH}
 
 
+@pytest.mark.parametrize("span", [elements.SPAN, 64])
+def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatch, span):
+    """Whatever its shape and size; one that is so in its first row alone is not."""
+    monkeypatch.setattr(elements, "SPAN", span)
+    a = {name: floats(30, 20) for name in ("w", "cast", "half")} | {"square": floats(9, 9)}
+    b = {name: value.T.copy() for name, value in a.items()}
+    b["cast"] = b["cast"].astype(np.float16)
+    b["half"][3, 20] += 1
+    found = pair(tmp_path, a, b)
+    assert not found
+    notes = {finding.record: finding.note for finding in found.weights}
+    assert notes["w"] == "[30, 20] against [20, 30]; the same transposed: all elements equal"
+    assert "the same transposed: equal once rounded to Float16" in notes["cast"]
+    assert "transposed" not in notes["half"]
+    assert "the same transposed" in notes["square"]
+
+
 def test_nan_on_both_sides_agrees_and_is_suspicious(tmp_path):
     """On one side it is non_finite; infinities of unlike sign differ."""
     a = {

@@ -276,6 +276,17 @@ def test_a_data_set_that_ends_earlier_differs() -> None:
     assert shown(compared(a, b)) == [("data", "batches", "1", "2")]
 
 
+def test_what_nothing_is_known_of_is_not_called_the_same() -> None:
+    """An object of the batch; of another type it differs."""
+    unknown = {"type": "Sample", "value": None, "opaque": True}
+    a, b = (changed("data", "batches", 0, "text", to=dict(unknown)) for _ in range(2))
+    found = compared(a, b)
+    assert shown(found) == []
+    assert any("batch 0: text" in note for note in found.unknown)
+    b["data"]["batches"][0]["text"]["type"] = "Other"
+    assert shown(compared(a, b)) == [("data", "batch 0: text", "Sample", "Other")]
+
+
 def test_a_tensor_of_another_framework_is_the_same() -> None:
     """Dtype, shape and bytes decide."""
     b = changed("data", "batches", 0, "ids", "type", to="mindspore.Tensor")

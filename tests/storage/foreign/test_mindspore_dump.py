@@ -109,6 +109,15 @@ def test_compare_names_the_operator_that_computed_otherwise(dump):
     assert (found.entry, found.cause) == (f"{RELU}.ReLU.0.forward", "computation")
 
 
+def test_what_has_no_names_in_common_with_it_is_said_with_what_to_do(dump):
+    """In a comparison with a dump of msprobe; not in one of two such dumps."""
+    result = compare_runs(DATA / "a", MSPROBE_DATA / "tensor_a", lang="en")
+    assert result.verdict.status == "incomparable"
+    assert any("A is a dump of MindSpore" in str(note) for note in result.notes)
+    result = compare_runs(DATA / "a", dump, lang="en")
+    assert not any("dump of MindSpore" in str(note) for note in result.notes)
+
+
 def test_show_and_trend_compute_what_was_not_recorded(capsys):
     (series,) = open_run(DATA / "a").trend(record=f"{RELU}.*output", statistic="max")
     expected = [open_run(DATA / "a").entries(step=s)[1].records[1].array().max() for s in (0, 1)]

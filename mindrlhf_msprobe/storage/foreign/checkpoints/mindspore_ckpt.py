@@ -32,12 +32,20 @@ _DIMS, _TYPE, _CONTENT = 1, 2, 3
 _CRC_MARK, _CRC_SIZE = b"crc_num", 17
 _TEXT, _MAP_TENSOR = "str", "MapTensor"
 _LONGEST_TEXT = 1 << 20  # bytes of a text, 4 for each character
+#: Bytes of a file by which its format is known.
+HEAD = 16
 #: What stands at the beginning of files that are none of MindSpore's, and what they are.
 _OTHERS = (
     (b"PK\x03\x04", "checkpoint.zip"),
     (b"PK\x05\x06", "checkpoint.zip"),
     (b"\x80", "checkpoint.pickle"),
+    *((mark, "checkpoint.pickle") for mark in (b"(dp0\n", b"(lp0\n", b"ccollections\n")),
     (b"\x1f\x8b", "checkpoint.gzip"),
+    (b"BZh", "checkpoint.compressed"),
+    (b"\xfd7zXZ\0", "checkpoint.compressed"),
+    (b"\x28\xb5\x2f\xfd", "checkpoint.compressed"),
+    (b"version https://", "checkpoint.git_lfs"),
+    (b"GGUF", "checkpoint.gguf"),
     (b"\x89HDF", "checkpoint.hdf5"),
     # AES-GCM, AES-CBC and SM4-CBC, in either byte order.
     *((bytes([n]) + b"\x5e\x3a\x7f", "checkpoint.encrypted") for n in (0xD8, 0xD9, 0xDA)),
@@ -83,10 +91,8 @@ def read_ckpt(file: DataFile) -> Ckpt:
     """
     if not file.size:
         raise file.error("checkpoint.empty")
-    head = bytes(file.read(0, min(file.size, 16)))
-    for mark, code in _OTHERS:
-        if head.startswith(mark):
-            raise file.error(code)
+    head = bytes(file.read(0, min(file.size, HEAD)))
+    refuse_others(file, head)
     if head[0] != _VALUE[0][0] << 3 | BYTES:
         raise file.error("checkpoint.no_ckpt", head=head[:8].hex(" "))
     wire = Wire(file)
@@ -113,6 +119,20 @@ def read_ckpt(file: DataFile) -> Ckpt:
         else:
             tensors[tag] = _Unreadable(tag, value.dtype, value.shape, value.why)
     return Ckpt(tensors, texts, stored is not None)
+
+
+def refuse_others(file: DataFile, head: bytes) -> None:
+    """Refuse a file that begins as another format does, by its name.
+
+    Args:
+        head: its first `HEAD` bytes.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    for mark, code in _OTHERS:
+        if head.startswith(mark):
+            raise file.error(code)
 
 
 def check_crc(file: DataFile, stored: int, found: int) -> None:

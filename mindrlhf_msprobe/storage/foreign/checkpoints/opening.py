@@ -10,7 +10,11 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import read_ckpt
+from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
+    HEAD,
+    read_ckpt,
+    refuse_others,
+)
 from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
     INDEX_SUFFIX,
     looks_like_safetensors,
@@ -85,8 +89,11 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
         path: as it was given.
     """
     file = DataFile(file_path)
-    head = bytes(file.read(0, min(file.size, 9)))
-    if file_path.suffix == _SAFETENSORS or looks_like_safetensors(head):
+    head = bytes(file.read(0, min(file.size, HEAD)))
+    named = file_path.suffix == _SAFETENSORS
+    if named and len(head) == HEAD and not looks_like_safetensors(head):
+        refuse_others(file, head)
+    if named or looks_like_safetensors(head):
         return Checkpoint(path, "safetensors", {0: read_safetensors(file)})
     found = read_ckpt(file)
     open_end = not found.has_crc

@@ -31,12 +31,22 @@ Ranks = Mapping[int, Mapping[str, StoredTensor]]
 
 
 def rank_directories(path: Path) -> dict[int, Path]:
-    """Return the directories `rank_N` that hold checkpoints, by their ranks."""
+    """Return the directories `rank_N` that hold checkpoints, by their ranks.
+
+    Raises:
+        CheckpointError: two are of one rank, such as `rank_0` and `rank0`.
+    """
     found: dict[int, Path] = {}
     for directory in layout.subdirectories(path, links=True):
         match = _RANK.fullmatch(directory.name)
         if match and checkpoint_files(directory):
-            found[int(match[1])] = directory
+            rank = int(match[1])
+            if rank in found:
+                names = [found[rank].name, directory.name]
+                raise CheckpointError.saying(
+                    "checkpoint.rank_twice", path=str(path), rank=rank, names=names
+                )
+            found[rank] = directory
     return dict(sorted(found.items()))
 
 

@@ -194,9 +194,14 @@ REFUSED = {
     "name.ckpt": (part(1, part(1, b"n" * 5000)), "a name of 5000 bytes"),
     "empty.safetensors": (b"", "is empty"),
     "short.safetensors": (b"\x01\0\0", "no safetensors"),
-    "zip.safetensors": (zipped(), "at most"),
+    "zip.safetensors": (zipped(), "is a zip archive"),
     "header.safetensors": (struct.pack("<Q", 1 << 40) + b"{}", "at most"),
     "cut_header.safetensors": (struct.pack("<Q", 100) + b"{}", "cut short"),
+    "old_pickle.ckpt": (pickle.dumps({"w": 1}, protocol=0), "is a pickle"),
+    "tar.ckpt": (b"BZh91AY" + bytes(30), "is compressed"),
+    "pointer.safetensors": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
+    "pointer.ckpt": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
+    "gguf.ckpt": (b"GGUF" + bytes(30), "is a GGUF file"),
     "json.safetensors": (safetensors(b"{nothing", b""), "not valid JSON"),
     "deep.safetensors": (safetensors(b'{"a":' + b"[" * 200_000, b""), "not valid JSON"),
     "list.safetensors": (safetensors(b"[1]", b""), "no safetensors"),
@@ -460,6 +465,14 @@ def test_a_strategy_of_other_ranks_is_refused(tmp_path):
     (folder / "strategy.ckpt").write_bytes(b"\x0a\x0b\x0c")
     with pytest.raises(CheckpointError, match=r"strategy\.ckpt"):
         open_checkpoint(folder)
+
+
+def test_two_directories_of_one_rank_are_refused(tmp_path):
+    """Neither is taken for the other."""
+    for name in ("rank_0", "rank0", "rank_1"):
+        write_ckpt(tmp_path / name / "net.ckpt", {"w": WHOLE})
+    with pytest.raises(CheckpointError, match=r"two directories of rank 0, rank_?0 and rank_?0,"):
+        open_checkpoint(tmp_path)
 
 
 def test_of_several_steps_the_last_that_all_ranks_have_is_taken(tmp_path):

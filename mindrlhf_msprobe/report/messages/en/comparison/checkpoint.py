@@ -113,6 +113,12 @@ TEXTS: dict[str, Text] = {
         "is a pickle, which is never loaded, as loading one runs its code. Save it as safetensors"
     ),
     "gzip": "is compressed with gzip; expected a checkpoint of MindSpore. Unpack it first",
+    "compressed": "is compressed; expected a .ckpt of MindSpore or safetensors. Unpack it first",
+    "git_lfs": (
+        "is a pointer of Git LFS: the text that stands for the file until it is fetched. Run "
+        "`git lfs pull` where it was cloned"
+    ),
+    "gguf": "is a GGUF file (llama.cpp); expected a .ckpt of MindSpore or safetensors",
     "hdf5": "is an HDF5 file; expected a .ckpt of MindSpore or safetensors",
     "encrypted": (
         "is an encrypted checkpoint (enc_key), which is not read; save it without encryption"
@@ -194,6 +200,10 @@ TEXTS: dict[str, Text] = {
         "A has ranks {a}, B ranks {b}, and nothing says how their parameters are cut. Put the "
         "strategy files of MindSpore into a directory strategy/ beside rank_0."
     ),
+    "rank_twice": lambda path, rank, names: (
+        f"{path} has two directories of rank {rank}, {' and '.join(names)}, and nothing says which "
+        f"one is meant; move one away."
+    ),
     "parts": (
         "{path} holds parts of parameters for {ranks} ranks ({name!r} does not fit the other "
         "side), and no strategy file says how they are cut. Put those of MindSpore into a "
@@ -219,6 +229,9 @@ TEXTS: dict[str, Text] = {
         "most names have no partner on the other side; --mapping says what is called how"
     ),
     # notes
+    "transposed": lambda to: (
+        "the same transposed" + (f": equal once rounded to {to}" if to else ": all elements equal")
+    ),
     "rounded": "{a} against {b}: equal once rounded to {to}",
     "no_noise": "no repetition has its elements in this dtype and shape: its noise is not known",
     # coverage

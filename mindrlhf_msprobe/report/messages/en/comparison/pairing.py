@@ -110,6 +110,11 @@ TEXTS = {
     "step": "step {a} of A is compared with step {b} of B",
     "no_common_rank": "no rank in common: ranks {a} of A are compared with {b} of B",
     "no_common_phase": _no_common_phase,
+    "dump_of_graphs": (
+        "{side} is a dump of MindSpore (MINDSPORE_DUMP_CONFIG): its operators have the names of "
+        "the compiled graph, which nothing else records. Dump both sides with MindSpore, or record "
+        "both with this tool or msprobe, and compare those"
+    ),
     "missing_ranks": _missing_ranks,
     "left_out": _left_out,
     "pattern": (

@@ -13,8 +13,12 @@ def _finding(severity: str, rule: str, step: int, phase: str, name: str, said: s
 def _stops(rule: str) -> str:
     if rule == "compare_to":
         return "on_divergence: stop: the training diverged from compare_to; it ends here"
-    by = f"{rule} was found" if rule else "another rank found something"
-    return f"on_finding: stop: {by}; the training ends here"
+    if not rule:
+        return (
+            "another rank found something (on_finding: stop) or diverged (on_divergence: stop); "
+            "the training ends here"
+        )
+    return f"on_finding: stop: {rule} was found; the training ends here"
 
 
 def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
@@ -47,8 +51,8 @@ TEXTS: dict[str, Text] = {
     ),
     "stops": _stops,
     "cannot_stop": (
-        "on_finding: stop: something was found, but rank(s) {ranks} of this job do not take part: "
-        "they have another dump_path or on_finding, or have ended. One rank alone would leave the "
-        "others in a collective, so the training goes on."
+        "The training is to stop, but rank(s) {ranks} of this job do not take part: they have "
+        "another dump_path, on_finding or on_divergence, or have ended. One rank alone would leave "
+        "the others in a collective, so the training goes on."
     ),
 }

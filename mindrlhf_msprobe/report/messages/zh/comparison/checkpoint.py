@@ -75,6 +75,9 @@ TEXTS: dict[str, Text] = {
     ),
     "pickle": "是 pickle 文件：加载会执行其中的代码，因此从不加载。请另存为 safetensors",
     "gzip": "是 gzip 压缩文件；应为 MindSpore 保存的 checkpoint。请先解压",
+    "compressed": "是压缩文件；应为 MindSpore 的 checkpoint 或 safetensors。请先解压",
+    "git_lfs": ("是 Git LFS 的指针文件，真正的内容尚未下载。请在克隆所在处用 `git lfs` 下载"),
+    "gguf": "是 GGUF 文件（llama.cpp）；应为 MindSpore 的 .ckpt 或 safetensors",
     "hdf5": "是 HDF5 文件；应为 MindSpore 的 .ckpt 或 safetensors",
     "encrypted": "是加密的 checkpoint（enc_key），无法读取；请保存为不加密的文件",
     "no_ckpt": "既不是 MindSpore 的 checkpoint，也不是 safetensors：文件开头为 {head}",
@@ -149,6 +152,10 @@ TEXTS: dict[str, Text] = {
         "A 侧有 rank {a}，B 侧有 rank {b}，且不知道权重如何切分。"
         "请将 MindSpore 的策略文件放入 rank_0 旁的 strategy/ 目录。"
     ),
+    "rank_twice": lambda path, rank, names: (
+        f"{path} 中有两个目录属于 rank {rank}：{'、'.join(names)}，"
+        f"无法确定用哪一个；请移走其中一个。"
+    ),
     "parts": (
         "{path} 是 {ranks} 个 rank 的权重切片（{name!r} 与另一侧不符），"
         "且没有策略文件说明切分方式。"
@@ -168,6 +175,7 @@ TEXTS: dict[str, Text] = {
     "below": _below,
     "unlike_names": "大多数名称在另一侧没有对应；请用 --mapping 指定对应关系",
     # notes
+    "transposed": lambda to: "转置后相同：" + (f"舍入到 {to} 后相等" if to else "所有元素相等"),
     "rounded": "{a} 对 {b}：舍入到 {to} 后相等",
     "no_noise": "没有重复 checkpoint 含有相同 dtype 和 shape 的元素：噪声未知",
     # coverage

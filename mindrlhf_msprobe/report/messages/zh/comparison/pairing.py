@@ -93,6 +93,10 @@ TEXTS = {
     "step": "A 的 step {a} 与 B 的 step {b} 比对",
     "no_common_rank": "没有相同的 rank：A 的 rank {a} 与 B 的 rank {b} 依次比对",
     "no_common_phase": _no_common_phase,
+    "dump_of_graphs": (
+        "{side} 侧是 MindSpore 的 Dump（MINDSPORE_DUMP_CONFIG）：算子名来自编译后的计算图，"
+        "其他工具不采集这些名称。请两侧都用 MindSpore Dump，或都用本工具或 msprobe 采集后再比对"
+    ),
     "missing_ranks": _missing_ranks,
     "left_out": _left_out,
     "pattern": (

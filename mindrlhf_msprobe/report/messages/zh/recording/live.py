@@ -15,8 +15,12 @@ def _finding(severity: str, rule: str, step: int, phase: str, name: str, said: s
 def _stops(rule: str) -> str:
     if rule == "compare_to":
         return "on_divergence: stop：训练与 compare_to 的运行已不同，在此结束"
-    by = f"发现问题 {rule}" if rule else "其他 rank 发现问题"
-    return f"on_finding: stop：{by}，训练在此结束"
+    if not rule:
+        return (
+            "其他 rank 发现问题（on_finding: stop）或训练已不同（on_divergence: stop），"
+            "训练在此结束"
+        )
+    return f"on_finding: stop：发现问题 {rule}，训练在此结束"
 
 
 def _diverged(step: int, phase: str, record: str, path: str, why: str) -> str:
@@ -44,7 +48,7 @@ TEXTS: dict[str, Text] = {
     ),
     "stops": _stops,
     "cannot_stop": (
-        "on_finding: stop：发现了问题，但本任务的 rank {ranks} 未参与：它们的 dump_path 或 "
-        "on_finding 不同，或已结束。单个 rank 退出会使其他 rank 停在集合通信中，因此训练继续。"
+        "训练应停止，但本任务的 rank {ranks} 未参与：它们的 dump_path、on_finding 或 "
+        "on_divergence 不同，或已结束。单个 rank 退出会使其他 rank 停在集合通信中，因此训练继续。"
     ),
 }

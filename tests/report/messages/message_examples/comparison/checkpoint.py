@@ -18,6 +18,8 @@ EXAMPLES = {
     "only_in": _NAMES,
     "optimizer_only_in": _NAMES,
     "texts_only_in": _NAMES,
+    "transposed": [{"to": ""}, {"to": "BFloat16"}],
+    "rank_twice": [{"path": "d", "rank": 0, "names": ["rank0", "rank_0"]}],
     "crc": [{"stored": "0x00000001", "found": "0x00000002"}],
     "files_missing": [{"path": "d", "name": "model", "count": 3, "missing": "2"}],
     "perhaps_cut": [{"side": "A", "count": 1}, {"side": "B", "count": 2}],
