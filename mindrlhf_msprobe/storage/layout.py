@@ -2,7 +2,7 @@
 
 run.json  configurations.json  findings.rank<R>.jsonl  timeline.rank<R>.jsonl
 free_benchmark.rank<R>.jsonl
-opinions.rank<R>.jsonl
+opinions.rank<R>.jsonl  generators.rank<R>.jsonl
 <phase>/step<S>/rank<R>/records.jsonl, dump.json, stack.json, construct.json
 <phase>/step<S>/rank<R>/dump_tensor_data/<record>.npy
 <phase>/step<S>/rank<R>/sketches.bin
@@ -64,6 +64,11 @@ def findings_name(rank: int) -> str:
 def opinions_name(rank: int) -> str:
     """Return the file of what a second computation thinks of one rank's calls."""
     return f"opinions.rank{rank}.jsonl"
+
+
+def generators_name(rank: int) -> str:
+    """Return the file of the states of one rank's random generators behind its rollouts."""
+    return f"generators.rank{rank}.jsonl"
 
 
 def timeline_name(rank: int) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, take_apart
+from mindrlhf_msprobe.capture.playback.generators import put_back, states_of_generators
 from mindrlhf_msprobe.capture.playback.recorded import (
     Difference,
     Recorded,
@@ -22,17 +23,21 @@ from mindrlhf_msprobe.capture.playback.recorded import (
     content_of,
     differences,
 )
+from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CYCLE, NAME, SAME, ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import BATCH, GENERATE, REPLACED, ROLLOUT
+from mindrlhf_msprobe.storage.writing.generators_file import append_states, read_states
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
 
 #: Of run.json: the first step in which what was played had been generated of another batch.
 OTHER_BATCH = "other_batch_in_step"
+#: Of run.json: whether generators were put into the states behind the recorded rollouts.
+GENERATORS = "generators"
 #: Differences that an error lists.
 _LISTED = 3
 
@@ -51,6 +56,7 @@ class Playback:
 
     def __init__(self, config: ProbeConfig, rank: int) -> None:
         self._config = config
+        self._rank = rank
         self._recorder: Recorder | None = None
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, str], int] = {}
@@ -111,7 +117,46 @@ class Playback:
         played = None if self._rollouts is None else self._played(step, call, form, leaves)
         value = generate(batch) if played is None else played.value
         self._save_whole(ROLLOUT, value, call)
+        if played is not None:
+            self._put_generators_back(step, call)
+        self._keep_generators(step, call)
         return value
+
+    def _put_generators_back(self, step: int, call: int) -> None:
+        """Let what is drawn behind a played rollout be what was drawn behind the recorded one.
+
+        Only with the recorded step of the same number: else numbers would be drawn twice.
+
+        Raises:
+            RunError: the states that were recorded cannot be used.
+        """
+        assert self._rollouts is not None
+        if self._config.rollout_order != SAME:
+            return
+        root = self._rollouts.root
+        states = read_states(root, self._rank, step, call)
+        if states is not None:
+            try:
+                put_back(states)
+            except (KeyError, TypeError, ValueError, RuntimeError) as error:
+                where = {"key": GENERATORS, "step": step, "call": call}
+                raise RunError.saying(
+                    "error.playback_unread", path=root, **where, why=str(error)
+                ) from None
+        noted = self._played_from[ROLLOUT]
+        found = states is not None and noted.get(GENERATORS) is not False
+        if noted.get(GENERATORS) is not found:
+            noted[GENERATORS] = found
+            if self._recorder is not None:
+                self._recorder.note_played(self._played_from)
+            if not found:
+                warn("log.generators_not_put_back", step=step, path=root)
+
+    def _keep_generators(self, step: int, call: int) -> None:
+        recorder = self._recorder
+        if recorder is not None and self._config.key_data_dump:
+            with counted(recorder.fault, "lost.random_states"):
+                append_states(recorder.root, self._rank, step, call, states_of_generators())
 
     def replace(self, name: str, value: Any, step: int) -> Any:
         """Return what is played in the place of `value`, or that; record it.

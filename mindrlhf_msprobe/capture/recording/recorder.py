@@ -65,6 +65,7 @@ from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.reading.opinions import opinion_lines
 from mindrlhf_msprobe.storage.writing.benchmark_file import benchmark_lines
 from mindrlhf_msprobe.storage.writing.findings_file import finding_lines
+from mindrlhf_msprobe.storage.writing.generators_file import generator_lines
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
 from mindrlhf_msprobe.storage.writing.timeline_file import forget_times
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -196,7 +197,7 @@ class Recorder:
             if self._writer.continues:
                 place = self._writer.root, self._writer.rank
                 forget_times(*place, step)
-                for lines_of in (finding_lines, benchmark_lines, opinion_lines):
+                for lines_of in (finding_lines, benchmark_lines, opinion_lines, generator_lines):
                     lines_of(*place).forget(step)
         except OSError as refused:
             path, why = self._config.dump_path, refused.strerror or str(refused)

@@ -43,7 +43,7 @@ def compare_parameter(
     reasons = [(side, t.why) for side, t in zip("AB", (a, b)) if t.why is not None]
     if reasons:
         side, why = reasons[0]
-        notes = (message("note.unreadable_side", side=side, why=why),)
+        notes: Messages = (message("note.unreadable_side", side=side, why=why),)
         return _finding(name, rank, Status.UNREADABLE, _side(a), _side(b), notes)
     if a.shape != b.shape:
         shapes = message("note.shapes", a=str(list(a.shape)), b=str(list(b.shape)))

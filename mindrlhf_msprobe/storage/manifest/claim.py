@@ -27,6 +27,7 @@ _OF_A_RANK = (
     layout.timeline_name,
     layout.benchmark_name,
     layout.opinions_name,
+    layout.generators_name,
     layout.manifest_name,
 )
 

@@ -38,7 +38,7 @@ _PART = 1 << 20  # bytes that are copied at once
 #: The names, by rank, of files to which a line is appended when something happens.
 _LINES = (
     *(layout.findings_name, layout.timeline_name, layout.benchmark_name),
-    layout.opinions_name,
+    *(layout.opinions_name, layout.generators_name),
 )
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]

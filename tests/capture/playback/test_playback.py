@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
+import random
 import shutil
 from collections import namedtuple
 
@@ -16,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.capture.playback.forms import put_together, take_apart
+from mindrlhf_msprobe.capture.playback.generators import put_back, states_of_generators
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.storage.leaves import Leaf
 
@@ -92,13 +95,70 @@ def test_a_played_training_goes_on_with_what_was_recorded(tmp_path):
     assert not same(first.seen[2], third.seen[2])
 
 
+def test_what_is_drawn_behind_a_played_rollout_is_what_was_drawn(tmp_path, caplog):
+    """By Python, numpy and MindSpore's default generator, whatever the seeds; else it is said."""
+    seeds = iter(range(9))
+
+    def drawn(name, **options):
+        seed = next(seeds)
+        random.seed(seed)
+        np.random.seed(seed)
+        ms.manual_seed(seed)
+        found = []
+
+        def generate(batch):
+            return [random.gauss(0, 1), np.random.normal()]
+
+        config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
+        with Probe.from_config({**config, **options}) as probe:
+            for _ in range(2):
+                for call in range(2):
+                    probe.rollout(generate, {"ids": np.arange(3) + call})
+                    found += [random.gauss(0, 1), np.random.normal()]
+                    found.append(ms.get_rng_state().asnumpy())
+                probe.step()
+        return found
+
+    def played(name):
+        said = json.loads((tmp_path / name / "run.json").read_text())["played"]
+        return said["probe_rollout"].get("generators")
+
+    first = drawn("a")
+    assert same(first, drawn("b", rollout_from=str(tmp_path / "a")))
+    assert same(first, drawn("c", rollout_from=str(tmp_path / "b")))
+    assert played("b") is True
+    drawn("d", rollout_from=str(tmp_path / "a"), rollout_order="cycle")
+    assert played("d") is None
+    (tmp_path / "a/generators.rank0.jsonl").unlink()
+    assert not same(first, drawn("e", rollout_from=str(tmp_path / "a")))
+    assert played("e") is False
+    assert caplog.text.count("is not what it drew") == 1
+
+
+def test_states_of_generators_that_are_none_are_never_set():
+    """numpy and MindSpore would take them, and draw from what lies behind them."""
+    before = states_of_generators()
+    odd = base64.b64encode(bytes(12)).decode()
+    for name, change in (
+        ("python", {"words": odd}),
+        ("numpy", {"words": odd}),
+        ("numpy", {"place": 625}),
+        ("numpy", {"place": -1}),
+        ("mindspore", {"bytes": odd}),
+    ):
+        with pytest.raises(ValueError, match=r"size|numpy|mindspore"):
+            put_back({name: {**before[name], **change}})
+    assert states_of_generators() == before
+    assert set(put_back(before)) >= {"python", "numpy", "mindspore"}
+
+
 def test_it_is_said_that_a_training_was_played(tmp_path, caplog):
     """In the log, in run.json, and by a comparison."""
     Training(tmp_path / "a")
     Training(tmp_path / "b", rollout_from=str(tmp_path / "a"))
     assert "THE TRAINING IS CHANGED: it is given probe_rollout of" in caplog.text
     played = json.loads((tmp_path / "b/run.json").read_text())["played"]
-    expected = {"from": str(tmp_path / "a"), "order": "same", "steps": [0, 2]}
+    expected = {"from": str(tmp_path / "a"), "order": "same", "steps": [0, 2], "generators": True}
     assert played == {"probe_rollout": expected}
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     notes = result.preflight.unknown

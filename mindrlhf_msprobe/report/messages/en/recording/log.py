@@ -85,6 +85,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "THE TRAINING IS CHANGED: it is given {name} of {path} instead of its own. run.json "
             "says so under played."
         ),
+        "generators_not_put_back": (
+            "step {step}: {path} does not say in which states its random generators were behind "
+            "the rollout that is played: what is drawn from here on, as by dropout, is not what it "
+            "drew"
+        ),
         "played_other_batch": (
             "the rollout of step {source}, call {call}, is played in step {step}, and was "
             "generated of another batch: {difference}. The training goes on with responses to "

@@ -85,6 +85,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "训练已被改变：训练使用 {path} 记录的 {name}，"
             "而不是自己的结果。run.json 的 played 对此有记录。"
         ),
+        "generators_not_put_back": (
+            "step {step}：{path} 未记录所回放 rollout 之后随机数生成器的状态：此后抽取的随机数"
+            "（如 dropout）与其不同"
+        ),
         "played_other_batch": (
             "step {step} 播放的是 step {source} 第 {call} 次调用的 rollout，"
             "它由另一个 batch 生成：{difference}。训练使用的是对其他 prompt 的回答。若非有意，"

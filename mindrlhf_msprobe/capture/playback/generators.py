@@ -1,0 +1,112 @@
+"""The states of the process's default random generators: kept as JSON, and put back.
+
+    python     random: `version`, `words` (uint32), `gauss`
+    numpy      numpy.random, where it is a Mersenne twister: `words`, `place`, `gauss`
+    mindspore  the default generator: `bytes`
+    torch      that of the host: `bytes`
+
+Words and bytes are base64, floats hexadecimal.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_TWISTER, _WORDS = "MT19937", 624
+
+
+def states_of_generators() -> dict[str, Any]:
+    """Return the states of the generators that the process has; none advances."""
+    version, words, gauss = random.getstate()
+    found: dict[str, Any] = {
+        "python": {"version": version, "words": _kept(words), "gauss": _hex(gauss)}
+    }
+    state: Any = np.random.get_state(legacy=False)
+    if state["bit_generator"] == _TWISTER:
+        inner = state["state"]
+        gauss = float(state["gauss"]) if state["has_gauss"] else None
+        own = {"words": _kept(inner["key"]), "place": int(inner["pos"]), "gauss": _hex(gauss)}
+        found["numpy"] = own
+    for name in ("mindspore", "torch"):
+        get_state = getattr(sys.modules.get(name), "get_rng_state", None)
+        if get_state is not None:
+            found[name] = {"bytes": _text(_array(name, get_state()).tobytes())}
+    return found
+
+
+def put_back(states: Mapping[str, Any]) -> list[str]:
+    """Put generators into states that were kept; return which of them this process has.
+
+    Raises:
+        KeyError, TypeError, ValueError, RuntimeError: they are no such states.
+    """
+    done = []
+    for name, put in (("python", _python), ("numpy", _numpy)):
+        if name in states:
+            put(states[name])
+            done.append(name)
+    for name in ("mindspore", "torch"):
+        module = sys.modules.get(name)
+        if name in states and hasattr(module, "set_rng_state"):
+            data = np.frombuffer(base64.b64decode(states[name]["bytes"]), np.uint8).copy()
+            # MindSpore takes any number of bytes for a state.
+            _check(data.size == _array(name, module.get_rng_state()).size, name)  # type: ignore[union-attr]
+            tensor = module.Tensor(data) if name == "mindspore" else module.from_numpy(data)  # type: ignore[union-attr]
+            module.set_rng_state(tensor)  # type: ignore[union-attr]
+            done.append(name)
+    return done
+
+
+def _python(state: Mapping[str, Any]) -> None:
+    words = tuple(map(int, _words(state["words"])))
+    random.setstate((state["version"], words, _float(state["gauss"])))
+
+
+def _numpy(state: Mapping[str, Any]) -> None:
+    gauss = _float(state["gauss"])
+    words, place = _words(state["words"]), int(state["place"])
+    _check(words.size == _WORDS and 0 <= place <= _WORDS, "numpy")  # numpy does not look
+    np.random.set_state(
+        {
+            "bit_generator": _TWISTER,
+            "state": {"key": words, "pos": place},
+            "has_gauss": int(gauss is not None),
+            "gauss": gauss or 0.0,
+        }
+    )
+
+
+def _array(name: str, state: Any) -> np.ndarray:
+    array: np.ndarray = state.asnumpy() if name == "mindspore" else state.numpy()
+    return array
+
+
+def _check(fits: bool, name: str) -> None:
+    if not fits:
+        raise ValueError(name)
+
+
+def _kept(words: Any) -> str:
+    return _text(np.asarray(words, "<u4").tobytes())
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _words(text: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), "<u4").astype(np.uint32)
+
+
+def _hex(value: float | None) -> str | None:
+    return None if value is None else value.hex()
+
+
+def _float(text: str | None) -> float | None:
+    return None if text is None else float.fromhex(text)
