@@ -59,7 +59,8 @@ def _is_known(run: Run, layout: Layout | None) -> bool:
 
 
 def _shown(layout: Layout) -> str:
-    return ", ".join(f"{axis} {size}" for axis, size in layout.axes.items() if size > 1)
+    shown = layout.cut or layout.axes
+    return ", ".join(f"{axis} {layout.axes[axis]}" for axis in shown)
 
 
 def _check(name: str, run: Run, layout: Layout | None, *, given: bool) -> None:

@@ -57,18 +57,26 @@ def record(root, ranks, batches, *, order=range(ROWS), fault=None, task="tensor"
 def compared(path, a, b, **of_b):
     """Compare two recordings of (ranks, micro-batches)."""
     runs = record(path / "a", *a), record(path / "b", *b, **of_b)
-    sides = {side: {"axes": {"dp": of[0]}} for side, of in zip("ab", (a, b)) if of[0] > 1}
+    sides = {"a": {"axes": {"dp": a[0]}}}  # of one rank, too: it says that rows are to be found
+    if b[0] > 1:
+        sides["b"] = {"axes": {"dp": b[0]}}
     (path / "l.yaml").write_text(json.dumps(sides))
     return compare_runs(*runs, layout=path / "l.yaml", workers=1)
 
 
-CUTS = [((1, 1), (2, 2)), ((1, 2), (2, 2)), ((1, 4), (2, 1)), ((2, 1), (1, 4)), ((2, 4), (4, 1))]
+CUTS = [
+    ((1, 2), (1, 4)),
+    ((1, 1), (2, 2)),
+    ((1, 2), (2, 2)),
+    ((1, 4), (2, 1)),
+    ((2, 1), (1, 4)),
+    ((2, 4), (4, 1)),
+]
 
 
-@pytest.mark.parametrize("order", [range(ROWS), (3, 1, 0, 2, 7, 5, 6, 4)], ids=["same", "moved"])
 @pytest.mark.parametrize(("a", "b"), CUTS, ids=str)
-def test_rows_are_compared_wherever_they_are(tmp_path, a, b, order):
-    result = compared(tmp_path, a, b, order=order)
+def test_rows_are_compared_wherever_they_are(tmp_path, a, b):
+    result = compared(tmp_path, a, b, order=(3, 1, 0, 2, 7, 5, 6, 4))
     assert result.verdict.status is Outcome.IDENTICAL, [
         f.record for f in result.findings if not f.status.agrees
     ]

@@ -34,6 +34,12 @@ def _order(axis: str, order: str, axes: Sequence[str]) -> str:
     return f"order: {axis}: {order} is not known; expected zigzag for one of {', '.join(axes)}"
 
 
+def _joined(side: str, ranks: int, axes: str) -> str:
+    if ranks == 1:
+        return f"{side}: one rank ({axes}); its rows are looked for in the batches of the other run"
+    return f"{side}: what {ranks} ranks hold ({axes}) was put together and is compared as rank 0"
+
+
 TEXTS: dict[str, Text] = {
     "file": "a layout",
     "keys": "how ranks divide the work",
@@ -72,7 +78,7 @@ TEXTS: dict[str, Text] = {
         "{side} has the ranks {ranks}, which its layout of {size} ranks does not name; correct the "
         "sizes of `axes`, or name each rank below `ranks`."
     ),
-    "joined": "{side}: what {ranks} ranks hold ({axes}) was put together and is compared as rank 0",
+    "joined": _joined,
     "absent_ranks": (
         "{side}: nothing was recorded by rank {ranks} of its layout: what needs their part is not "
         "compared"

@@ -33,6 +33,12 @@ def _order(axis: str, order: str, axes: Sequence[str]) -> str:
     return f"order：{axis}: {order} 无法识别；应为 {'、'.join(axes)} 之一的 zigzag"
 
 
+def _joined(side: str, ranks: int, axes: str) -> str:
+    if ranks == 1:
+        return f"{side}：一个 rank（{axes}）；在另一侧的各个 batch 中查找其各行"
+    return f"{side}：已合并 {ranks} 个 rank（{axes}）所持有的数据；全部作为 rank 0 比对"
+
+
 TEXTS: dict[str, Text] = {
     "file": "并行布局",
     "keys": "各 rank 如何分担",
@@ -68,7 +74,7 @@ TEXTS: dict[str, Text] = {
         "{side} 有 rank {ranks}，其 {size} 个 rank 的布局中没有它们；"
         "请更正 `axes` 的大小，或在 `ranks` 下写出每个 rank。"
     ),
-    "joined": "{side}：已合并 {ranks} 个 rank（{axes}）所持有的数据；全部作为 rank 0 比对",
+    "joined": _joined,
     "absent_ranks": "{side}：其布局中的 rank {ranks} 没有落盘数据：需要这些分片的记录未比对",
     "missing": "缺少 rank {ranks} 的分片",
     "unlike": "并非所有 rank 的 {name} 都是 tensor",
