@@ -17,10 +17,11 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
 )
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.findings import Divergence
+from mindrlhf_msprobe.findings import Divergence, Status
 from mindrlhf_msprobe.storage.manifest.ending import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
+_ALONE = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 _BEFORE = 2  # steps that a divergence is explained with: a run that is followed has no more
 
 
@@ -31,12 +32,17 @@ class StepByStep:
         a: the run that is compared with.
         b: the run that is recorded.
         rank: whose steps.
+
+    Attributes:
+        had_nothing_in_common: whether both runs recorded something in the step that was compared
+            last, and nothing of it could be compared.
     """
 
     def __init__(self, a: Run, b: Run, rank: int) -> None:
         self._rank = rank
         self._compare_with(a, b)
         self._agreed: list[int] = []  # the last steps that do
+        self.had_nothing_in_common = False
 
     def _compare_with(self, a: Run, b: Run) -> None:
         self._job, self._runs = Job((View(a), View(b))), (a, b)
@@ -79,6 +85,7 @@ class StepByStep:
         """Compare a step; return where it first diverges, and why."""
         same = wrote_the_same(self._runs, step, self._rank)
         result = None if same else self._result(step)
+        self.had_nothing_in_common = result is not None and self._is_empty(result, step)
         if result is None or not result.diverged:
             self._agreed = [*self._agreed, step][-_BEFORE:]
             return None
@@ -90,6 +97,14 @@ class StepByStep:
             preflight(*self._runs),
         )
         return verdict.first_divergence
+
+    def _is_empty(self, result: StepResult, step: int) -> bool:
+        _, b = self._runs
+        at = step, self._rank
+        compared = any(result.counted.identical.values()) or any(
+            one is not None and one.status not in _ALONE for one in result.findings
+        )
+        return not compared and bool(b.phases_at(*at) or b.keys_at(*at))
 
     def _result(self, step: int) -> StepResult:
         result = compare_step(self._job, step, self._rank, wholesale=True)

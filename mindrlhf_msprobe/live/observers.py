@@ -54,7 +54,7 @@ class Compared:
 
         assert task.compare_to is not None
         self._steps = StepByStep(open_run(task.compare_to), run, task.rank)
-        self._ended = False
+        self._ended = self._said = False
 
     def step(self, number: int) -> Diverged | Uncompared | None:
         """Compare a step; nothing is compared behind the first divergence."""
@@ -65,7 +65,10 @@ class Compared:
             return self._uncompared(number)
         found = self._steps.compare(number)
         if found is None:
-            return None
+            if self._said or not self._steps.had_nothing_in_common:
+                return None
+            self._said = True
+            return Uncompared(number, self._steps.last_step, nothing=True)
         self._ended = True
         if self._steps.is_gone:  # what it has lost since says nothing of the training
             return self._uncompared(number)

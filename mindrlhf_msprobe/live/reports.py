@@ -73,12 +73,15 @@ class Uncompared:
         step: the first of them.
         last: the last step that the other run has whole; None if it has none.
         gone, running: whether it was removed, is still recorded.
+        nothing: whether it has this step, but nothing in it that could be compared; later ones are
+            looked at.
     """
 
     step: int
     last: int | None
     gone: bool = False
     running: bool = False
+    nothing: bool = False
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,8 @@ class Live:
                 last = -1 if one.last is None else one.last
                 code = "live.compared_run_is_gone" if one.gone else "live.not_compared"
                 known = {} if one.gone else {"last": last, "running": one.running}
+                if one.nothing:
+                    code, known = "live.nothing_in_common", {}
                 said = message(code, step=one.step, path=to, **known)
                 logger.warning("%s", said)
             elif isinstance(one, Looked):

@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers.programs import wait_for
+from helpers.runs import MSPROBE_DATA
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe, RunError, open_run
@@ -155,6 +156,16 @@ def test_a_run_that_is_removed_is_said_once_and_is_no_divergence(tmp_path, caplo
         end_step(b)
     (said,) = [m for m in caplog.messages if "compared" in m]
     assert "is not there any more: from step 1 on nothing is compared" in said
+
+
+def test_a_run_that_has_nothing_in_common_is_said_once(tmp_path, caplog):
+    """It is not called the same: a dump of MindSpore's graphs has other names."""
+    dump = MSPROBE_DATA.parent / "mindspore_dump" / "a"
+    options = {"key_data_dump": False, "on_divergence": "stop", "compare_to": str(dump)}
+    _, ended = train(tmp_path / "b", steps=2, **options)
+    assert ended is None
+    (said,) = [m for m in caplog.messages if "could be compared" in m]
+    assert "nothing of step 0 could be compared with" in said
 
 
 def test_what_is_no_other_run_is_refused_at_the_start(tmp_path):

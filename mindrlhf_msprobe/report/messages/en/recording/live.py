@@ -37,6 +37,11 @@ TEXTS: dict[str, Text] = {
     "diverged": _diverged,
     "cause": lambda cause, reasons: f"cause: {cause}. {' '.join(map(str, reasons))}",
     "not_compared": _not_compared,
+    "nothing_in_common": (
+        "nothing of step {step} could be compared with {path}: what both recorded has no names in "
+        "common, or was not recorded by choice. Give the run of the same network, with the same "
+        "phases, keys and level"
+    ),
     "compared_run_is_gone": (
         "{path} is not there any more: from step {step} on nothing is compared with it"
     ),

@@ -17,6 +17,7 @@ EXAMPLES = {
         for last in (-1, 2)
         for running in ({}, {"running": True})
     ],
+    "nothing_in_common": [{"step": 3, "path": "run_a"}],
     "compared_run_is_gone": [{"step": 3, "path": "run_a"}],
     "diverged": [
         {"step": 3, "phase": phase, "record": "loss", "path": "run_a", "why": "…"}
