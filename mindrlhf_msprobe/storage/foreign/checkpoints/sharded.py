@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +89,17 @@ def files_of_ranks(directories: Mapping[int, Path]) -> tuple[dict[int, Path], Me
 def strategy_files(path: Path) -> list[Path]:
     """Return the strategy files of a sharded checkpoint, where MindSpore and MindFormers put them.
 
-    That is beside its `rank_N`, in its `strategy/`, or in the `strategy/` beside it.
+    That is beside its `rank_N`, there with `strategy` in their names, in its `strategy/`, or in the
+    `strategy/` beside it.
     """
     for directory in (path, path / "strategy", path.parent / "strategy"):
         if directory.is_dir():
             files = [
                 file
                 for file in directory.iterdir()
-                if "strategy" in file.name and file.suffix in (".ckpt", ".json") and file.is_file()
+                if (directory != path or "strategy" in file.name)
+                and file.suffix in (".ckpt", ".json")
+                and file.is_file()
             ]
             if files:
                 return sorted(files)
@@ -109,18 +113,20 @@ def put_together(path: Path, ranks: Ranks, notes: Messages) -> Checkpoint:
         CheckpointError: the strategy is not that of these ranks.
     """
     files = strategy_files(path)
-    if not files or len(ranks) == 1:
+    if not files:
         return Checkpoint(path, "sharded", ranks, notes=notes, whole=len(ranks) == 1)
+    if len(ranks) == 1:  # all of it, beside what it was put together by; or the others are missing
+        with suppress(CheckpointError):
+            expected = _ranks_of(read_strategies(files, files[0].parent))[1]
+            if expected > 1:
+                rank = next(iter(ranks))
+                known = {"rank": rank, "file": files[0].name, "expected": expected}
+                notes = (*notes, message("checkpoint.one_rank", **known))
+        return Checkpoint(path, "sharded", ranks, notes=notes)
     strategy = read_strategies(files, files[0].parent)
     stages = sorted(strategy)
-    sizes = {
-        math.prod(cut.devices)
-        for cuts in strategy.values()
-        for cut in cuts.values()
-        if isinstance(cut, Cut)
-    }
+    sizes, expected = _ranks_of(strategy)
     size = next(iter(sizes), 0)
-    expected = size * len(stages)
     if len(sizes) != 1 or [*ranks] != [*range(expected)] or stages != [*range(len(stages))]:
         raise CheckpointError.saying(
             "checkpoint.other_strategy",
@@ -134,6 +140,17 @@ def put_together(path: Path, ranks: Ranks, notes: Messages) -> Checkpoint:
     merged = {name: _whole(name, ranks, strategy, size) for name in names}
     notes = (*notes, message("checkpoint.by_strategy", file=files[0].name, ranks=len(ranks)))
     return Checkpoint(path, "sharded", {0: merged}, notes=notes)
+
+
+def _ranks_of(strategy: Strategy) -> tuple[set[int], int]:
+    """Return how many ranks a stage has, by each parameter, and how many all stages have."""
+    sizes = {
+        math.prod(cut.devices)
+        for cuts in strategy.values()
+        for cut in cuts.values()
+        if isinstance(cut, Cut)
+    }
+    return sizes, next(iter(sizes), 0) * len(strategy)
 
 
 def _whole(name: str, ranks: Ranks, strategy: Strategy, size: int) -> StoredTensor:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -465,6 +466,19 @@ def test_a_strategy_of_other_ranks_is_refused(tmp_path):
     (folder / "strategy.ckpt").write_bytes(b"\x0a\x0b\x0c")
     with pytest.raises(CheckpointError, match=r"strategy\.ckpt"):
         open_checkpoint(folder)
+
+
+def test_a_rank_alone_is_said_to_be_one_of_several(tmp_path):
+    """Beside the strategy of two, whatever that file is called."""
+    halves = np.split(WHOLE, 2)
+    folder = shards(tmp_path, {rank: {"w": half} for rank, half in enumerate(halves)})
+    write_strategy(folder / "strategy" / "src.ckpt", {"w": ([2], [0, -1])})
+    assert np.array_equal(elements(open_checkpoint(folder)), WHOLE)
+    shutil.rmtree(folder / "rank_1")
+    (note,) = open_checkpoint(folder).notes
+    assert note.params == {"rank": 0, "file": "src.ckpt", "expected": 2}
+    (folder / "strategy" / "src.ckpt").write_bytes(b"\x0a\x0b")
+    assert open_checkpoint(folder).notes == ()
 
 
 def test_two_directories_of_one_rank_are_refused(tmp_path):

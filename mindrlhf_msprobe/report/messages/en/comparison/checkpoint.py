@@ -200,6 +200,10 @@ TEXTS: dict[str, Text] = {
         "A has ranks {a}, B ranks {b}, and nothing says how their parameters are cut. Put the "
         "strategy files of MindSpore into a directory strategy/ beside rank_0."
     ),
+    "one_rank": (
+        "only rank {rank} is there, and {file} is of {expected} ranks: what has another shape may "
+        "be a part. If it is, put the directories of the other ranks beside it"
+    ),
     "rank_twice": lambda path, rank, names: (
         f"{path} has two directories of rank {rank}, {' and '.join(names)}, and nothing says which "
         f"one is meant; move one away."

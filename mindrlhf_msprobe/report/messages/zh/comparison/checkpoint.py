@@ -152,6 +152,10 @@ TEXTS: dict[str, Text] = {
         "A 侧有 rank {a}，B 侧有 rank {b}，且不知道权重如何切分。"
         "请将 MindSpore 的策略文件放入 rank_0 旁的 strategy/ 目录。"
     ),
+    "one_rank": (
+        "只有 rank {rank}，而 {file} 描述 {expected} 个 rank：shape 不同的权重可能只是切片。"
+        "若是，请把其他 rank 的目录放在一起"
+    ),
     "rank_twice": lambda path, rank, names: (
         f"{path} 中有两个目录属于 rank {rank}：{'、'.join(names)}，"
         f"无法确定用哪一个；请移走其中一个。"
