@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.engine.executor import run
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
@@ -36,6 +37,8 @@ class StepByStep:
     Attributes:
         had_nothing_in_common: whether both runs recorded something in the step that was compared
             last, and nothing of it could be compared.
+        unread: what of the run that is compared with could not be read in that step; None if all
+            could.
     """
 
     def __init__(self, a: Run, b: Run, rank: int) -> None:
@@ -43,6 +46,7 @@ class StepByStep:
         self._compare_with(a, b)
         self._agreed: list[int] = []  # the last steps that do
         self.had_nothing_in_common = False
+        self.unread: Message | None = None
 
     def _compare_with(self, a: Run, b: Run) -> None:
         self._job, self._runs = Job((View(a), View(b))), (a, b)
@@ -85,6 +89,8 @@ class StepByStep:
         """Compare a step; return where it first diverges, and why."""
         same = wrote_the_same(self._runs, step, self._rank)
         result = None if same else self._result(step)
+        unread = [] if result is None else self._job.sides[0].unread([(step, self._rank)])
+        self.unread = next(iter(unread), None)
         self.had_nothing_in_common = result is not None and self._is_empty(result, step)
         if result is None or not result.diverged:
             self._agreed = [*self._agreed, step][-_BEFORE:]

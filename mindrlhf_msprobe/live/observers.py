@@ -9,6 +9,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule_file import read_settings
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.findings import Cause
 from mindrlhf_msprobe.health import CheckFinding
 from mindrlhf_msprobe.live.reports import Diverged, Found, Report, Task, Uncompared
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
@@ -72,6 +73,9 @@ class Compared:
         self._ended = True
         if self._steps.is_gone:  # what it has lost since says nothing of the training
             return self._uncompared(number)
+        if self._steps.unread is not None and found.cause is Cause.UNREADABLE:
+            why = self._steps.unread
+            return Uncompared(number, self._steps.last_step, unread=why)
         said = message("live.cause", cause=found.cause.value, reasons=[*found.reasons])
         return Diverged(number, found.phase, found.record, found.cell, said)
 

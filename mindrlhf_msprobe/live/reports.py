@@ -75,6 +75,7 @@ class Uncompared:
         gone, running: whether it was removed, is still recorded.
         nothing: whether it has this step, but nothing in it that could be compared; later ones are
             looked at.
+        unread: what of it cannot be read, where that is all that differs first.
     """
 
     step: int
@@ -82,6 +83,7 @@ class Uncompared:
     gone: bool = False
     running: bool = False
     nothing: bool = False
+    unread: Message | None = None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.checks.registry.loading import all_rules, imported
@@ -162,7 +163,9 @@ class Live:
                 to = self._config.compare_to
                 last = -1 if one.last is None else one.last
                 code = "live.compared_run_is_gone" if one.gone else "live.not_compared"
-                known = {} if one.gone else {"last": last, "running": one.running}
+                known: dict[str, Any] = {} if one.gone else {"last": last, "running": one.running}
+                if one.unread is not None:
+                    code, known = "live.compared_run_is_damaged", {"why": one.unread}
                 if one.nothing:
                     code, known = "live.nothing_in_common", {}
                 said = message(code, step=one.step, path=to, **known)

@@ -158,6 +158,17 @@ def test_a_run_that_is_removed_is_said_once_and_is_no_divergence(tmp_path, caplo
     assert "is not there any more: from step 1 on nothing is compared" in said
 
 
+def test_a_run_that_is_damaged_is_said_once_and_is_no_divergence(tmp_path, other, caplog):
+    """It says nothing of the training, which goes on."""
+    path = shutil.copytree(other[0], tmp_path / "a")
+    journal = path / "actor_update" / f"step{PARTS_AT}" / "rank0" / "records.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-100])
+    _, ended = train(tmp_path / "b", compare_to=str(path), on_divergence="stop")
+    assert ended is None
+    (said,) = [m for m in caplog.messages if "compared" in m]
+    assert f"cannot be read at step {PARTS_AT}" in said
+
+
 def test_a_run_that_has_nothing_in_common_is_said_once(tmp_path, caplog):
     """It is not called the same: a dump of MindSpore's graphs has other names."""
     dump = MSPROBE_DATA.parent / "mindspore_dump" / "a"

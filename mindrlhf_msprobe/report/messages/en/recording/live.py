@@ -42,6 +42,9 @@ TEXTS: dict[str, Text] = {
         "common, or was not recorded by choice. Give the run of the same network, with the same "
         "phases, keys and level"
     ),
+    "compared_run_is_damaged": (
+        "{path} cannot be read at step {step} ({why}): from there on nothing is compared with it"
+    ),
     "compared_run_is_gone": (
         "{path} is not there any more: from step {step} on nothing is compared with it"
     ),

@@ -43,6 +43,7 @@ TEXTS: dict[str, Text] = {
         "step {step} 中没有可与 {path} 比对的内容：两侧采集的内容没有相同的名称，或配置为不采集。"
         "请给出同一网络、相同阶段、key 和级别的运行"
     ),
+    "compared_run_is_damaged": "{path} 的 step {step} 无法读取（{why}）：从该 step 起不再比对",
     "compared_run_is_gone": "{path} 已不存在：从 step {step} 起不再比对",
     "nothing_closer": "on_divergence: record：{record} 不属于任何 cell，不再采集更多内容",
     "more": "另有 {count} 个问题，多由上述问题引起，见 {file}",

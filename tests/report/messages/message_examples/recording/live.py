@@ -18,6 +18,7 @@ EXAMPLES = {
         for running in ({}, {"running": True})
     ],
     "nothing_in_common": [{"step": 3, "path": "run_a"}],
+    "compared_run_is_damaged": [{"step": 3, "path": "run_a", "why": "…"}],
     "compared_run_is_gone": [{"step": 3, "path": "run_a"}],
     "diverged": [
         {"step": 3, "phase": phase, "record": "loss", "path": "run_a", "why": "…"}
