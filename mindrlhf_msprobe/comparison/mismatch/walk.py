@@ -45,7 +45,8 @@ class Walk:
         mapping: what a user says of names.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
-        not_compared: those that both have and that could not be.
+        not_compared: those that both have and that could not be, unless they are one tensor in all
+            calls of both.
         masks: those of them that are masks, and what they let in.
     """
 
@@ -278,8 +279,9 @@ class Walk:
         try:
             aligned, lets_in = self._aligned(name, mine, theirs)
         except Unfit as error:
-            self.not_compared.append((name, error.why))
-            self._unmeasured[name] = mine, theirs
+            if not _is_one_tensor(mine, theirs):
+                self.not_compared.append((name, error.why))
+                self._unmeasured[name] = mine, theirs
             return
         finally:
             mine.close()
@@ -332,6 +334,14 @@ class Walk:
             self._masks_measured[key] = found
         aligned, lets_in = self._masks_measured[key]
         return replace(aligned, name=name), lets_in
+
+
+def _is_one_tensor(mine: Source, theirs: Source) -> bool:
+    """Return whether a value is one tensor in all calls of both sides, such as a constant."""
+    if theirs.is_fused:
+        return False
+    prints = [source.values[0].prints for source in (mine, theirs)]
+    return prints[0] is not None and len(prints[0]) == 1 and prints[0] == prints[1]
 
 
 def _before_activation(name: Name, known: Container[Name]) -> Name:

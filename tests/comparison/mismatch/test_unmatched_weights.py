@@ -1,4 +1,4 @@
-"""Weights that only one network has by name and shape, lines that map nothing, and rounded ones."""
+"""Weights and inputs of which nothing says whether they agree, and weights that were rounded."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ class Network(nn.Cell):
         return self.head(ops.tanh(self.down(ops.tanh(self.up(self.emb(input_ids))))))
 
 
-def recorded(path, training, change=lambda name, values: values, task="tensor"):
+def recorded(path, training, change=lambda name, values: values, task="tensor", network=None):
     """Record one batch through a rollout network of one head, and a training network.
 
     Args:
         change: makes of a parameter's name and values what the rollout holds.
+        network: the rollout network; None: one as all of them are.
     """
-    rollout = Network(Projection(VOCABULARY))
+    rollout = network or Network(Projection(VOCABULARY))
     held = {p.name: p.asnumpy() for p in training.get_parameters()}
     for own in "wb":
         if f"head.{own}" not in held:
@@ -102,6 +103,35 @@ def test_what_cannot_be_told_from_the_weights_is_no_computation(tmp_path, capsys
     one = find_mismatch(run).found[0]
     assert (one.status, one.cause, one.first.name) == (Agreement.PARTED, None, "head output.0")
     assert one.to_json()["weights"]["alone"]["rollout"] == ["head.w", "head.b"]
+
+
+class Given(Network):
+    """A network whose cell `down` is given something beside its rows, which has no tokens."""
+
+    def __init__(self, beside):
+        super().__init__(Projection(VOCABULARY))
+        self.beside = Tensor(np.full((3, 5), beside, np.float32))
+        right = self.down.construct
+        self.down.construct = lambda x, beside: right(x) * beside.mean()
+
+    def construct(self, input_ids):
+        x = ops.tanh(self.up(self.emb(input_ids)))
+        return self.head(ops.tanh(self.down(x, self.beside)))
+
+
+@pytest.mark.parametrize(("beside", "cause"), [(1.5, None), (1.0, Cause.COMPUTATION)])
+def test_what_a_cell_was_given_beside_its_rows_may_be_to_blame(tmp_path, capsys, beside, cause):
+    """Only where it is the same tensor in both networks it is what the cell computes."""
+    training = Given(beside)
+    if cause is not None:
+        right = training.down.construct
+        training.down.construct = lambda x, beside: right(x, beside) * 1.5
+    run = recorded(tmp_path / "run", training, network=Given(1.0))
+    one = find_mismatch(run).found[0]
+    assert (one.cause, one.first.name) == (cause, "down output.0")
+    assert main(["mismatch", str(run)]) == 1
+    listed = "not compared of what down was given: down input.1" in capsys.readouterr().out
+    assert listed is (cause is None)
 
 
 def test_a_mapping_names_weights_that_are_inputs_by_outputs(tmp_path):

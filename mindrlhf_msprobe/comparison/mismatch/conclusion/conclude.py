@@ -126,18 +126,22 @@ def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[
         rounded = stage.entered > stage.allowed
         made = message("mismatch.handed_on", cell=name.cell, around=around, rounded=rounded)
         return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
-    said = _looked_at(walk, name, stage, name.cell)
-    return Cause.COMPUTATION, [_computed(walk, name), *said]
+    cause, computed = _computed(walk, name)
+    return cause, [computed, *_looked_at(walk, name, stage, name.cell)]
 
 
-def _computed(walk: Walk, name: Name) -> Message:
-    """Say that a cell returns something else, and of what it was given only what was compared."""
+def _computed(walk: Walk, name: Name) -> tuple[Cause | None, Message]:
+    """Say that a cell returns something else, and of what it was given only what was compared.
+
+    The cause is None where something else that it was given was not.
+    """
     given = [str(other) for other in walk.stages if _is_given(other, name.cell)]
     if not given:
-        return message("mismatch.returned", cell=name.cell)
-    if any(_is_given(other, name.cell) for other, _ in walk.not_compared):
-        return message("mismatch.computation_or_given", cell=name.cell, values=given)
-    return message("mismatch.computation", cell=name.cell)
+        return Cause.COMPUTATION, message("mismatch.returned", cell=name.cell)
+    if _unseen(walk, name.cell):
+        values = {"cell": name.cell, "values": given}
+        return None, message("mismatch.computation_or_given", **values)
+    return Cause.COMPUTATION, message("mismatch.computation", cell=name.cell)
 
 
 def _other_numbers(walk: Walk, name: Name) -> Message | None:
@@ -174,7 +178,7 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
         said.append(message("mismatch.from_borders_on", size=size))
     if (by := walk.shift(name)) is not None:
         said.append(message("mismatch.shifted", by=by))
-    if unseen := [str(other) for other, _ in walk.not_compared if _is_given(other, around)]:
+    if unseen := _unseen(walk, around):
         said.append(message("mismatch.unseen", cell=around, values=unseen))
     unread = [str(other) for other, _ in walk.not_compared if _is_returned_in(other, around)]
     if name.io == "input" and unread:
@@ -338,6 +342,11 @@ def _from_borders_on(walk: Walk, name: Name) -> int | None:
     borders = all(walk.is_at_border(row) for row in first.values())
     later = any(walk.role(row) != "first" for row in first.values())
     return walk.rollout.tokens.block if first and borders and later else None
+
+
+def _unseen(walk: Walk, cell: str) -> list[str]:
+    """Return what a cell was given and that was not compared."""
+    return [str(other) for other, _ in walk.not_compared if _is_given(other, cell)]
 
 
 def _is_given(name: Name, cell: str) -> bool:
