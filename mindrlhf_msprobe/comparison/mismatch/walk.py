@@ -246,6 +246,7 @@ class Walk:
                         source = Source(self.training, value, order=_order(of))
                     found.append((common, Source(self.rollout, mine[common]), source))
         found += self._of_fused(mine, parts)
+        found += self._of_split(mine, parts)
         return sorted(found, key=lambda item: max(value.time for value in item[2].values))
 
     def _of_fused(
@@ -270,6 +271,28 @@ class Walk:
                     values = [parts[part].values[0] for part in wanted]
                     joined = Source(self.training, *values, order=_order(of))
                     yield name, Source(self.rollout, value), joined
+
+    def _of_split(
+        self, mine: Mapping[Name, Value], whole: Mapping[Name, Source]
+    ) -> Iterator[tuple[Name, Source, Source]]:
+        """Yield the values of cells that are several ones in the rollout network.
+
+        Args:
+            mine: the rollout's values.
+            whole: the training's, by the names that both networks have.
+        """
+        for name, source in whole.items():
+            if name in mine or (of := self.weights.split.get(name.cell)) is None:
+                continue
+            if name.io == "input":  # all parts are given the same
+                given = mine.get(name._replace(cell=of.parts[0]))
+                if given is not None:
+                    yield name, Source(self.rollout, given), source
+            else:
+                wanted = [_before_activation(name._replace(cell=part), mine) for part in of.parts]
+                if all(part in mine for part in wanted):
+                    values = [mine[part] for part in wanted]
+                    yield name, Source(self.rollout, *values, order=_order(of)), source
 
     def _fused(self, name: Name) -> Fused | None:
         """Return what a cell of the rollout is made of, if a value has the rows of its weight."""
@@ -338,7 +361,7 @@ class Walk:
 
 def _is_one_tensor(mine: Source, theirs: Source) -> bool:
     """Return whether a value is one tensor in all calls of both sides, such as a constant."""
-    if theirs.is_fused:
+    if mine.is_fused or theirs.is_fused:
         return False
     prints = [source.values[0].prints for source in (mine, theirs)]
     return prints[0] is not None and len(prints[0]) == 1 and prints[0] == prints[1]

@@ -192,6 +192,9 @@ def test_the_rollout_of_one_run_and_the_training_of_another(parted, healthy, tmp
 
 def test_the_other_way_round_the_phases_agree_as_well(healthy, capsys):
     """Which one is the rollout is what --phases says; of a wrong name the nearest is named."""
+    there, back = (find_mismatch(healthy, phases=of).found[0] for of in (PHASES, PHASES[::-1]))
+    assert back.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+    assert {stage.name for stage in back.stages} == {stage.name for stage in there.stages}
     phases = "actor_generate_sequences,actor_compute_log_prob"
     assert main(["mismatch", str(healthy), "--phases", phases]) == 0
     assert main(["mismatch", str(healthy), "--phases", "actor_compute_log_prob"]) == 2

@@ -57,16 +57,25 @@ def test_interleaved_projections_are_compared(recorded, tmp_path):
     """Where they part they are named, and not what is made of them."""
     from helpers import wrong_rollouts
 
-    from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
+    from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
 
-    healthy = find_mismatch(recorded(tmp_path / "healthy", 3)).found[0]
+    runs = [recorded(tmp_path / "healthy", 3)]
+    runs.append(recorded(tmp_path / "wrong", 3, wrong_rollouts.projection(1)))
+    healthy = find_mismatch(runs[0]).found[0]
     # Nothing says that fused rows are equal bit for bit.
     assert healthy.status is Agreement.WITHIN_ROUNDING
     assert not healthy.births
     fused = "model.layers.1.attention.w_qkv output.0"
     assert fused in {stage.name for stage in healthy.stages}
-    wrong = find_mismatch(recorded(tmp_path / "wrong", 3, wrong_rollouts.projection(1))).found[0]
+    wrong = find_mismatch(runs[1]).found[0]
     assert (wrong.status, wrong.first.name) == (Agreement.PARTED, fused)
+    # The other way round, where the training alone has the fused cell.
+    turned = (PHASES[1], PHASES[0])
+    one = find_mismatch(runs[0], phases=turned).found[0]
+    assert one.status is Agreement.WITHIN_ROUNDING
+    assert {stage.name for stage in one.stages} == {stage.name for stage in healthy.stages}
+    one = find_mismatch(runs[1], phases=turned).found[0]
+    assert (one.status, one.first.name) == (Agreement.PARTED, fused)
 
 
 def test_a_single_wrong_token_is_seen(recorded, tmp_path):

@@ -123,7 +123,7 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     Returns:
         None: features, as `tokens.layouts` has it.
     """
-    if training.is_fused:
+    if rollout.is_fused or training.is_fused:
         return None
     mine, theirs = _Keyed(rollout), _Keyed(training)
     widths = mine.widths | theirs.widths

@@ -255,7 +255,7 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
         raise Unfit(error.said) from None
     if not sum(map(len, tokens)):
         raise Unfit(message("mismatch.no_rows"))
-    columns = value_columns(rollout.values[0]) if sketched else columns
+    columns = sum(map(value_columns, rollout.values)) if sketched else columns
     return Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
 
 

@@ -66,6 +66,7 @@ class Weights:
     Attributes:
         pairs: those that both have, in the order of the rollout network.
         fused: cell of the rollout network → its parts.
+        split: cell of the training network → its parts in the rollout network.
         alone: parameters of the rollout network that the training network has not, and the other
             way round, each by its own network's names; without the caches of either.
     """
@@ -73,6 +74,7 @@ class Weights:
     pairs: tuple[WeightPair, ...] = ()
     fused: Mapping[str, Fused] = field(default_factory=dict)
     alone: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    split: Mapping[str, Fused] = field(default_factory=dict)
 
     @property
     def unequal(self) -> tuple[WeightPair, ...]:
@@ -110,13 +112,14 @@ def compare_weights(
         if cell_of_parameter(name) in fused
     ]
     used = {name for pair in joined for name in (pair.rollout, *pair.training)}
-    joined += _split(_without(left_a, used), _without(left_b, used))
+    parted = find_fused(_without(left_b, used), _without(left_a, used))
+    joined += _split(_without(left_a, used), _without(left_b, used), parted)
     used |= {name for pair in joined for name in (pair.rollout, *pair.training)}
     alone = (
         _alone(rollout, {*map(id, _without(common_a, {*both, *used}).values())}, names.common_a),
         _alone(training, {*map(id, _without(common_b, {*both, *used}).values())}, names.common_b),
     )
-    return Weights((*pairs, *joined), {**fused, **reordered}, alone)
+    return Weights((*pairs, *joined), {**fused, **reordered}, alone, parted)
 
 
 def _pairs_of_both(
@@ -202,9 +205,10 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
     return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
 
 
-def _split(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> list[WeightPair]:
+def _split(
+    rollout: Mapping[str, Record], training: Mapping[str, Record], fused: Mapping[str, Fused]
+) -> list[WeightPair]:
     """Compare parameters of the rollout that are parts of fused ones of the training."""
-    fused = find_fused(training, rollout)
     found = []
     for name, record in training.items():
         of = fused.get(cell_of_parameter(name))
