@@ -16,13 +16,20 @@ _MOST_ELEMENTS = 1 << 26
 
 
 def elsewhere(first: FirstDifference) -> Change | None:
-    """Return that a parameter of A is, in B, that of another cell, or the other way round."""
+    """Return that a parameter of A is, in B, that of another cell, or the other way round.
+
+    Cells of one phase are looked at: another network may well hold the same values, as the
+    reference does those of the actor.
+    """
     pair = first.pair
     if first.finding.io != "parameters" or pair.a is None or pair.b is None:
         return None
+    phase = first.finding.phase
     places: dict[str, str] = {}
-    for other, _ in first.pairs:
-        if other.record.io != "parameters" or other is pair or other.a is None or other.b is None:
+    for other, finding in first.pairs:
+        if finding is None or (finding.phase, finding.io) != (phase, "parameters"):
+            continue
+        if other.a is None or other.b is None or _named(other.a) == _named(pair.a):
             continue
         if "b" not in places and _is_one(pair.a, other.b):
             places["b"] = _named(other.b)

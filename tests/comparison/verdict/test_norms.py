@@ -83,3 +83,24 @@ def test_a_parameter_that_is_another_cells_is_named(tmp_path, task, swapped):
     assert first.inside.change.kind == "elsewhere"
     expected = {"a": "w3.weight", "b": "w3.weight" if swapped else None}
     assert first.inside.change.parameters == expected
+
+
+def test_the_same_parameter_of_another_network_is_no_other_place(tmp_path):
+    """The actor starts from the values that the reference should have."""
+    random = np.random.default_rng(5)
+    weight, other = (random.normal(size=(6, 4)).astype(np.float32) for _ in range(2))
+    x = random.normal(size=(2, 4)).astype(np.float32)
+    for side, reference in (("a", weight), ("b", other)):
+        recording = Recording(tmp_path / side)
+        phases = {"reference_compute_log_prob": reference, "actor_compute_log_prob": weight}
+        for phase, own in phases.items():
+            with recording.phase(phase):
+                for _ in range(2):
+                    recording.call(
+                        "w1", "Dense", lambda x, w=own: x @ w.T, x, parameters={"weight": own}
+                    )
+        recording.end_step()
+        recording.close()
+    first = compare_runs(tmp_path / "a", tmp_path / "b", workers=1).verdict.first_divergence
+    assert first.record == "Cell.w1.Dense.forward.0.parameters.weight"
+    assert first.inside is None or first.inside.change is None
