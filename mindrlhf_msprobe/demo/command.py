@@ -165,6 +165,9 @@ class DemoPlan:
         if rollout_fault is None and not arguments.no_fault:
             phase, cell = _parse_fault(arguments.fault)
         trainer_config, probe_config = _read_config(arguments.config)
+        compares_phases = rollout_fault is not None or arguments.no_fault
+        if compares_phases and arguments.config is None:  # mismatch has something to look at
+            probe_config = replace(probe_config, task="sketch")
         if rollout_fault == NOT_SYNCHRONISED and from_step == 0:
             raise UsageError.saying("demo.no_update_before", name=rollout_fault)
         if rollout_fault == ROTARY and trainer_config["rl_config"]["response_length"] == 1:
@@ -443,7 +446,7 @@ def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
         table = next((t for t in result.tables if first.phase and first.phase in t), None)
         if table is not None:
             lines.append(f"  {say('demo.open_table', file=str(plan.comparison / table))}")
-    if plan.rollout_fault is not None and plan.probe_config.keeps_rows:
+    if plan.phase is None and plan.probe_config.keeps_rows:
         mismatch = f"mindrlhf-msprobe mismatch {plan.run_b}"
         lines.append(f"  {say('demo.mismatch', command=mismatch)}")
     command = f"mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT"
