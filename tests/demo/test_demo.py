@@ -11,7 +11,7 @@ import pytest
 from helpers.command_line import CommandLine
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.comparison.mismatch import find_mismatch
+from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.mismatch import Agreement
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -105,7 +105,8 @@ def test_without_a_fault_both_runs_agree(tmp_path, run_demo):
     assert verdict_of(tmp_path / "out")["status"] == "identical"
     assert "agree bit for bit" in done.stdout
     assert "mindrlhf-msprobe mismatch " in done.stdout
-    assert find_mismatch(tmp_path / "out" / "run_b").agreement is Agreement.WITHIN_ROUNDING
+    found = find_mismatch(tmp_path / "out" / "run_b").found
+    assert {one.status for one in found} == {Agreement.WITHIN_ROUNDING}
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,10 @@ TEXTS: dict[str, str] = {
         "mask-padding: the rollout network's mask lets the padding of the prompts in\n"
         "temperature: the sampler divides the logits by 0.8, training does not"
     ),
-    "demo_no_fault": "plant nothing: both runs agree; without --config they are recorded with task: sketch, for mismatch",
+    "demo_no_fault": (
+        "plant nothing: both runs agree; without --config they are recorded with task: sketch, "
+        "for mismatch"
+    ),
     "demo_fault_step": (
         "the step from which on the error is there (default: 1, or 0 with --steps 1)"
     ),

@@ -119,7 +119,9 @@ TEXTS: dict[str, str] = {
         "mask-padding：推理网络的 mask 没有屏蔽 prompt 的填充\n"
         "temperature：采样时 logits 除以 0.8，训练时没有"
     ),
-    "demo_no_fault": "不植入错误：两次训练应一致；不给 --config 时以 task: sketch 采集，供 mismatch 使用",
+    "demo_no_fault": (
+        "不植入错误：两次训练应一致；不给 --config 时以 task: sketch 采集，供 mismatch 使用"
+    ),
     "demo_fault_step": "从哪个 step 起植入错误（默认：1；--steps 1 时为 0）",
     "demo_config": "训练的 YAML（默认：yaml_examples/ppo_demo.yaml）",
     "compare_of_msprobe": ("msprobe 的映射文件，YAML：{what}；不给 FILE 时使用无需文件的对应关系"),
