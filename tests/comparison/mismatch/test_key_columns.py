@@ -289,7 +289,16 @@ def test_a_mask_of_all_samples_says_nothing_of_their_padding(tmp_path, seed):
     sources = sources[0], Source(sources[1].side, value)
     calls = sources[1].side.tokens.calls
     matched = match(sources[0].side.tokens, sources[1].side.tokens)
-    found, _ = align_keys(NAME, *sources, matched)
+    try:
+        found, _ = align_keys(NAME, *sources, matched)
+    except Unfit as unfit:
+        why = unfit.why.code
+    else:
+        why = None
+    if why is not None:
+        assert why == "mismatch.packed_mask"
+        assert any(len({*owners}) > 1 for owners in theirs.owners if owners is not None)
+        return
     alone = {number for number, call in enumerate(calls) if call.batch == 1}
     at = found.token[found.distances.unequal]
     starts = sources[0].side.tokens.rows
@@ -298,6 +307,23 @@ def test_a_mask_of_all_samples_says_nothing_of_their_padding(tmp_path, seed):
         for row in at.tolist()
     ]
     assert {*other} <= alone
+
+
+def test_a_mask_that_tells_packed_samples_nowhere_apart_is_not_said_to_agree(tmp_path):
+    """Either it is wrong, or what attention is given beside it tells them apart."""
+    draw, samples = random.Random(5), [[1, 2, 3], [4, 5, 6]]
+    mine = rollout(tmp_path / "a", draw, samples, [2, 1])
+    theirs = Phase(tmp_path / "b", draw)
+    mine.form = theirs.form = "b 1 s k"
+    rows = [key for sample in samples for key in prefixes(sample)]
+    ends = np.array([3, 6], np.int32)
+    theirs.call([rows], [rows], [0, 0, 0, 1, 1, 1], actual_seq_len=ends)
+    found, _, _ = aligned(mine, theirs, "mask")
+    assert not found.distances.unequal.any()
+    theirs.changed = {0: [(0, slice(None), row, at) for row in (3, 4, 5) for at in (0, 1, 2)]}
+    with pytest.raises(Unfit) as error:
+        aligned(mine, theirs, "mask")
+    assert error.value.why.code == "mismatch.packed_mask"
 
 
 def written(phase, made):

@@ -124,7 +124,10 @@ def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[
     if name.io == "input":
         around = _around(walk, name)
         rounded = stage.entered > stage.allowed
-        made = message("mismatch.handed_on", cell=name.cell, around=around, rounded=rounded)
+        left = sum(other.io == "output" for other, _ in walk.not_compared)
+        left += len(_unseen(walk, around))
+        cells = {"cell": name.cell, "around": around}
+        made = message("mismatch.handed_on", **cells, rounded=rounded, left=left)
         return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
     cause, computed = _computed(walk, name)
     return cause, [computed, *_looked_at(walk, name, stage, name.cell)]

@@ -195,7 +195,8 @@ def align_keys(
         The rows; and of a mask in how many of them what is let in.
 
     Raises:
-        Unfit: what lets a token in is not decided, or nothing can be brought together.
+        Unfit: what lets a token in is not decided, nothing can be brought together, or all that
+            can agrees and samples of one row see each other.
     """
     mine, theirs = _Keyed(rollout), _Keyed(training)
     counts = _Counts()
@@ -208,6 +209,7 @@ def align_keys(
         tokens: list[np.ndarray] = []
         dtypes: set[tuple[str, str]] = set()
         columns = 0
+        unsure = False
         starts = rollout.side.tokens.rows.starts
         for number, queries, other, partners in _pairs(mine, theirs, matched):
             tokens.append(starts[number] + queries.rows)
@@ -217,12 +219,16 @@ def align_keys(
             if lets_in[0] is None or lets_in[1] is None:
                 found.append(_of_scores(*rows))
             else:
-                found.append(_of_masks(rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1]), counts))
+                of_both = rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1])
+                found.append(_of_masks(*of_both, counts))
+                unsure = unsure or any(mask.unsure for mask in of_both)
     except ArrayFileError:
         raise Unfit(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
         raise Unfit(message("mismatch.no_rows"))
     aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
+    if unsure and not aligned.distances.unequal.any():
+        raise Unfit(message("mismatch.packed_mask"))
     return aligned, counts.found() if masks[0] else None
 
 
@@ -313,11 +319,12 @@ class _Rows:
         hides = (~lets & (others & earlier)[:, None]).any(axis=(1, 2))
         knows = np.isin(queries.group, queries.group[hides])
         knows |= ~queries.packed[queries.group] & self.own
+        unsure = bool((lets & (others & earlier & ~knows[:, None])[:, None]).any())
         others = others & (~earlier | knows[:, None])
-        counts = ((lets & which[:, None]).sum(axis=2) for which in (padding, others))
+        of_padding, of_others = ((lets & w[:, None]).sum(axis=2) for w in (padding, others))
         later = (at & self.later[:, None]).sum(axis=2)
         inside = (at & self.before[:, None])[..., : self.longest]
-        return _Mask(inside, later, *counts)
+        return _Mask(inside, later, of_padding, of_others, unsure)
 
 
 @dataclass(frozen=True)
@@ -327,12 +334,15 @@ class _Mask:
     Attributes:
         own: bool [rows, heads, tokens], the tokens up to each one.
         later, padding, others: int [rows, heads], how many columns of each kind.
+        unsure: whether it lets in earlier samples of the same row, and tells them nowhere apart.
+            Either it is wrong, or something beside it does so, as the ends of the samples.
     """
 
     own: np.ndarray
     later: np.ndarray
     padding: np.ndarray
     others: np.ndarray
+    unsure: bool
 
 
 def _value_that_lets_in(side: _Keyed) -> float:

@@ -40,8 +40,10 @@ def render(found: Mismatches, *, lang: str | None = None) -> str:
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
     """
     with speaking(lang):
-        shown = found.first or _undecided(found) or found.found[0]
+        shown = found.first or _undecided(found) or max(found.found, key=_apart)
         lines = [*_one(shown, found.status)]
+        if found and len(found.found) > 1 and _apart(shown):
+            lines.insert(1, say("mismatch.shown_step", step=shown.step, rank=shown.rank))
         lines += _ranks(found, shown)
         if len(found.found) > 1:
             statuses = [one.status for one in found.found]
@@ -65,6 +67,11 @@ def _rank(one: Mismatch) -> str:
     cause = "" if one.cause is None else one.cause.value
     values = {"status": one.status.value, "name": name, "cause": cause}
     return say("mismatch.of_rank", rank=one.rank, **values)
+
+
+def _apart(one: Mismatch) -> float:
+    """Return how far the values of a step that agrees within rounding are apart at most."""
+    return max((stage.apart for stage in one.stages), default=0.0)
 
 
 def _undecided(found: Mismatches) -> Mismatch | None:

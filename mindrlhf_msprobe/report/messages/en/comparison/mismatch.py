@@ -190,9 +190,11 @@ TEXTS = {
         f"what entered, in other layers at most {usual:.2g} times. Look also at "
         + (f"the code of {around}, which makes it" if io == "input" else f"what {cell} computes")
     ),
-    "handed_on": lambda cell, around, rounded=False: (
-        f"every cell before {cell} agrees{' but for small errors' if rounded else ''}, and what it "
-        f"is given does not: it is made by the code of {around}, between its cells"
+    "handed_on": lambda cell, around, rounded=False, left=0: (
+        f"every cell before {cell}{' that could be compared' if left else ''} agrees"
+        f"{' but for small errors' if rounded else ''}, and what it is given does not: it is made "
+        f"by the code of {around}, between its cells"
+        + (", or of what was not compared" if left else "")
     ),
     "rows": _rows,
     "shifted": _shifted,
@@ -261,6 +263,10 @@ TEXTS = {
     ),
     "lets_in": _lets_in,
     "mask_or_scores": "it is a mask on one side, and on the other it is not",
+    "packed_mask": (
+        "it lets samples of one row see each other: whether something else hides them, as the ends "
+        "of the samples that attention is given, is not known"
+    ),
     "mask_convention": (
         "nothing decides which of its two values lets a token in: it is not one and the same for "
         "each token and itself"
@@ -320,6 +326,7 @@ TEXTS = {
     "births": "error is born in",
     "birth": "{name}: {apart:.2g}, entered {entered:.2g}",
     "grows": "how it grows",
+    "shown_step": "of step {step}, rank {rank}, which is the furthest apart:",
     "weights_differ": "weights: {different} of {compared} differ",
     "weights_agree": "weights: all {compared} agree",
     "weights_some_agree": "weights: {compared} of {of} of the rollout's compared, and these agree",

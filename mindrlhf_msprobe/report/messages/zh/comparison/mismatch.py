@@ -169,9 +169,11 @@ TEXTS = {
         f"其他层最多为 {usual:.2g} 倍。请同时检查"
         + (f"生成该值的 {around} 的代码" if io == "input" else f" {cell} 的计算")
     ),
-    "handed_on": lambda cell, around, rounded=False: (
-        f"{cell} 之前的各 Cell {'除微小误差外' if rounded else ''}均一致，"
+    "handed_on": lambda cell, around, rounded=False, left=0: (
+        f"{cell} 之前{'可比对的' if left else ''}各 Cell "
+        f"{'除微小误差外' if rounded else ''}均一致，"
         f"而它的输入不一致：该输入由 {around} 中各 Cell 之间的代码产生"
+        + ("，或由未比对的值产生" if left else "")
     ),
     "rows": _rows,
     "shifted": _shifted,
@@ -230,6 +232,10 @@ TEXTS = {
     ),
     "lets_in": _lets_in,
     "mask_or_scores": "它在一侧是掩码，在另一侧不是",
+    "packed_mask": (
+        "掩码使同一行中的各样本互相可见：是否另有输入（如传给 attention 的各样本末尾位置）"
+        "将其隔开，无从得知"
+    ),
     "mask_convention": ("无法确定两个取值中哪一个表示可见：各 token 对自身的取值不一致"),
     "keys_not_stored": "其各列是 token，只有元素才能区分；请用 task: tensor 采集",
     "keys_or_features": "最后一个轴与序列等长，无法确定它是特征还是 token",
@@ -280,6 +286,7 @@ TEXTS = {
     "births": "误差产生于",
     "birth": "{name}：{apart:.2g}，输入 {entered:.2g}",
     "grows": "误差的增长",
+    "shown_step": "以下为相差最大的 step {step}、rank {rank}：",
     "weights_differ": "权重：{compared} 个中有 {different} 个不同",
     "weights_agree": "权重：{compared} 个全部一致",
     "weights_some_agree": "权重：推理侧 {of} 个中比对了 {compared} 个，这些一致",

@@ -35,8 +35,9 @@ EXAMPLES = {
         for io in ("input", "output")
     ],
     "handed_on": [
-        {"cell": "attention.wo", "around": "attention", "rounded": rounded}
+        {"cell": "attention.wo", "around": "attention", "rounded": rounded, "left": left}
         for rounded in (False, True)
+        for left in (0, 2)
     ],
     "rows": [
         {"where": where, "of_samples": count, **ROWS}
@@ -78,6 +79,8 @@ EXAMPLES = {
     ],
     "mask_or_scores": [{}],
     "mask_convention": [{}],
+    "packed_mask": [{}],
+    "shown_step": [{"step": 3, "rank": 1}],
     "keys_not_stored": [{}],
     "keys_or_features": [{}],
     "heads": [{"rollout": 4, "training": 2}],
