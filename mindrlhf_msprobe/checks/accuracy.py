@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from mindrlhf_msprobe.accuracy import Accuracy, AccuracyResult, NotComputed, RankedTensor
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, NotComputed, RankedTensor
 from mindrlhf_msprobe.storage.layout import opinions_name
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion, read_opinions

@@ -12,7 +12,7 @@ from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule import Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting, read_settings, settings_of
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.health import CheckResult, CheckResults, NotChecked
+from mindrlhf_msprobe.findings.health import CheckResult, CheckResults, NotChecked
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 _Path = str | Path | Run

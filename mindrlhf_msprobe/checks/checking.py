@@ -14,7 +14,7 @@ from mindrlhf_msprobe.checks.registry.rule import HEALTHY, Need, Rule
 from mindrlhf_msprobe.checks.registry.rule_file import Setting
 from mindrlhf_msprobe.checks.story import Findings, Found, nested
 from mindrlhf_msprobe.common.message import Message, as_message, message
-from mindrlhf_msprobe.health import (
+from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
     Evidence,

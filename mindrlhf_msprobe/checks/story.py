@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.health import CheckFinding, Severity
+from mindrlhf_msprobe.findings.health import CheckFinding, Severity
 
 
 @dataclass(frozen=True)

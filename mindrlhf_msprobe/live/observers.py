@@ -10,7 +10,7 @@ from mindrlhf_msprobe.checks.registry.loading import all_rules
 from mindrlhf_msprobe.checks.registry.rule_file import read_settings
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Cause
-from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.findings.health import CheckFinding
 from mindrlhf_msprobe.live.reports import Diverged, Found, Report, Task, Uncompared
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.reading.reader import open_run

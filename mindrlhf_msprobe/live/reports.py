@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.findings.health import CheckFinding
 
 #: Said to the follower instead of a step: there will be none.
 NO_MORE = None

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
-from mindrlhf_msprobe.health import CheckFinding
+from mindrlhf_msprobe.findings.health import CheckFinding
 from mindrlhf_msprobe.live.common_end import CommonEnd
 from mindrlhf_msprobe.live.process import Follower
 from mindrlhf_msprobe.live.reports import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.mismatch import Mismatches
+from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
 from mindrlhf_msprobe.report.staging import beside
 from mindrlhf_msprobe.storage import layout

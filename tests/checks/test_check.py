@@ -18,7 +18,7 @@ from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.reading.views import steps
 from mindrlhf_msprobe.checks.registry.rule import key, phase
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_rule_on_the_command_line(healthy, tmp_path, monkeypatch, capsys):
     (tmp_path / "own_checks.py").write_text(
         textwrap.dedent(
             """
-            from mindrlhf_msprobe.health import Place
+            from mindrlhf_msprobe.findings.health import Place
 
             def odd(step, check):
                 yield check.finding("<b>\\u202eodd", Place(step.number))

@@ -12,7 +12,7 @@ from helpers.command_line import CommandLine
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement
+from mindrlhf_msprobe.findings.mismatch import Agreement
 from mindrlhf_msprobe.storage.records import cell_name
 
 PHASES = {

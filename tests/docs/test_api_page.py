@@ -12,7 +12,7 @@ from documents import ROOT
 import mindrlhf_msprobe
 from mindrlhf_msprobe import Probe, Run, compare_runs
 from mindrlhf_msprobe.findings import Comparison, Divergence, Finding, Verdict
-from mindrlhf_msprobe.health import CheckFinding, CheckResult, CheckResults
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, CheckResults
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.series import Series

@@ -9,7 +9,7 @@ from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement
+from mindrlhf_msprobe.findings.mismatch import Agreement
 
 MINDRLHF = os.environ.get("MINDRLHF_PATH", "")
 pytestmark = pytest.mark.skipif(

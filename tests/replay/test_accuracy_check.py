@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from mindrlhf_msprobe.accuracy import Accuracy
 from mindrlhf_msprobe.checks import check_run
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.second_opinion.opinion import Turns
 from mindrlhf_msprobe.storage.reading.opinions import read_opinions
 from tests.helpers.small_networks import hook_count

@@ -10,8 +10,8 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore.mint.nn import functional as F
 from mindspore.ops.auto_generate import gen_ops_prim as generated
 
-from mindrlhf_msprobe.accuracy import Accuracy
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.findings.accuracy import Accuracy
 
 Case = tuple[str, Callable[..., Any], tuple[Any, ...]]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, values_of

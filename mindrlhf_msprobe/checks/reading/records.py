@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import (

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks.reading.entries import EntryView, RecordView
 from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.records import Layouts, Records
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum

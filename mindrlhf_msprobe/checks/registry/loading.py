@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks import rules as own
 from mindrlhf_msprobe.checks.registry.rule import Rule, as_rule
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.health import NotChecked
+from mindrlhf_msprobe.findings.health import NotChecked
 
 GROUP = "mindrlhf_msprobe.checks"
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 

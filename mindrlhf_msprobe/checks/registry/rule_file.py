@@ -15,7 +15,7 @@ from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.config import MOST_PATTERNS
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 
 _SEVERITY, _PATTERNS = "severity", ("include", "exclude")
 

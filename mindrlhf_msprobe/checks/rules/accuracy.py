@@ -10,7 +10,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import Need, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Place, Severity
+from mindrlhf_msprobe.findings.health import Place, Severity
 from mindrlhf_msprobe.storage.reading.opinions import read_opinions
 
 

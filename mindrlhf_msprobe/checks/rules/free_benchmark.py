@@ -10,7 +10,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message, read_message
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.storage.records import cell_name
 from mindrlhf_msprobe.storage.writing.benchmark_file import RowsOfSteps
 

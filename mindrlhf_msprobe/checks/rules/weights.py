@@ -30,7 +30,7 @@ from mindrlhf_msprobe.checks.registry.rule import (
 from mindrlhf_msprobe.checks.rules.rl.rows import actor_and_reference, begins_with_random_weights
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES
 from mindrlhf_msprobe.storage.records import cell_name
 

@@ -21,9 +21,9 @@ def add_parser(commands: Commands) -> None:
 def _accuracy(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
-    from mindrlhf_msprobe.accuracy import Accuracy
     from mindrlhf_msprobe.checks.accuracy import accuracy_of
     from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.findings.accuracy import Accuracy
     from mindrlhf_msprobe.report.console.analysis.accuracy import render
     from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
 

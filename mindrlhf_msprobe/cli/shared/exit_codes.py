@@ -11,10 +11,10 @@ from mindrlhf_msprobe.common.text.printable import printable, printable_json, pr
 from mindrlhf_msprobe.report.console.shared.width import fitted
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.checkpoints import CheckpointComparison
     from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.health import CheckResults
-    from mindrlhf_msprobe.mismatch import Mismatches
+    from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+    from mindrlhf_msprobe.findings.health import CheckResults
+    from mindrlhf_msprobe.findings.mismatch import Mismatches
 
 SAME = 0
 DIVERGED = 1
@@ -41,7 +41,7 @@ def of_checkpoints(found: CheckpointComparison) -> int:
 
 def of_checks(checks: CheckResults) -> int:
     """Return the exit code that says how healthy the checked runs are."""
-    from mindrlhf_msprobe.health import Health
+    from mindrlhf_msprobe.findings.health import Health
 
     codes = {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED, Health.NOT_CHECKED: UNDECIDED}
     return codes[checks.status]
@@ -49,7 +49,7 @@ def of_checks(checks: CheckResults) -> int:
 
 def of_mismatches(found: Mismatches) -> int:
     """Return the exit code that says whether rollout and training agree."""
-    from mindrlhf_msprobe.mismatch import Agreement
+    from mindrlhf_msprobe.findings.mismatch import Agreement
 
     if found.status is Agreement.UNDECIDED:
         return UNDECIDED

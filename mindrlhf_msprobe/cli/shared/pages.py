@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mindrlhf_msprobe.common.message import Message
     from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.health import CheckResult
-    from mindrlhf_msprobe.mismatch import Mismatches
+    from mindrlhf_msprobe.findings.health import CheckResult
+    from mindrlhf_msprobe.findings.mismatch import Mismatches
 
 _STEPS = 4  # of which a report says where training and inference part
 
@@ -46,7 +46,7 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     from mindrlhf_msprobe.common.message import message
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.mismatch import Agreement
+    from mindrlhf_msprobe.findings.mismatch import Agreement
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     run = open_run(path)

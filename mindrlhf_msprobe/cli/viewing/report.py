@@ -13,7 +13,7 @@ from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.health import CheckResults
+    from mindrlhf_msprobe.findings.health import CheckResults
 
 
 def add_parser(commands: Commands) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
-from mindrlhf_msprobe.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
@@ -39,6 +38,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.mapping import (
 from mindrlhf_msprobe.comparison.pairing.filters import filters, unmatched
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Status
+from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_parameters
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (

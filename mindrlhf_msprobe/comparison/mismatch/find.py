@@ -42,7 +42,7 @@ from mindrlhf_msprobe.comparison.tokens.ended import without_padding
 from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import unlike_saved
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
-from mindrlhf_msprobe.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from mindrlhf_msprobe.mismatch import is_around
+from mindrlhf_msprobe.findings.mismatch import is_around
 
 __all__ = ["NUMBER", "Name", "around", "is_around", "of_any_layer"]
 

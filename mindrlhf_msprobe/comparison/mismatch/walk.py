@@ -28,7 +28,7 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 from mindrlhf_msprobe.comparison.tokens.coverage import Coverage, coverage
 from mindrlhf_msprobe.comparison.tokens.matching import Matched, match
-from mindrlhf_msprobe.mismatch import Stage, Token
+from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
 _SHOWN_TOKENS = 8  # of a text, the last one being the token that is meant

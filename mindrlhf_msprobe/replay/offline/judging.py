@@ -14,6 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings.replayed import VERDICTS
 from mindrlhf_msprobe.replay.offline.computing import (
     BITS,
     LARGEST,
@@ -24,7 +25,6 @@ from mindrlhf_msprobe.replay.offline.computing import (
 )
 from mindrlhf_msprobe.replay.offline.formula import values_by_formula
 from mindrlhf_msprobe.replay.offline.script.template import distance
-from mindrlhf_msprobe.replayed import VERDICTS
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 DISTURBED = 3  # runs in which every value that goes in is off by one rounding

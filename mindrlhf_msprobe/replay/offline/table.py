@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindrlhf_msprobe.errors import MsprobeError, RunError
+from mindrlhf_msprobe.findings.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.replay.kinds import draws
 from mindrlhf_msprobe.replay.offline.replaying import Asked, floating_dtype
 from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, drawn, write_side
 from mindrlhf_msprobe.replay.offline.script.operators import check_mindspore, operator_of, prepare
 from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, has_elements, operator_calls
-from mindrlhf_msprobe.replayed import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
-from mindrlhf_msprobe.health import CheckFinding, CheckResult, Health, Place
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Health, Place
 from mindrlhf_msprobe.report.console.analysis.checks import again, place_in_words, run_headline
 from mindrlhf_msprobe.report.console.analysis.comparison import headline, settings_in_one_line
 from mindrlhf_msprobe.report.console.analysis.inside import inside_words

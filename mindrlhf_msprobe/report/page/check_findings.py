@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mindrlhf_msprobe.health import CheckFinding, CheckResult, Evidence, json_values
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Evidence, json_values
 from mindrlhf_msprobe.report.console.analysis.checks import again, place_in_words
 from mindrlhf_msprobe.report.console.analysis.comparison import settings_in_one_line
 from mindrlhf_msprobe.report.page.answer import link_of_place

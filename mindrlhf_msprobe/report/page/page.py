@@ -18,8 +18,8 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Comparison, Finding, Spread
-from mindrlhf_msprobe.health import CheckFinding, CheckResult
-from mindrlhf_msprobe.mismatch import Mismatches
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
+from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.report.page import answer, samples
 from mindrlhf_msprobe.report.page.blocks import Blocks

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, in_words
-from mindrlhf_msprobe.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
+from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
 from mindrlhf_msprobe.report.console.analysis.mismatch import headline, token_in_words
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.page.blocks import (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindrlhf_msprobe.mismatch import LogProbs
+from mindrlhf_msprobe.findings.mismatch import LogProbs
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.words import known

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import language, speaking
-from mindrlhf_msprobe.health import CheckFinding, CheckResults, Severity
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResults, Severity
 from mindrlhf_msprobe.report.console.analysis.checks import values_in_words
 from mindrlhf_msprobe.report.console.analysis.comparison import settings_in_one_line
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS

@@ -8,7 +8,7 @@ from pathlib import Path
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.common.text.printable import printable_json
-from mindrlhf_msprobe.mismatch import Mismatch, Mismatches, Stage
+from mindrlhf_msprobe.findings.mismatch import Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mindrlhf_msprobe.common.text.language import language
-from mindrlhf_msprobe.replayed import ReplayedOperators
+from mindrlhf_msprobe.findings.replayed import ReplayedOperators
 from mindrlhf_msprobe.report.formats.colours import DIFFERS, PLAIN, SUSPICIOUS
 from mindrlhf_msprobe.report.formats.sheets import Sheet
 from mindrlhf_msprobe.report.formats.xlsx import write_xlsx

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.checks.rules.history.kurtosis import tail_of
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 
 RECORD = "Cell.layers.{}.Dense.forward.0.output.0"
 CHANNELS = 64

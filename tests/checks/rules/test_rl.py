@@ -7,7 +7,7 @@ import pytest
 from helpers.health_runs import HealthRun
 
 from mindrlhf_msprobe import check_run
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 from mindrlhf_msprobe.storage.manifest.run_file import Generation
 
 PAD, EOS, GROUP, WIDTH = 0, 2, 4, 6

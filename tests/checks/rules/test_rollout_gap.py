@@ -7,7 +7,7 @@ import pytest
 from helpers.health_runs import HealthRun, tensor
 
 from mindrlhf_msprobe import check_run
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 
 RULE = "rl.rollout_gap"
 SHAPE = (8, 16)

@@ -13,7 +13,7 @@ from helpers import paged
 from mindspore import Tensor
 
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 ATTENTION = "model.layers.{}.attention"
 ROTARY = f"{ATTENTION}.apply_rotary_emb"

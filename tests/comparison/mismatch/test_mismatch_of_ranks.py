@@ -13,7 +13,7 @@ from helpers.rollouts import recorded
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement
+from mindrlhf_msprobe.findings.mismatch import Agreement
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.demo import task
 from mindrlhf_msprobe.errors import MsprobeError
-from mindrlhf_msprobe.mismatch import Agreement
+from mindrlhf_msprobe.findings.mismatch import Agreement
 
 CASES = {
     "prompts of one token": ([[1], [2], [3]], [[4, 5, 6], [1, 2, 0], [3, 3, 3]], 9),

@@ -7,7 +7,7 @@ import pytest
 
 from mindrlhf_msprobe import Probe, UsageError
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement
+from mindrlhf_msprobe.findings.mismatch import Agreement
 
 CONFIG = {
     "msprobe": True,

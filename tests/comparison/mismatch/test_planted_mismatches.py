@@ -16,7 +16,7 @@ from helpers.rollouts import recorded
 
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 ATTENTION, FEED_FORWARD = "model.layers.{}.attention", "model.layers.{}.feed_forward"
 HANDED_ON = f"{ATTENTION}.wo input.0"

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 HIDDEN = 32
 PROMPT = [1, 2, 3]

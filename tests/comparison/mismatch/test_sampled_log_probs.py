@@ -12,7 +12,7 @@ from mindspore import Tensor
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import LogProbTable, not_finite
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 from mindrlhf_msprobe.trends.rollout_rows import RolloutRows
 
 LIMIT = 1e-4

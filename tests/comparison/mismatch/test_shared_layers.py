@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 HIDDEN, VOCABULARY = 16, 20
 

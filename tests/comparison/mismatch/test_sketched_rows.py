@@ -11,7 +11,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.distance import explained, sketch
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, sums_in_order
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import interleaved
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
-from mindrlhf_msprobe.mismatch import Agreement, Cause, Token
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Token
 from mindrlhf_msprobe.storage.arrays.sketches import sketch_of
 
 

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 PROMPTS = np.array([[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]])
 RESPONSES = np.array([[13, 14, 15, 16, 17], [18, 19, 20, 21, 22]])

@@ -9,7 +9,7 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.mismatch import Token
+from mindrlhf_msprobe.findings.mismatch import Token
 
 SAMPLES, LENGTH = 5, 10
 

@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 HIDDEN, VOCABULARY = 64, 40
 

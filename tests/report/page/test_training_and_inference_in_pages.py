@@ -17,7 +17,7 @@ from helpers.runs import record_training
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.mismatch import (
+from mindrlhf_msprobe.findings.mismatch import (
     Agreement,
     Cause,
     LogProbs,

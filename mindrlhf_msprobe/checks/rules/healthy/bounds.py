@@ -17,7 +17,7 @@ from mindrlhf_msprobe.checks.rules.healthy.learned import (
 )
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 
 #: Phase and record, or phase and entry without the number of its call.
 _Name = tuple[str, str]

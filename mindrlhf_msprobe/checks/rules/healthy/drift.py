@@ -15,7 +15,7 @@ from mindrlhf_msprobe.checks.reading.views import Step, numbers_in, place_of
 from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 

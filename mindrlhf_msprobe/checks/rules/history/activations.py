@@ -10,7 +10,7 @@ from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import LAYERS, rule, steps
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Place, Severity
+from mindrlhf_msprobe.findings.health import Place, Severity
 from mindrlhf_msprobe.storage.reading.leaf_json import is_float, statistic
 
 _ACTIVATION = re.compile(r"(?i)relu|gelu|silu|swish|activation|tanh|sigmoid")

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks.rules.history.past import LEAST_PAST, Past
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 

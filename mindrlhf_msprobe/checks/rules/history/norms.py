@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks.registry.rule import GRADIENTS, rule, steps
 from mindrlhf_msprobe.checks.rules.history.past import LEAST_PAST, Jumped, Past
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
 

@@ -14,7 +14,7 @@ from mindrlhf_msprobe.checks.reading.views import EntryView, Step, numbers_in, p
 from mindrlhf_msprobe.checks.registry.rule import LAYERS, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Place, Severity
+from mindrlhf_msprobe.findings.health import Place, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, statistic
 

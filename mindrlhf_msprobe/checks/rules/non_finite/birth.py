@@ -30,7 +30,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.exchange import collective_of
 from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.health import Evidence
+from mindrlhf_msprobe.findings.health import Evidence
 from mindrlhf_msprobe.phases import UPDATE_PHASES, phase_table
 from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.reading.leaf_json import non_finite, numbers_of

@@ -21,7 +21,7 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.reading.views import EntryView, RecordView, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import SCALE_KEYS, may_be_mask
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum

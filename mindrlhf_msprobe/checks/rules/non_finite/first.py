@@ -17,7 +17,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.loss_scale import Scales
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import CheckFinding, Place, Severity
+from mindrlhf_msprobe.findings.health import CheckFinding, Place, Severity
 from mindrlhf_msprobe.storage.reading.leaf_json import NON_FINITE_MARKS
 
 _MOST_MORE = 8  # further births of one step that are reported

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.checks.rules.non_finite.events import Event, Events
 from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import OVERFLOW
 from mindrlhf_msprobe.storage.reading.leaf_json import numbers_of
 

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import ranks, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE
 from mindrlhf_msprobe.storage.manifest import thinned
 

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, numbers_of
 
 _MOST_SHOWN = 4

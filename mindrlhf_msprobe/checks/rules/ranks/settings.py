@@ -12,7 +12,7 @@ from mindrlhf_msprobe.checks.reading.views import Step
 from mindrlhf_msprobe.checks.registry.rule import rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 
 #: Section of run.json → the settings of it in which ranks should not differ; (): all.
 _SECTIONS: dict[str, tuple[str, ...]] = {

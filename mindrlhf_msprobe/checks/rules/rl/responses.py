@@ -20,7 +20,7 @@ from mindrlhf_msprobe.checks.rules.rl.rows import (
 )
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 

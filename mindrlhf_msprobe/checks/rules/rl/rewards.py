@@ -12,7 +12,7 @@ from mindrlhf_msprobe.checks.registry.rule import key, rule
 from mindrlhf_msprobe.checks.rules.rl.rows import configured, floats_of, groups_of, texts_or_rows
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Severity
+from mindrlhf_msprobe.findings.health import Severity
 
 _GROUP_SIZE = ("num_generations", "num_return_sequences", "group_size", "n_samples_per_prompt")
 _WHITE = 1e-4  # how far from 1 the standard deviation of whitened float32 numbers may be

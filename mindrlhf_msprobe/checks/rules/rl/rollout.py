@@ -12,7 +12,7 @@ from mindrlhf_msprobe.checks.reading.views import Step, place_of
 from mindrlhf_msprobe.checks.registry.rule import key, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, LOSS_INPUTS
 from mindrlhf_msprobe.trends.derived import (
     OLD_LOG_PROB,

@@ -10,7 +10,7 @@ import numpy as np
 from mindrlhf_msprobe.checks.checking import Check
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
 from mindrlhf_msprobe.checks.reading.views import Step, value_of
-from mindrlhf_msprobe.health import Place
+from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import GENERATE, LOSS_INPUTS
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run

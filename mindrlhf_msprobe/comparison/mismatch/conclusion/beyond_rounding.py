@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.births import kind_of
 from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import explained, roundoff
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.mismatch import Stage, Weight
+from mindrlhf_msprobe.findings.mismatch import Stage, Weight
 
 _UNUSUAL = 4.0  # times what the others of its kind make of what enters them
 _PASSED_ON = 4.0  # times what entered: what a cell of any kind may make of it

@@ -15,7 +15,7 @@ import numpy as np
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
 from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
-from mindrlhf_msprobe.mismatch import Stage, Token
+from mindrlhf_msprobe.findings.mismatch import Stage, Token
 
 #: Times what entered: what one cell may make of it.
 GROWTH = 16.0

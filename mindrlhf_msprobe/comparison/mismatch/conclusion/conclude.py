@@ -14,7 +14,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
-from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
+from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _GRADUAL = 4.0  # times what independent roundings of all cells explain

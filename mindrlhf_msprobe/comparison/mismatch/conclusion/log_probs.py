@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.mismatch import SampledToken
+from mindrlhf_msprobe.findings.mismatch import SampledToken
 from mindrlhf_msprobe.trends.rollout_rows import RolloutRows
 
 _WORST = 5

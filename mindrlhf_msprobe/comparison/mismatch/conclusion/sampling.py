@@ -14,7 +14,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
-from mindrlhf_msprobe.mismatch import LogProbs, SampledToken
+from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.derived import ROLLOUT_LOG_PROB, KeyPlace, Settings, Unavailable

@@ -6,7 +6,7 @@ import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.mismatch import TokenMap
+from mindrlhf_msprobe.findings.mismatch import TokenMap
 
 _MOST_TOKENS = 2048
 _MOST_VALUES = 100_000  # tokens times columns

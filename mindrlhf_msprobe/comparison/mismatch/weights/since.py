@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair, compare_weights
-from mindrlhf_msprobe.mismatch import Weight
+from mindrlhf_msprobe.findings.mismatch import Weight
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Record
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from mindrlhf_msprobe.accuracy import Accuracy, AccuracyResult, RankedTensor
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.printable import printable, shortened
+from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, RankedTensor
 from mindrlhf_msprobe.report.console.shared.width import padded
 from mindrlhf_msprobe.report.messages import say
 

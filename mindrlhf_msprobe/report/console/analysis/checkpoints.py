@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from mindrlhf_msprobe.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.printable import printable, shortened
 from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.messages import say, text_of
 
 _MOST_SHOWN = 8

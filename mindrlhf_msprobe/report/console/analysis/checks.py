@@ -9,7 +9,13 @@ from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.numbers import few_numbers, spans
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.health import CheckFinding, CheckResult, CheckResults, Evidence, Place
+from mindrlhf_msprobe.findings.health import (
+    CheckFinding,
+    CheckResult,
+    CheckResults,
+    Evidence,
+    Place,
+)
 from mindrlhf_msprobe.report.console.analysis.comparison import settings_in_one_line
 from mindrlhf_msprobe.report.messages import say
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.mismatch import (
+from mindrlhf_msprobe.findings.mismatch import (
     Agreement,
     Cause,
     Mismatch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.replayed import ReplayedOperators
+from mindrlhf_msprobe.findings.replayed import ReplayedOperators
 from mindrlhf_msprobe.report.messages import say
 
 _MOST_SHOWN = 20

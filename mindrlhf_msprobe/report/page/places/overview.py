@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
-from mindrlhf_msprobe.health import CheckFinding, CheckResult, Severity
+from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Severity
 from mindrlhf_msprobe.phases import PROMPTS, phase_order, usual_place
 from mindrlhf_msprobe.report.page.blocks import logarithmic
 from mindrlhf_msprobe.report.page.places.calls import Measured, calls_of, larger, measured

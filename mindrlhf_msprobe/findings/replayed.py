@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.findings.as_json import by_fields
 
 #: Verdicts, the most suspicious first.
 VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
@@ -45,8 +45,7 @@ class ReplayedOperator:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found = {name: _plain(value) for name, value in vars(self).items()}
-        return {**found, "notes": list(self.notes)}
+        return by_fields(self)
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,3 @@ class ReplayedOperators:
         """Return it as JSON."""
         found = [one.to_json() for one in self.operators]
         return {"run": self.run, "file": str(self.file), "operators": found}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: no number is infinite there."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-    return value

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, in_words
-from mindrlhf_msprobe.findings import Keyword
+from mindrlhf_msprobe.findings.words import Keyword
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion
 

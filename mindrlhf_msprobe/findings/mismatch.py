@@ -5,7 +5,6 @@ All that report/ knows of it; comparison/mismatch makes it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings import Keyword
-from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.findings.as_json import as_json, by_fields
+from mindrlhf_msprobe.findings.words import Keyword
 
 SCHEMA = 1
 
@@ -99,7 +98,7 @@ class Stage:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return _by_fields(self)
+        return by_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class Token:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return _by_fields(self)
+        return by_fields(self)
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ class SampledToken:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return _by_fields(self)
+        return by_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +212,7 @@ class Weight:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return _by_fields(self)
+        return by_fields(self)
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ class Mismatch:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
-        shown = {name: _plain(getattr(self, name)) for name in (*names, "saved_aligned", "saved")}
+        shown = {name: as_json(getattr(self, name)) for name in (*names, "saved_aligned", "saved")}
         return {
             **shown,
             "first": self.first and self.first.to_json(),
@@ -294,7 +293,7 @@ class Mismatch:
                 },
                 "different": [weight.to_json() for weight in self.weights],
             },
-            "metrics": {name: number_to_json(value) for name, value in self.metrics.items()},
+            "metrics": as_json(self.metrics),
             "sampled": [token.to_json() for token in self.sampled],
             "not_compared": [
                 {"value": name, "why": in_words(why)} for name, why in self.not_compared
@@ -342,19 +341,3 @@ class Mismatches:
             "status": self.status.value,
             "steps": [one.to_json() for one in self.found],
         }
-
-
-def _by_fields(value: Any) -> dict[str, Any]:
-    return {name: _plain(getattr(value, name)) for name in value.__slots__}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Keyword):
-        return value.value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else number_to_json(value)
-    if isinstance(value, (Token, Stage)):
-        return value.to_json()
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings import Keyword
+from mindrlhf_msprobe.findings.words import Keyword
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1

@@ -1,0 +1,107 @@
+"""The keywords of comparisons: statuses, outcomes, causes. They are shown as they are."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+SCHEMA = 1
+
+#: Who wrote a verdict.json.
+TOOL = "mindrlhf_msprobe"
+
+
+class Keyword(str, Enum):
+    """A word of ours that is shown as it is, in any language."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Status(Keyword):
+    """What the comparison of one pair of records says; where several fit, the first of these."""
+
+    UNREADABLE = "unreadable"
+    ONLY_IN_A = "only_in_a"
+    ONLY_IN_B = "only_in_b"
+    DTYPE_MISMATCH = "dtype_mismatch"
+    SHAPE_MISMATCH = "shape_mismatch"
+    NON_FINITE = "non_finite"
+    DIFFERENT = "different"
+    WITHIN_TOLERANCE = "within_tolerance"
+    IDENTICAL = "identical"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether such a pair counts as the same."""
+        return self in (Status.WITHIN_TOLERANCE, Status.IDENTICAL)
+
+
+class Outcome(Keyword):
+    """What a whole comparison says."""
+
+    IDENTICAL = "identical"
+    WITHIN_TOLERANCE = "within_tolerance"
+    DIVERGED = "diverged"
+    INCOMPARABLE = "incomparable"
+
+
+class CulpritCode(Keyword):
+    """What beyond a record and its cell is to blame; see docs/en/comparing.md."""
+
+    EARLIER_UPDATE = "earlier_update"
+    OPTIMIZER = "optimizer"
+    OPTIMIZER_OR_SYNCHRONISATION = "optimizer_or_synchronisation"
+    UPDATE_CLOSE = "update_close"
+    BEFORE_OPTIMIZER = "before_optimizer"
+    GRADIENTS_NOT_RECORDED = "gradients_not_recorded"
+    UPDATE_NOT_RECORDED = "update_not_recorded"
+    NOT_SYNCHRONISED = "not_synchronised"
+    SYNCHRONISATION = "synchronisation"
+    FOLLOWS_TRAINED = "follows_trained"
+    NOT_MOVED = "not_moved"
+    CHANGED_BETWEEN = "changed_between"
+    SAMPLING = "sampling"
+    SAMPLING_OR_LOGITS = "sampling_or_logits"
+    LOSS = "loss"
+    SCHEDULE = "schedule"
+
+
+#: Of the remark of a comparison that left out layer data, as msprobe's SingleComparator does.
+KEY_DATA_ONLY = "pairing.key_data_only"
+
+
+class Cause(Keyword):
+    """Why two runs first diverge; see docs/en/comparing.md."""
+
+    COMPUTATION = "computation"
+    PARAMETER = "parameter"
+    INPUT = "input"
+    DATA = "data"
+    MISSING = "missing"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    NON_FINITE = "non_finite"
+    UNREADABLE = "unreadable"
+    STOPPED = "stopped"
+    FILE = "file"
+
+
+class Nearness(Keyword):
+    """How near what differs before any tensor lies to a finding."""
+
+    CELL = "cell"
+    PHASE = "phase"
+    ROLE = "role"
+    RUN = "run"
+
+
+class Relation(Keyword):
+    """How the first divergence stands to that of an earlier comparison."""
+
+    SAME = "same"  #: the same cell, or the same key
+    INSIDE = "inside"  #: a cell of the phase that the earlier key came of
+    BEFORE = "before"  #: a cell of another phase of the same step
+    ELSEWHERE = "elsewhere"  #: another place
+    NEW = "new"  #: the earlier comparison found none
+    NOT_SEEN = "not_seen"  #: only the earlier comparison found one
+    AGREED = "agreed"  #: neither found one
