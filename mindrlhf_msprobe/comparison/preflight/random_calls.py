@@ -26,10 +26,7 @@ def calls_apart(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Di
     if not is_known(_CALLS, *sides, notes, neither=False):
         return
     left, right = (_by_rank(side or []) for side in sides)
-    stopped = [bool((side.section("script") or {}).get("stopped")) for side in (a, b)]
-    for name, was in zip("AB", stopped):
-        if was:
-            notes.add("stopped_script", side=name)
+    stopped = _stopped(a, b, notes)
     merged = Ranks(len({*left, *right}))
     # A script of which no process drew anything did so on every rank.
     left, right = left or {rank: [] for rank in right}, right or {rank: [] for rank in left}
@@ -40,10 +37,18 @@ def calls_apart(a: PreflightFile, b: PreflightFile, notes: Notes) -> Iterator[Di
         pairs = [*_paired(left[rank], right[rank])]
         for pair in pairs:
             _judge(pair, rank, stopped, merged, notes)
-        if _of_one_process(left[rank]) and _of_one_process(right[rank]):
-            for what, *places in _orders_apart(pairs, right[rank]):
-                merged.add_one(what, rank, *places)
+        for what, *places in _orders_apart(pairs, left[rank], right[rank]):
+            merged.add_one(what, rank, *places)
     yield from merged.differences()
+
+
+def _stopped(a: PreflightFile, b: PreflightFile, notes: Notes) -> list[bool]:
+    """Return whether each script was stopped before its end, which is noted."""
+    stopped = [bool((side.section("script") or {}).get("stopped")) for side in (a, b)]
+    for name, was in zip("AB", stopped):
+        if was:
+            notes.add("stopped_script", side=name)
+    return stopped
 
 
 def _by_rank(calls: Sequence[_Call]) -> dict[int, list[_Call]]:
@@ -140,14 +145,18 @@ def _of_one_process(calls: Sequence[_Call]) -> bool:
 
 
 def _orders_apart(
-    pairs: Sequence[_Pair], calls_of_b: Sequence[_Call]
+    pairs: Sequence[_Pair], calls_of_a: Sequence[_Call], calls_of_b: Sequence[_Call]
 ) -> Iterator[tuple[Difference, str, str]]:
     """Yield which generator's places were first called in another order, and from where on.
 
+    Calls of several processes have no order.
+
     Args:
         pairs: in the order of A.
-        calls_of_b: all calls of B, in their order.
+        calls_of_a, calls_of_b: all calls of either side, in their order.
     """
+    if not (_of_one_process(calls_of_a) and _of_one_process(calls_of_b)):
+        return
     places = {id(call): i for i, call in enumerate(calls_of_b)}
     both: dict[str, list[tuple[_Call, _Call]]] = {}
     for a, b in pairs:

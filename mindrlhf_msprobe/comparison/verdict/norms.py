@@ -28,21 +28,8 @@ def epsilons(first: FirstDifference) -> Change | None:
     pair = first.pair
     if pair.entry is None or (first.finding.io, first.finding.path) != ("output", "0"):
         return None
-    found: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
-    for other, finding in first.before:
-        own = other.event.phase == pair.event.phase and other.event.name == pair.event.name
-        if own and finding is not None and finding.status.agrees:
-            name = "x" if (other.record.io, other.record.path) == ("input", "0") else ""
-            if other.record.io == "parameters":
-                name = _name(other.record.path)
-            for side, record in zip(found, (other.a, other.b)):
-                if name and record is not None:
-                    side[name] = record
-    for side, record in zip(found, (pair.a, pair.b)):
-        if record is not None:
-            side["y"] = record
     try:
-        a, b = (_epsilon(side) for side in found)
+        a, b = map(_epsilon, _operands(first))
     except (ArrayFileError, OSError, ValueError, TypeError):
         return None
     if a is None or b is None or abs(a[0] - b[0]) <= _CLEAR * max(a[1], b[1]):
@@ -51,7 +38,26 @@ def epsilons(first: FirstDifference) -> Change | None:
     return Change("epsilon", {"a": values[0], "b": values[1]})
 
 
-def _name(path: str) -> str:
+def _operands(first: FirstDifference) -> tuple[dict[str, Record], dict[str, Record]]:
+    """Return what the norm was given in either run and agrees, by name, and what it made, as y."""
+    place = (first.event.phase, first.event.name)
+    pairs = [("y", first.pair)]
+    for pair, finding in first.before:
+        if (pair.event.phase, pair.event.name) == place and finding and finding.status.agrees:
+            pairs.append((_name(pair.record), pair))
+    sides = ("a", "b")
+    found: list[dict[str, Record]] = [
+        {name: record for name, pair in pairs if name and (record := getattr(pair, side))}
+        for side in sides
+    ]
+    return found[0], found[1]
+
+
+def _name(record: Record) -> str:
+    """Return what the formula calls a record; "" of what is not in it."""
+    if record.io != "parameters":
+        return "x" if (record.io, record.path) == ("input", "0") else ""
+    path = record.path
     return "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
 
 

@@ -152,15 +152,10 @@ def _calls(rank: int, stacks: Mapping[str, Any]) -> list[dict[str, Any]]:
     for operation, entries in stacks.items():
         function = re.sub(r"^np\.", "numpy.", operation)
         for entry in entries if isinstance(entries, list) else []:
-            stack = entry.get("stack") if isinstance(entry, dict) else None
             count = entry.get("count") if isinstance(entry, dict) else None
-            listed = stack if isinstance(stack, list) else []
-            frames = [_FRAME.fullmatch(f) for f in listed if isinstance(f, str)]
-            known = [frame for frame in frames if frame]
-            if not known or type(count) is not int:
+            frame = _own_frame(entry["stack"]) if type(count) is int and "stack" in entry else None
+            if frame is None:
                 continue
-            own = [f for f in known if not any(part in f["file"] for part in _LIBRARIES)]
-            frame = (own or known)[-1]
             where = {name: frame[name] for name in ("file", "in", "code")}
             key = function, *where.values(), frame["line"]
             place = found.setdefault(
@@ -172,6 +167,14 @@ def _calls(rank: int, stacks: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
             place["count"] += count
     return [*found.values()]
+
+
+def _own_frame(stack: Any) -> re.Match[str] | None:
+    """Return the last frame in no installed package, else the last; None where none is known."""
+    listed = [line for line in stack if isinstance(line, str)] if isinstance(stack, list) else []
+    known = [frame for line in listed if (frame := _FRAME.fullmatch(line))]
+    own = [f for f in known if not any(part in f["file"] for part in _LIBRARIES)]
+    return (own or known)[-1] if known else None
 
 
 def _data(members: _Members) -> dict[str, Any]:

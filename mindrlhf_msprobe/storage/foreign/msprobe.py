@@ -43,18 +43,7 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
     Raises:
         ValueError: dump.json cannot be read or is not one; the message names it.
     """
-    try:
-        content = _read_object(root, directory / layout.DUMP_FILE)
-    except FileNotFoundError:
-        raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
-    framework, data = content.get("framework"), content.get("data")
-    if framework is not None and framework not in _FRAMEWORKS:
-        why = message("unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS))
-        raise _of_file(layout.DUMP_FILE, why)
-    if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
-        raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
-    if (other := _other_form(data)) is not None:
-        raise _of_file(layout.DUMP_FILE, other)
+    data = _entries(root, directory)
     construct, stacks, unreadable = _beside(root, directory)
     parents = {
         name: parent if isinstance(parent, str) and parent in data else None
@@ -78,6 +67,27 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
         for name, values in data.items()
     ]
     return Dump(lines, unreadable, _dialect(lines).name)
+
+
+def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
+    """Return the entries of dump.json by name.
+
+    Raises:
+        ValueError: it cannot be read or is not one; the message names it.
+    """
+    try:
+        content = _read_object(root, directory / layout.DUMP_FILE)
+    except FileNotFoundError:
+        raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
+    framework, data = content.get("framework"), content.get("data")
+    if framework is not None and framework not in _FRAMEWORKS:
+        why = message("unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS))
+        raise _of_file(layout.DUMP_FILE, why)
+    if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
+        raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
+    if (other := _other_form(data)) is not None:
+        raise _of_file(layout.DUMP_FILE, other)
+    return data
 
 
 def _other_form(data: Mapping[str, Mapping[str, Any]]) -> Message | None:
