@@ -325,15 +325,25 @@ class Planner:
             wanted, unlike = [together.a, together.b], together.gaps
         for place in _merged_names(*wanted):
             a, b = (side.get(place) for side in wanted)
-            if a is not None and b is not None:
+            if a is None or b is None:
+                yield self._alone(event, entry, (a, b), gaps, unlike.get(place))
+            else:
                 gap = unlike.get(place) or _gap_of_both(entries, gaps, a, b)
                 yield Pair(event, a, b, entry, gap, attributes=attributes)
-            else:
-                missing = 0 if a is None else 1
-                gap = gaps[missing] or unlike.get(place)
-                gap = gap or self._why_no_record(missing, entry, a or b)
-                unreadable = self._sides[missing].unreadable.get(entry.phase)
-                yield Pair(event, a, b, entry, gap, unreadable)
+
+    def _alone(
+        self,
+        event: EventKey,
+        entry: Entry,
+        records: tuple[Record | None, Record | None],
+        gaps: Sequence[Message | None],
+        unlike: Message | None,
+    ) -> Pair:
+        """Return the pair of a record that one run alone has, and why the other one lacks it."""
+        missing = 0 if records[0] is None else 1
+        gap = gaps[missing] or unlike
+        gap = gap or self._why_no_record(missing, entry, records[1 - missing])
+        return Pair(event, *records, entry, gap, self._sides[missing].unreadable.get(entry.phase))
 
     def _gaps(
         self, entries: Sequence[Entry | None], entry: Entry, key: tuple[str, str]

@@ -63,10 +63,9 @@ def _cut(
 ) -> tuple[int, list[KeyDatum], list[int], Message] | None:
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[datum.records[0] for datum in side] for side in saves]
-    axes = unlike_axes([*records[0], *records[1]])
-    if axes is None or (len(axes) != 1 and not (regroup and not axes)):
+    axis = _axis_of_rows([*records[0], *records[1]], regroup)
+    if axis is None:
         return None
-    axis = axes[0] if axes else 0
     sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
     n = min(map(len, sizes))
     if sizes[0][:n] == sizes[1][:n] and not regroup:
@@ -84,11 +83,23 @@ def _cut(
         if own is None:
             unknown.append(datum.micro_step)
         else:
-            first = saves[large][own[0][0]]
-            sources = [(records[large][number], (row,)) for number, row in own]
-            piece = cut_out(sources[0][0], sources, axis)
-            pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
+            pieces.append(_piece(saves[large], own, axis, datum.micro_step))
     return large, pieces, unknown, found.how(alike)
+
+
+def _axis_of_rows(records: Sequence[Record], regroup: bool) -> int | None:
+    """Return the one axis whose sizes differ, the first if none does; None where that is open."""
+    axes = unlike_axes(records)
+    if axes is None or len(axes) > 1:
+        return None
+    return axes[0] if axes else 0 if regroup else None
+
+
+def _piece(saves: Sequence[KeyDatum], rows: Sequence[Row], axis: int, micro_step: int) -> KeyDatum:
+    """Return rows of larger saves as a save of their own."""
+    sources = [(saves[number].records[0], (row,)) for number, row in rows]
+    piece = cut_out(sources[0][0], sources, axis)
+    return replace(saves[rows[0][0]], micro_step=micro_step, records=(piece,))
 
 
 def _rows(
