@@ -52,6 +52,7 @@ class Assembly:
         divided_by: by what a sum of several shards is divided.
         times: by what elements are multiplied.
         leaves: the description of the whole, by which copies are taken.
+        of: how many ranks the run has.
     """
 
     ranks: tuple[int, ...]
@@ -60,6 +61,7 @@ class Assembly:
     divided_by: int = 1
     times: float = 1.0
     leaves: tuple[Leaf, ...] = ()
+    of: int = 1
 
     @property
     def copies(self) -> int:

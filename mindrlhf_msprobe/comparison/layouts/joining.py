@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     CONTEXT,
     COPY,
     DATA,
+    EXPERT,
     MEAN,
     PIPELINE,
     SUM,
@@ -26,7 +27,7 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     Modes,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 _MOST_TRIED = 4096  # ways in which a shape may be cut
 _PREFERRED = {DATA: 0, CONTEXT: 1}
@@ -45,6 +46,7 @@ class Held:
         layout: of the run; None: it is whole, and `records` has one.
         recorded: the ranks of which the step was recorded.
         open_axes: those over which a value may be in some places alone.
+        divided: those over which samples or tokens are divided.
     """
 
     name: str
@@ -52,11 +54,17 @@ class Held:
     layout: Layout | None
     recorded: frozenset[int]
     open_axes: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset({DATA, CONTEXT})
 
     @property
     def first(self) -> Record:
         """What the lowest rank holds."""
         return self.records[min(self.records)]
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        """The axes over which samples are divided, the outermost first."""
+        return batch_axes(self.layout, self.divided)
 
     @property
     def wanted(self) -> list[int]:
@@ -87,6 +95,12 @@ class Held:
         return found
 
 
+def batch_axes(layout: Layout | None, divided: frozenset[str]) -> tuple[str, ...]:
+    """Return the axes over which a run's samples are divided, the outermost first."""
+    cut = layout.cut if layout is not None else ()
+    return tuple(axis for axis in cut if axis in divided and axis != CONTEXT)
+
+
 def join_both(
     held: tuple[Held | None, Held | None],
     orders: tuple[Order, Order] = ((), ()),
@@ -107,7 +121,12 @@ def join_both(
     a, b = (one or other for one, other in zip(held, like))
     if a is not None and b is not None:
         modes = [a.modes(), b.modes()]
+        said = [{axis for axis, how in of.items() if how != ANY} for of in modes]
         _resolve((a, b), modes, calls)
+        for one, of, known in zip((a, b), modes, said):
+            if one.first.io == PARAMETERS_GRAD and of.get(EXPERT, 0) in (COPY, ANY):
+                # Of what all have of an expert's axis, each has the gradient of its own samples.
+                of |= {} if EXPERT in known else {EXPERT: MEAN}
     found = [
         None if one is None else _join(one, how, order)
         for one, how, order in zip(held, modes, orders)
@@ -266,7 +285,7 @@ def _by_batch(held: Held, modes: Modes) -> bool:
     """Return whether ranks that were given other samples hold unlike numbers."""
     assert held.layout is not None
     groups: dict[tuple[int, ...], list[Leaf]] = defaultdict(list)
-    axes = [axis for axis in (DATA, CONTEXT) if modes.get(axis) == COPY]
+    axes = [axis for axis in held.layout.cut if axis in held.divided and modes.get(axis) == COPY]
     for rank, record in held.records.items():
         groups[tuple(held.layout.place(rank, axis) for axis in axes)].append(record.leaf)
     return len(groups) > 1 and all(map(same_value, groups.values()))
@@ -313,7 +332,7 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
         how = modes.get(axis)
         if isinstance(how, int):
             tiles = [t for tile in tiles for t in _zigzag(tile, how, sizes[how])]
-    rows = modes.get(DATA)
+    rows = next((modes[axis] for axis in held.batches if isinstance(modes[axis], int)), None)
     if isinstance(rows, int) and len(order):
         tiles = [t for tile in tiles for t in _in_order(tile, rows, sizes[rows], order)]
     means = [held.layout.axes[axis] for axis in reduced if modes[axis] == MEAN]
@@ -337,9 +356,11 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
         gap = message("layout.partial_statistics")
     if equal and reduced and gap is None and not stored:  # a mean of what is the same
         parts = [[terms[:1] for terms in of] for of in parts]
-    times = held.layout.times(held.name, modes)
+    alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
+    times = held.layout.times(held.name, modes, held.divided, alone)
     leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in parts)
-    assembly = Assembly(ranks, shards, tuple(tiles), math.prod(means), times, leaves)
+    divided_by, of = math.prod(means), held.layout.size
+    assembly = Assembly(ranks, shards, tuple(tiles), divided_by, times, leaves, of)
     return joined(
         first,
         leaves[0],

@@ -24,12 +24,14 @@ from mindrlhf_msprobe.comparison.judging.metrics.sums import Sums
 from mindrlhf_msprobe.comparison.judging.status import compare_records, status_of_elements
 from mindrlhf_msprobe.comparison.judging.texts import Decode
 from mindrlhf_msprobe.comparison.layouts.joined import CHUNK, WHOLE, Joined, Reader, Tile, boxes
+from mindrlhf_msprobe.comparison.layouts.layout import MEAN, SUM
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
+_ADDED = 1e-5  # of the largest element: how far a sum may be off by rounding
 _ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts
 _SPAN = CHUNK // BLOCK * BLOCK
 _ORDER = [*Status]
@@ -52,7 +54,7 @@ def compare_joined(
         return status, metrics, notes
     if a.leaf.shape == b.leaf.shape and a.leaf.is_tensor and status is not Status.UNREADABLE:
         with suppress(ArrayFileError, OSError, ValueError, TypeError):
-            notes = *notes, *_copies(a, b), *_which(a, b, tolerance)
+            notes = *notes, *_copies(a, b), *_which(a, b, tolerance), *_sums(a, b)
     return status, metrics, notes
 
 
@@ -154,7 +156,7 @@ def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
         if isinstance(own, Piece) and not isinstance(own, Joined) and own.sources:
             yield from _which_rows(side, own, other, tolerance)
             continue
-        if not isinstance(own, Joined) or own.made_of is None or len(own.made_of.ranks) == 1:
+        if not isinstance(own, Joined) or own.made_of is None or own.made_of.of == 1:
             continue
         made = own.made_of
         differ = _by_extremes
@@ -262,6 +264,39 @@ def _copies(a: Record, b: Record) -> Messages:
         if odd:
             notes.append(message("note.copies_differ", side=side, ranks=odd))
     return tuple(notes)
+
+
+def _sums(a: Record, b: Record) -> Iterator[Message]:
+    """Say that unlike copies of a part are together what the other run has, as a sum or a mean.
+
+    That may be how the network works, or a reduction that is missing: it does not agree by it.
+    """
+    for side, own, other in (("A", a, b), ("B", b, a)):
+        if not isinstance(own, Joined) or own.made_of is None or own.made_of.copies == 1:
+            continue
+        made, leaf = own.made_of, own.leaf
+        small = math.prod(leaf.shape or ()) * 8 <= WHOLE
+        if leaf.is_discrete or not small or own.location is None or other.location is None:
+            continue
+        added = tuple(
+            replace(tile, copies=(tuple(sorted(i for copy in tile.copies for i in copy)),))
+            for tile in made.tiles
+        )
+        terms = made.copies
+        total = replace(own, made_of=replace(made, tiles=added), copy=0).array().astype(np.float64)
+        whole = other.array().astype(np.float64)
+        for how, value in ((SUM, total), (MEAN, total / terms)):
+            if _is_near(value, whole):
+                ranks = [*made.ranks]
+                yield message("note.copies_added", side=side, ranks=ranks, how=how)
+                break
+
+
+def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays are the same but for the rounding of a sum."""
+    with np.errstate(all="ignore"):
+        largest = abs(b).max(initial=0.0)
+        return bool(largest > 0 and abs(a - b).max(initial=0.0) <= _ADDED * largest)
 
 
 def _odd_copies(record: Joined) -> set[int]:

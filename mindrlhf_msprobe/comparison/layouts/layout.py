@@ -17,14 +17,12 @@ from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
-from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
 
 #: What of a record is at each place of an axis, beside a number: the dimension that is cut.
 COPY, SUM, MEAN, ANY = "copy", "partial", "mean", "any"
 DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "dp", "tp", "pp", "cp", "ep"
 ZIGZAG = "zigzag"
-#: Notes that name the ranks whose parts of a record differ.
-PARTS = ("note.parts_differ", "note.sum_differs", "note.copies_differ")
 _HOW = (COPY, SUM, MEAN)
 _KEYS = {"axes", "ranks", "shards", "order", "shift", "scale"}
 _MOST_RANKS = 1 << 16
@@ -113,7 +111,7 @@ class Layout:
         over them, and what else there is follows from the shapes.
         """
         how = self.rule(name)
-        gradient = ".parameters_grad." in name
+        gradient = f".{PARAMETERS_GRAD}." in name
         rest: dict[str, int | str] = {}
         for axis in self.cut:
             mode: int | str = ANY
@@ -125,17 +123,28 @@ class Layout:
         order = [axis for axis in how if axis in rest]
         return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
 
-    def times(self, name: str, modes: Modes) -> float:
+    def times(
+        self, name: str, modes: Modes, divided: frozenset[str], alone: frozenset[str]
+    ) -> float:
         """Return by what a record's elements are multiplied.
 
-        Where no pattern says it: gradients of a rank's samples are those of the mean over them, so
-        they count as one part of the mean over all.
+        Where no pattern says it: the loss of a rank is a mean over its own samples or tokens, so a
+        gradient of what a rank alone has counts as one part of the mean over all.
+
+        Args:
+            divided: the axes over which samples or tokens are divided.
+            alone: the axes of which one place has the record, as an expert's.
         """
         for source, times in self.scales:
             if pattern(source).search(name):
                 return times
-        by_sample = ".backward." in name and isinstance(modes.get(DATA), int)
-        return 1 / self.axes[DATA] if by_sample else 1.0
+        backward, weights = ".backward." in name, f".{PARAMETERS_GRAD}." in name
+        parts = 1
+        for axis in self.cut:
+            own = axis in divided and (isinstance(modes.get(axis), int) or axis in alone)
+            if own and (backward or (weights and axis == EXPERT)):
+                parts *= self.axes[axis]
+        return 1 / parts
 
     def shifted(self, entry: str, rank: int) -> str:
         """Return what an entry of a rank is called in the whole network."""

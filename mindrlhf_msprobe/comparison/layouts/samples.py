@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.comparison.layouts.joining import Held
-from mindrlhf_msprobe.comparison.layouts.layout import DATA
 from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
@@ -57,11 +56,11 @@ def _ids(held: Held) -> bool:
 
 def _rows(held: Held) -> list[np.ndarray]:
     """Return the rows that the ranks hold, those of one place after those of the one before."""
-    ranks: dict[int, int] = {}
+    ranks: dict[tuple[int, ...], int] = {}
     for rank in sorted(held.records):
-        place = 0
-        if held.layout is not None and DATA in held.layout.cut:
-            place = held.layout.place(rank, DATA)
+        place: tuple[int, ...] = ()
+        if held.layout is not None:
+            place = tuple(held.layout.place(rank, axis) for axis in held.batches)
         ranks.setdefault(place, rank)
     try:
         arrays = [held.records[ranks[place]].array() for place in sorted(ranks)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +10,14 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, join_both
-from mindrlhf_msprobe.comparison.layouts.layout import DATA, PIPELINE, Layout
+from mindrlhf_msprobe.comparison.layouts.described import same_value
+from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, batch_axes, join_both
+from mindrlhf_msprobe.comparison.layouts.layout import CONTEXT, DATA, EXPERT, PIPELINE, Layout
 from mindrlhf_msprobe.comparison.layouts.order import in_time
 from mindrlhf_msprobe.comparison.layouts.samples import order_of_rows
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -101,7 +104,38 @@ class _Side:
         self._calls: dict[tuple[str, str], list[str]] = defaultdict(list)
         for phase, name in entries:
             self._calls[phase, name.rpartition(".")[0]].append(name)
+        self.divided = frozenset({DATA, CONTEXT, *([EXPERT] if self._experts_divide() else [])})
+        self.batches = batch_axes(self.layout, self.divided)
         self.records = {**self._of_entries(), **self._of_data()}
+
+    def _experts_divide(self) -> bool:
+        """Return whether the places of experts were given unlike samples, as those of dp are."""
+        layout = self.layout
+        if layout is None or EXPERT not in layout.cut:
+            return False
+        begun: dict[str, tuple[int, Mapping[int, Entry]]] = {}
+        for (phase, _), of_ranks in self.entries.items():
+            first = of_ranks[min(of_ranks)]
+            if first.direction == "forward" and first.seq < begun.get(phase, (math.inf,))[0]:
+                begun[phase] = first.seq, of_ranks
+        given = [
+            {rank: [r for r in entry.records if r.io == "input"] for rank, entry in of.items()}
+            for _, of in begun.values()
+        ]
+        given += (
+            []
+            if given
+            else [
+                {rank: list(datum.records) for rank, datum in of.items()}
+                for of in self.data.values()
+            ]
+        )
+        return any(_unlike(of, layout) for of in given)
+
+    def place(self, rank: int) -> tuple[int, ...]:
+        """Return which of the batches a rank was given."""
+        assert self.layout is not None
+        return tuple(self.layout.place(rank, axis) for axis in self.batches)
 
     def calls(self, name: _Name) -> list[_Name]:
         """Return the names that a record has in all calls of its cell, or saves of its key."""
@@ -124,8 +158,8 @@ class _Side:
             for (io, path), records in by_path.items():
                 own = next(iter(records.items()))
                 whole = name + own[1].name[len(of_ranks[own[0]].name) :]
-                held = Held(whole, records, self.layout, self.recorded, self._open(name, of_ranks))
-                found[phase, name, io, path] = held
+                opened = self._open(name, of_ranks)
+                found[phase, name, io, path] = self._held(whole, records, opened)
         return found
 
     def _belongs(
@@ -158,26 +192,23 @@ class _Side:
             for path, records in by_path.items():
                 name = next(iter(records.values())).name
                 opened = frozenset({PIPELINE} & {*self.layout.cut}) if self.layout else frozenset()
-                found["", key, micro_step, path] = Held(
-                    name, records, self.layout, self.recorded, opened
-                )
+                found["", key, micro_step, path] = self._held(name, records, opened)
         return found
 
     def lists(self, other: _Side) -> None:
         """Put lists that have an item for each sample behind each other, as the other run has."""
-        if self.layout is None or DATA not in self.layout.cut:
+        if not self.batches:
             return
         for (key, micro_step), of_ranks in self.data.items():
-            sizes: dict[int, int] = {}
+            sizes: dict[tuple[int, ...], int] = {}
             for rank, datum in of_ranks.items():
                 if not all(record.path.isdecimal() for record in datum.records):
                     break
-                sizes.setdefault(self.layout.place(rank, DATA), len(datum.records))
+                sizes.setdefault(self.place(rank), len(datum.records))
             else:
                 whole = other.data.get((key, micro_step), {})
                 counts = {len(datum.records) for datum in whole.values()}
-                alone = other.layout is None or DATA not in other.layout.cut
-                if alone and counts == {sum(sizes.values())} and len(sizes) > 1:
+                if not other.batches and counts == {sum(sizes.values())} and len(sizes) > 1:
                     self._behind_each_other(key, micro_step, sizes, self.order(other, micro_step))
 
     def order(self, other: _Side, micro_step: int) -> Order:
@@ -191,7 +222,7 @@ class _Side:
         return next((order for order in orders if order is not None), ())
 
     def _behind_each_other(
-        self, key: str, micro_step: int, sizes: Mapping[int, int], order: Order
+        self, key: str, micro_step: int, sizes: Mapping[tuple[int, ...], int], order: Order
     ) -> None:
         assert self.layout is not None
         for name in [n for n in self.records if n[:3] == ("", key, micro_step)]:
@@ -200,17 +231,19 @@ class _Side:
         total = sum(sizes.values())
         where = {own: at for at, own in enumerate(order)} if len(order) == total else {}
         for rank, datum in self.data[key, micro_step].items():
-            place = self.layout.place(rank, DATA)
+            place = self.place(rank)
             before = sum(size for at, size in sizes.items() if at < place)
             for record in datum.records:
                 number = before + int(record.path)
                 items[where.get(number, number)][rank] = record
         for number, records in sorted(items.items()):
             moved = {r: replace(x, path=str(number)) for r, x in records.items()}
-            opened = frozenset({DATA, PIPELINE} & {*self.layout.cut})
-            self.records["", key, micro_step, str(number)] = Held(
-                f"{key}.{number}", moved, self.layout, self.recorded, opened
-            )
+            opened = frozenset({*self.batches, PIPELINE} & {*self.layout.cut})
+            held = self._held(f"{key}.{number}", moved, opened)
+            self.records["", key, micro_step, str(number)] = held
+
+    def _held(self, name: str, records: Mapping[int, Record], opened: frozenset[str]) -> Held:
+        return Held(name, records, self.layout, self.recorded, opened, self.divided)
 
 
 class _Joining:
@@ -256,7 +289,7 @@ class _Joining:
         """Return how the rows of a record's batch are brought together."""
         if len(self._sides) < 2:
             return (), ()
-        cut = [bool(s.layout and DATA in s.layout.cut) for s in self._sides]
+        cut = [bool(side.batches) for side in self._sides]
         if cut[0] == cut[1]:
             return (), ()
         mine, other = self._sides[cut[1]], self._sides[cut[0]]
@@ -267,6 +300,18 @@ class _Joining:
             self._known[batch] = found or () if of_phase else mine.order(other, batch[1])
         order = self._known[batch]
         return ((), order) if cut[1] else (order, ())
+
+
+def _unlike(of_ranks: Mapping[int, Sequence[Record]], layout: Layout) -> bool:
+    """Return whether places of experts have unlike tensors where all else is the same."""
+    others = [axis for axis in layout.cut if axis != EXPERT]
+    groups: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
+    for rank, records in of_ranks.items():
+        for record in records:
+            if record.leaf.is_tensor:
+                where = tuple(layout.place(rank, axis) for axis in others)
+                groups[record.io, record.path, where].append(record.leaf)
+    return not all(map(same_value, groups.values()))
 
 
 def _batch_of(name: _Name, side: _Side) -> tuple[str, int]:

@@ -109,6 +109,18 @@ def test_a_copy_that_differs_is_named_although_the_first_one_agrees(whole, tmp_p
     assert "in B the part of rank 1 differs" in notes(result)
 
 
+def test_copies_that_add_up_to_the_whole_differ_and_it_is_said(whole, tmp_path):
+    """A partial sum that no rule names may also be a reduction that is missing."""
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2})
+
+    result = compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 2}, shards={}))
+
+    assert "wo" in result.verdict.first_divergence.record
+    assert "the sum of what ranks 0, 1 of B hold is what the other run has" in notes(result)
+    assert "`partial` in the layout" in notes(result)
+
+
 def test_samples_are_matched_by_their_tokens(whole, tmp_path):
     cells, a = whole
     b = record_split(tmp_path / "b", cells, {"dp": 2}, order=[2, 0, 3, 1])

@@ -8,6 +8,7 @@ one weight of it is changed before the step), `nan` (rank, step: its batch holds
 step: the process kills itself inside that step's update) and `crash_at_exit` (rank: the process
 ends with SIGSEGV when all is done, as MindSpore's sometimes do). `every`: gradients are averaged in
 each n-th step alone. `split`: split_training.py's instead, by `tensors` or by `samples`.
+`divided`: divided_training.py's, by `stages`, `contexts` or `experts`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 
 import mindspore as ms
 import numpy as np
+from divided_training import Ranks, train_divided
 from mindspore import Tensor, nn, ops
 from mindspore.communication import get_group_size, get_rank, init
 from split_training import train_split
@@ -45,6 +47,10 @@ def train(options: dict, *, last: bool) -> None:
     if "split" in options:
         own = {"reduce": ops.AllReduce(), "fault": options.get("fault")}
         train_split(options["msprobe"], options["split"], rank, size, **own)
+        return
+    if "divided" in options:
+        ranks = Ranks(rank, size, ops.AllReduce(), ops.AllGather())
+        train_divided(options["msprobe"], options["divided"], ranks, options.get("fault"))
         return
     settings = {"msprobe": True, "actor_train_dump": True, "reference_dump": True, "step_end": 9}
     settings |= {"key_data_dump": True, **options["msprobe"]}

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import pytest
+from divided_training import train_divided
 from helpers.programs import read_json
 from jobs import CRASHED_AT_EXIT, MSRUN, _code, run_job, weights
 from split_training import train_split
@@ -17,6 +18,12 @@ from mindrlhf_msprobe.findings import Outcome
 
 pytestmark = pytest.mark.skipif(not MSRUN.exists(), reason=f"MindSpore's {MSRUN} is not there")
 
+#: What ranks divide → a weight of rank 1, as that rank calls it.
+DIVIDED = {
+    "stages": "layers.1.up.weight",
+    "contexts": "layers.1.k.weight",
+    "experts": "layers.1.experts.1.up.weight",
+}
 PHASES = ["reference_compute_log_prob", "actor_update"]
 
 
@@ -34,6 +41,11 @@ def jobs(tmp_path_factory):
             "by tensors": {"split": "tensors"},
             "by samples": {"split": "samples"},
             "one rank off": {"split": "tensors", "fault": [1, 1]},
+            **{
+                f"by {by}{' off' if fault else ''}": {"divided": by, "fault": fault}
+                for by, weight in DIVIDED.items()
+                for fault in (None, weight)
+            },
             "apart": {"msprobe": {"dump_path": str(root / "node{rank}")}},
             "selected": {"msprobe": {"ranks": [1]}},
         },
@@ -240,6 +252,11 @@ def test_a_job_that_crashes_at_exit_has_succeeded(jobs, root):
 
 
 LAYOUTS = {
+    "stages": "{axes: {pp: 2}, shift: {pp: {layers: [0, 2]}}}",
+    "contexts": r"{axes: {cp: 2}, shards: {'gather.*backward.*input': {cp: mean}}}",
+    "experts": r"""{axes: {dp: 1, ep: 2}, shift: {ep: {experts: [0, 2]}},
+        shards: {'back.*forward.*input': {ep: partial}, 'rows.*backward.*input': {ep: mean}},
+        scale: {'back.*backward.*output': 0.5}}""",
     "tensors": (
         r"{axes: {tp: 2}, shards: {'down.*forward.*output|reduce.*forward.*input': {tp: partial}}}"
     ),
@@ -286,3 +303,31 @@ def test_the_rank_whose_part_is_wrong_is_named(jobs, root, alone, tmp_path):
     first = result.verdict.first_divergence
     assert (first.step, first.record) == (1, "Cell.up.Linear.forward.0.parameters.weight")
     assert "the part of rank 1 differs, not that of rank 0" in " ".join(map(str, first.reasons))
+
+
+@pytest.mark.parametrize(
+    ("by", "weight"),
+    [
+        ("stages", "layers.3.up.Linear"),
+        ("contexts", "layers.1.k.Linear"),
+        ("experts", "layers.1.experts.3.up.Linear"),
+    ],
+)
+def test_stages_contexts_and_experts_that_two_ranks_divide(jobs, root, tmp_path, by, weight):
+    """Forward, backward and gradients of weights; a weight of rank 1 that is wrong is named."""
+    alone = tmp_path / "alone"
+    train_divided({"dump_path": str(alone)}, by)
+    layout = tmp_path / "layout.yaml"
+    layout.write_text(LAYOUTS[by])
+    how = {"layout": layout, "tolerance": Tolerance(rtol=1e-4, atol=1e-6), "workers": 1}
+
+    same = compare_runs(alone, root / f"by {by}/run", **how)
+    off = compare_runs(alone, root / f"by {by} off/run", **how)
+
+    assert same.verdict.status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE), same.verdict
+    assert not same.verdict.coverage
+    kinds = {f.entry.split(".")[-2] for f in same.findings}
+    assert kinds == {"forward", "backward", "parameters_grad"}
+    first = off.verdict.first_divergence
+    assert first.record == f"Cell.{weight}.forward.0.parameters.weight"
+    assert "in B the part of rank 1 differs" in " ".join(map(str, first.reasons))

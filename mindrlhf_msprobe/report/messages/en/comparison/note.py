@@ -56,6 +56,15 @@ def _copies_differ(side: str, ranks: Sequence[int]) -> str:
     return f"in {side} {_ranks(ranks)} {held} of a part than the other ranks"
 
 
+def _copies_added(side: str, ranks: Sequence[int], how: str) -> str:
+    what = {"partial": "sum", "mean": "mean"}[how]
+    return (
+        f"but the {what} of what {_ranks(ranks)} of {side} hold is what the other run has: if they "
+        f"are to be added only later, name the record as `{how}` in the layout, else their "
+        "reduction is missing"
+    )
+
+
 TEXTS = {
     "all": Joined("{notes}", "; "),
     # by statistics and fingerprints
@@ -98,6 +107,7 @@ TEXTS = {
     "parts_differ": _parts_differ,
     "sum_differs": _sum_differs,
     "copies_differ": _copies_differ,
+    "copies_added": _copies_added,
     "file_changed": "the fingerprints are equal, so a file was changed after it was recorded",
     "texts": "from token {token} (character {character}) on: {a!r} against {b!r}",
     "tokens": "from token {token} on: {a} against {b}",

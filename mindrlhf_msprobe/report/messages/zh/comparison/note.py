@@ -35,6 +35,14 @@ def _copies_differ(side: str, ranks: Sequence[int]) -> str:
     return f"{side} 侧 rank {few_numbers(ranks)} 与持有同一分片的其他 rank 不同"
 
 
+def _copies_added(side: str, ranks: Sequence[int], how: str) -> str:
+    what = {"partial": "和", "mean": "平均值"}[how]
+    return (
+        f"但 {side} 侧 rank {few_numbers(ranks)} 所持内容之{what}与另一次运行相同："
+        f"若本就在之后才归约，请在布局文件中将该记录写为 `{how}`，否则就是缺少归约"
+    )
+
+
 TEXTS = {
     "all": Joined("{notes}", "；"),
     # by statistics and fingerprints
@@ -69,6 +77,7 @@ TEXTS = {
     "parts_differ": _parts_differ,
     "sum_differs": _sum_differs,
     "copies_differ": _copies_differ,
+    "copies_added": _copies_added,
     "file_changed": "指纹相同，说明文件在落盘后被改动过",
     "texts": "从第 {token} 个 token（第 {character} 个字符）起不同：A 为 {a!r}，B 为 {b!r}",
     "tokens": "从 token {token} 起不同：A 为 {a}，B 为 {b}",
