@@ -20,6 +20,10 @@ EXAMPLES = {
     ],
     "sum_differs": [{"side": "A", "ranks": [0, 1]}],
     "copies_differ": [{"side": "A", "ranks": [1]}, {"side": "B", "ranks": [2, 5]}],
+    "copies_added": [
+        {"side": "A", "ranks": [0, 1], "how": "partial"},
+        {"side": "B", "ranks": [2, 5], "how": "mean"},
+    ],
     "noise": [{"repetitions": 2, "ratio": 7.5, "spread": 1e-3, "margin": 5.0}],
     "records_agree": [{"records": 1}, {"records": 2}],
 }
