@@ -567,6 +567,87 @@ def test_a_method_that_was_replaced_is_not_asked_about_itself(layer_probe, monke
         assert result(probe).status is Accuracy.ORDINARY
 
 
+class Holder(nn.Cell):
+    """Holds primitives and a function of MindSpore, as its class says."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.softmax, self.matmul = ops.Softmax(axis=0), ops.MatMul(transpose_b=transposed)
+        self.mean, self.mul = mint.mean, self.doubled
+
+    def doubled(self, x: Tensor) -> Tensor:
+        return x * 2
+
+    def construct(self, x: Tensor) -> Tensor:
+        return self.mul(self.mean(self.softmax(self.matmul(x * 2, x + 1)), dim=-1))
+
+
+def own_softmax(x):
+    """A softmax over the first axis, without the primitive that it replaces."""
+    powers = ops.exp(x - x.max(0, keepdims=True))
+    return powers / powers.sum(0, keepdims=True)
+
+
+class LastRowDropped:
+    """A kernel as an object."""
+
+    def __init__(self, original):
+        self.original = original
+
+    def __call__(self, *args):
+        return last_row_dropped(self.original)(*args)
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+@pytest.mark.parametrize(
+    ("attribute", "fault", "call"),
+    [
+        ("softmax", last_row_dropped, "Primitive.softmax.Softmax.forward"),
+        ("softmax", lambda _: last_row_dropped(own_softmax), "Primitive.softmax.Softmax.forward"),
+        ("softmax", lambda _: own_softmax, ""),
+        ("matmul", LastRowDropped, "Primitive.matmul.MatMul.forward"),
+        ("matmul", half_the_gradient, "Primitive.matmul.MatMul.backward"),
+        ("mean", last_row_dropped, "Mint.mean.forward"),
+        ("mul", lambda mul: lambda x: mul(x) * 3, ""),
+    ],
+)
+def test_what_a_cell_holds_in_the_place_of_an_operator_from_the_start(
+    layer_probe, attribute, fault, call, level
+):
+    """Is judged by the operator that the cell's class says; the cell itself, too."""
+    network = Holder(transposed=True)
+    setattr(network, attribute, fault(getattr(network, attribute)))
+    probe = layer_probe(task="accuracy_check", level=level, strict=True)
+    probe.watch(actor=network)
+    x = Tensor(np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32))
+    with probe.phase("actor_update"):
+        ms.value_and_grad(lambda x: (network(x) ** 2).sum())(x)
+    probe.step()
+    found = result(probe)
+    assert found.without_opinion == ()
+    assert found.status is (Accuracy.WRONG if call else Accuracy.ORDINARY)
+    if call and level == "L1":
+        assert found.origins[0].call == call
+    said = json.loads(Path(probe.config.dump_path, "run.json").read_text())["coverage"]
+    operator = {"softmax": "Primitive.Softmax", "matmul": "Primitive.MatMul", "mean": "Mint.mean"}
+    if level == "L1" and attribute != "mul":
+        assert operator[attribute] in said["operators"]
+
+
+def test_a_primitive_whose_attributes_nobody_knows_has_no_opinion(layer_probe):
+    """A cell's class may make it of what the cell does not keep."""
+    network = Holder(transposed=True)
+    network.matmul = lambda x, y: mint.matmul(x, y.T)
+    probe = layer_probe(task="accuracy_check", level="L1", strict=True)
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Tensor(np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)))
+    probe.step()
+    found = result(probe)
+    assert found.status is Accuracy.UNDECIDED
+    assert found.without_opinion == ("Primitive.MatMul",)
+
+
 def test_float16_that_is_declared_is_ordinary(layer_probe):
     """By `to_float`, and by `compute_dtype`; undeclared it is wrong."""
     x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))

@@ -36,6 +36,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     GRAPH_EXECUTORS,
 )
 from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.operators.declared import declared_operator
 from mindrlhf_msprobe.capture.operators.held import HeldOperators
 from mindrlhf_msprobe.capture.operators.inventory import (
     Operator,
@@ -351,6 +352,7 @@ class _Patches:
         self._held: list[_HeldFunctions] = []
         self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()  # that were looked through
         self._taken: set[tuple[int, str]] = set()
+        self._primitives: weakref.WeakSet[type] = weakref.WeakSet()  # that have a place
         self._by_id: dict[int, list[Operator]] = {}
         self._wrappers: dict[tuple[object, ...], Any] = {}
         self._of_cells: weakref.WeakKeyDictionary[nn.Cell, dict[str, Operator]]
@@ -367,6 +369,7 @@ class _Patches:
         with self._lock:
             if not self.places:
                 self._find_places()
+            self._find_primitives()
             self._look_through_modules()
             if network is not None:
                 _, count = self._networks.get(id(network), (network, 0))
@@ -406,6 +409,7 @@ class _Patches:
         self.are_on = True
         for place in self.places:
             place.put_on()
+        self._replaced_in_cells.clear()
         self._held = [
             _HeldFunctions(network, self._wrappers_of) for network, _ in self._networks.values()
         ]
@@ -449,10 +453,6 @@ class _Patches:
             owner, attribute = operator.owner, operator.attribute
             self.places.append(_Place(owner, attribute, make, operator.full_name))
             self._taken.add((id(operator.owner), operator.attribute))
-        for kind in primitive_classes():
-            is_mindspores = kind.__module__.startswith("mindspore.")
-            name = f"Primitive.{kind.__name__}" if is_mindspores else ""
-            self.places.append(_Place(kind, "__call__", _wrapped_primitive, name))
         for executor in (*GRAPH_EXECUTORS, CELL_COMPILER, FUNCTION_COMPILER):
             if executor is not None:
                 self._compilers.append(_Place(executor, "compile", self._originals))
@@ -461,6 +461,21 @@ class _Patches:
                 _Place(BYTECODE_CONTEXT, "__enter__", self._before(self.hold_off)),
                 _Place(BYTECODE_CONTEXT, "__exit__", self._after(self.let_on)),
             ]
+
+    def _find_primitives(self) -> None:
+        """Find the classes of primitives that are called in their own way, those that are new."""
+        for kind in primitive_classes():
+            if kind not in self._primitives:
+                self._primitives.add(kind)
+                is_mindspores = kind.__module__.startswith("mindspore.")
+                name = f"Primitive.{kind.__name__}" if is_mindspores else ""
+                self._add(_Place(kind, "__call__", _wrapped_primitive, name))
+
+    def _add(self, place: _Place) -> None:
+        """Take one more place, at once where the others are on."""
+        self.places.append(place)
+        if self.are_on:
+            place.put_on()
 
     @staticmethod
     def _before(act: Callable[[], None]) -> Callable[[Any], Any]:
@@ -497,7 +512,7 @@ class _Patches:
                     make = functools.partial(self._wrapped_import, operator, attribute)
                     held = operator.kind == "Primitive"
                     place = _Place(module, attribute, make, operator.full_name, of_primitive=held)
-                    self.places.append(place)
+                    self._add(place)
 
     def _imported_by(self, name: str, module: ModuleType) -> Iterator[tuple[str, Operator]]:
         """Yield the names of a module that are operators: functions, and primitives."""
@@ -538,16 +553,21 @@ class _Patches:
         before = self._of_cells.get(cell, {})
         held: dict[str, Operator] = {}
         for name, value in vars(cell).items():
-            if type(value) in _OF_OPERATORS or type(value) is MethodType:
-                operator = self.operator_of(value, "") or before.get(name)
-                if operator is not None:
-                    if operator.kind == "Primitive":
-                        operator = replace(operator, held=name)
-                    found[name], held[name] = self._wrapper_of(operator, value), operator
-                    if by := _not_mindspores(value):
-                        self._replaced_in_cells[operator.full_name] = by
+            if original_of(value) is not value:  # of another network that has this cell
+                held |= {name: before[name]} if name in before else {}
             elif (operator := of_primitive(value)) is not None:
                 held[name] = operator
+            elif callable(value) and not isinstance(value, (nn.Cell, type)):
+                operator = self.operator_of(value, "") or before.get(name)
+                if (by := _not_mindspores(value)) and operator is None:
+                    operator = declared_operator(cell, name, value)
+                if operator is None or not (by or type(value) in _FUNCTIONS):
+                    continue
+                if operator.kind == "Primitive":
+                    operator = replace(operator, held=name)
+                found[name], held[name] = self._wrapper_of(operator, value), operator
+                if by:
+                    self._replaced_in_cells[operator.full_name] = by
         if held:
             self._of_cells[cell] = held
         return found

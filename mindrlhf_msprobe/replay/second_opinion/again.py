@@ -359,6 +359,9 @@ class SecondRun:
 
     def _answer(self, call: OperatorCall) -> Any:
         operator, kwargs = call.operator, call.kwargs
+        settings = _settings(call)
+        if operator.kind == "Primitive" and settings is None:
+            raise CannotRunTwiceError("second.no_attributes", operator=operator.full_name)
         given: tuple[Any, ...] = self._lifted(call.args)
         named: dict[str, Any] = self._lifted(kwargs)
         name = operator.name
@@ -367,11 +370,11 @@ class SecondRun:
             name = f"a{name}"  # this form returns values without indices
             named = {key: named[key] for key in ("axis", "keepdims") if key in named}
         try:
-            return answer(self._basic, operator.kind, name, given, named, _settings(call))
+            return answer(self._basic, operator.kind, name, given, named, settings)
         except (NoFormulaError, ValueError, IndexError, KeyError):
             pass
         try:  # in another process: one that fails between gradients would end the training
-            return by_kernel(self._basic, operator, given, named, _settings(call))
+            return by_kernel(self._basic, operator, given, named, settings)
         except NoAnswerError:
             return self._inside(call)
 

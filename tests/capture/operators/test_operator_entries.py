@@ -595,6 +595,34 @@ def test_a_phase_without_a_network_records_operators(layer_probe, recorded, tmp_
     assert run.manifests[0]["seeds"]
 
 
+def test_a_primitive_that_is_defined_after_the_first_phase_is_recorded(layer_probe, recorded):
+    """With a call of its own; outside phases that is what it was."""
+    network = Net()
+    probe = layer_probe(level="L1", strict=True)
+    probe.watch(actor=network)
+    for _ in range(2):
+        with probe.phase(PHASE):
+            network(X)
+        probe.step()
+
+        class Doubled(ops.Softmax):
+            def __call__(self, x):
+                return super().__call__(x) * 2
+
+        own = Doubled.__call__
+        network.softmax = Doubled()
+    assert vars(Doubled)["__call__"] is own
+    with probe.phase(PHASE):
+        output = network(X)
+        assert vars(Doubled)["__call__"] is not own
+    probe.step()
+    assert vars(Doubled)["__call__"] is own
+    assert np.array_equal(output.asnumpy(), network(X).asnumpy())
+    run = recorded(probe)
+    names = {entry.name for entry in run.entries(phase=PHASE, step=2, rank=0)}
+    assert names >= {"Primitive.softmax.Softmax.0.forward"}
+
+
 def test_what_stands_in_the_place_of_an_operator_is_named(
     layer_probe, recorded, monkeypatch, caplog
 ):

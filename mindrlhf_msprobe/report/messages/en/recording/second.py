@@ -7,6 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "communicates": "{operator} exchanges data with other ranks",
     "in_place": "{operator} writes into a tensor that was there before",
+    "no_attributes": "something stands in the place of {operator}, whose arguments are not known",
     "no_formula": "there is no formula for {operator}, called in this form, and no kernel on the "
     "CPU that computes in float64",
     "random": "{operator} draws random numbers that cannot be drawn again",

@@ -7,6 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "communicates": "{operator} 与其他 rank 通信",
     "in_place": "{operator} 原地写入已有的张量",
+    "no_attributes": "{operator} 已被其他对象替换，其构造参数未知",
     "no_formula": "{operator} 的这种调用形式没有公式，CPU 上也没有以 float64 计算的 kernel",
     "random": "{operator} 产生的随机数无法重现",
     "compiled": "{cell} 是编译执行的（ms.jit）",
