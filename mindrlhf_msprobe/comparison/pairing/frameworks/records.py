@@ -14,7 +14,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.frameworks.joined import among, reshaped, transposed
-from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 #: What one parameter of a cell is called in one class or another.
@@ -27,6 +27,18 @@ SAME_PARAMETERS = (
 #: Parameters on MindSpore that are buffers on PyTorch, of which dumps hold nothing.
 _BUFFERS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)
+
+#: What PyTorch does in one step, whose gradients are therefore those of the operator's arguments,
+#: in their order. Of all else a hook has the gradients of the last step inside.
+_ONE_STEP = frozenset(
+    {
+        *("__add__", "__mul__", "__neg__", "__pow__", "__sub__", "__truediv__", "abs", "add"),
+        *("bmm", "cat", "clamp", "cos", "div", "erf", "exp", "gelu", "log", "log_softmax"),
+        *("masked_fill", "mean", "mm", "mul", "neg", "permute", "pow", "reciprocal", "relu"),
+        *("reshape", "rsqrt", "sigmoid", "silu", "sin", "softmax", "sqrt", "square", "squeeze"),
+        *("sub", "sum", "tanh", "transpose", "unsqueeze", "view", "where"),
+    }
+)
 
 #: Records by what they are of, and their place in it.
 Records = dict[tuple[str, str], Record]
@@ -84,7 +96,7 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
     """Pair the records of one cell or operator.
 
     What a hook on PyTorch says of the gradient of an operator's inputs is that of the last step
-    inside the operator: it is not compared.
+    inside the operator: it is compared where there is one step, argument by argument.
     """
     inside = entry.direction == "backward" and is_operator(entry.name)
     found: tuple[Records, Records] = ({}, {})
@@ -92,14 +104,16 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
     for io in dict.fromkeys(io for io, _ in (*a, *b)):
         mine = {place: record for place, record in a.items() if place[0] == io}
         theirs = {place: record for place, record in b.items() if place[0] == io}
+        of_step = _arguments(mine, theirs) if inside and io == "output" else None
         pairs = _parameters(mine, theirs) if io in _WEIGHTS else _values(mine, theirs)
+        pairs = pairs if of_step is None else of_step
         largest = _largest([*mine.values(), *theirs.values()])
         for place, other in pairs.items():
             both = _alike(io, mine[place], theirs[other])
             if io == PARAMETERS_GRAD:
                 both = among(both[0], largest), among(both[1], largest)
             found[0][place], found[1][place] = both
-            if inside and io == "output":
+            if inside and io == "output" and of_step is None:
                 gaps[place] = message("coverage.other_framework_gradient")
         paired = {*pairs.values()}
         for side, records, taken in ((0, mine, pairs.keys()), (1, theirs, paired)):
@@ -137,6 +151,40 @@ def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]
         if other is not None:
             pairs[place] = other
     return pairs
+
+
+def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]] | None:
+    """Return place in A → place in B of the gradients of one argument each.
+
+    None where it is not known that PyTorch's are those of the arguments.
+    """
+    names = [parse_operator(_entry_of(r)) for r in (*a.values(), *b.values()) if _is_torch(r)]
+    if not names or not all(name and name.name in _ONE_STEP for name in names):
+        return None
+    if {*a} <= {*b} or {*b} <= {*a}:
+        pairs = {place: place for place in a if place in b}
+    elif len(a) == len(b):
+        pairs = dict(zip(a, b))
+    else:
+        return None
+    some = {one: other for one, other in pairs.items() if _both_tensors(a[one], b[other])}
+    alike = (
+        a[x].leaf.dtype == b[y].leaf.dtype and a[x].leaf.shape == b[y].leaf.shape
+        for x, y in some.items()
+    )
+    return some if some and all(alike) else None
+
+
+def _entry_of(record: Record) -> str:
+    return record.name.removesuffix(f".{record.io}.{record.path}")
+
+
+def _is_torch(record: Record) -> bool:
+    return record.leaf.is_tensor and record.leaf.type.startswith("torch.")
+
+
+def _both_tensors(a: Record, b: Record) -> bool:
+    return a.leaf.is_tensor and b.leaf.is_tensor
 
 
 def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:

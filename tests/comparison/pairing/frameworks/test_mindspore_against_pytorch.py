@@ -174,6 +174,25 @@ def test_operators_that_were_given_the_same_are_compared(llamas, dump):
     entries = {f.entry for f in result.findings}
     assert "Functional.cross_entropy.0.forward" in entries
     assert sum(entry.startswith("Primitive.") for entry in entries) > 10
+    arguments = [f for f in result.findings if f.entry.endswith(".backward") and f.io == "output"]
+    assert len(arguments) >= 40
+
+
+def test_a_wrong_gradient_of_an_argument_is_named(llamas, tmp_path):
+    """And nothing is said of what msprobe has of a step inside an operator."""
+    shutil.copytree(DUMPS / "mix_8x", tmp_path, dirs_exist_ok=True)
+    directory = tmp_path / "step0/rank"
+    content = json.loads((directory / "dump.json").read_text())
+    for name in ("Torch.rsqrt.1.backward", "Functional.linear.3.backward"):
+        (gradient,) = content["data"][name]["output"]
+        for statistic in ("Max", "Min", "Mean", "Norm"):
+            gradient[statistic] *= 1.01
+    directory.joinpath("dump.json").write_text(json.dumps(content))
+
+    result = compare_runs(llamas["mix"], tmp_path, workers=1)
+
+    (found,) = [f.record for f in result.findings if not f.status.agrees]
+    assert found == "Primitive.rsqrt.Rsqrt.1.backward.output.0"
 
 
 def test_a_tolerance_that_is_given_counts(llamas):
