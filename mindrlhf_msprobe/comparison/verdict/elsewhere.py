@@ -39,8 +39,9 @@ def elsewhere(first: FirstDifference) -> Change | None:
 
 
 def _named(record: Record) -> str:
-    entry = record.name.removesuffix(f".{record.io}.{record.path}")
-    return f"{cell_name(entry)}.{record.path}"
+    """Return its own name, also where it was put at the place of another framework's."""
+    entry, _, path = record.name.rpartition(f".{record.io}.")
+    return f"{cell_name(entry)}.{path}"
 
 
 def _is_one(a: Record, b: Record) -> bool:

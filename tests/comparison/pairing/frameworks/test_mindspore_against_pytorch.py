@@ -272,6 +272,9 @@ def test_the_gradient_of_a_weight_that_two_cells_share_counts_once(tmp_path):
     assert "coverage.shared_parameter" in str(result.to_json())
     untied = compare_runs(record(tmp_path / "untied", llama()), DUMPS / "tied", workers=1)
     assert untied.verdict.first_divergence.record.startswith("Cell.lm_head.Linear.forward.0.param")
+    other = compare_runs(run, DUMPS / "mix_8x", workers=1).verdict.first_divergence
+    assert other.inside.change.kind == "elsewhere"
+    assert other.inside.change.parameters == {"a": None, "b": "model.embed_tokens.weight"}
 
 
 class Perceptron(nn.Cell):
