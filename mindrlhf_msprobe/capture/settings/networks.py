@@ -28,7 +28,7 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_attributes,
     plain_value,
 )
-from mindrlhf_msprobe.capture.settings.parallel import parallel_sizes
+from mindrlhf_msprobe.capture.settings.parallel import parallel_sizes, strategy_of
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -81,7 +81,13 @@ class NetworkSettings:
             self._entered(phase, network, step)
 
     def end_step(self) -> None:
-        """Look for optimizers where no phase was opened by the end of a step."""
+        """Look for optimizers where no phase was opened by the end of a step.
+
+        And at how networks that were compiled in it are cut.
+        """
+        for network in self._networks:
+            with counted(self._fault, "lost.settings", role=network.role):
+                self._changed |= network.note_strategy()
         if not self._looked_before:
             with counted(self._fault, "lost.optimizers"):
                 self._find_optimizers()
@@ -288,6 +294,7 @@ class _Network:
         self._counts: dict[tuple[str, str], int] = {}
         self._whole = left > 0
         self._parallel = parallel_sizes(cells.values())
+        self._strategy = strategy_of(root)
         self._class = type(root).__name__
         self._training = self.training
         self.renew()
@@ -303,6 +310,7 @@ class _Network:
             cells=self._cells,
             **({"changes": self._changes} if self._changes else {}),
             **({"parallel": self._parallel} if self._parallel else {}),
+            **({"strategy": self._strategy} if self._strategy else {}),
             **({} if self._whole else {"cut_at": MAX_VALUES}),
         )
 
@@ -324,6 +332,16 @@ class _Network:
         if noted:
             self.renew()
         return noted
+
+    def note_strategy(self) -> bool:
+        """Note how parameters are cut, which is known when the network has been compiled."""
+        root = self.cell()
+        if self.broken or self._strategy or root is None:
+            return False
+        self._strategy = strategy_of(root)
+        if self._strategy:
+            self.renew()
+        return bool(self._strategy)
 
     @property
     def training(self) -> bool:

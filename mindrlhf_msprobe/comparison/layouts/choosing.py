@@ -33,8 +33,8 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
             return job, []
         found = layout_of(a), layout_of(b)
     else:
-        found = load_layouts(path, (len(a.ranks), len(b.ranks)))
-    if found[0] == found[1]:
+        found = load_layouts(path, (len(a.ranks), len(b.ranks)), (layout_of(a), layout_of(b)))
+    if _is_one_layout(*found):
         return job, []
     for name, run, layout in zip("AB", (a, b), found):
         _check(name, run, layout, given=path is not None)
@@ -52,6 +52,13 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
         if layout is not None and (missing := sorted({*layout.places} - {*run.ranks}))
     ]
     return replace(job, sides=(sides[0], sides[1])), [*notes, *absent]
+
+
+def _is_one_layout(a: Layout | None, b: Layout | None) -> bool:
+    """Return whether two runs have one layout; a strategy that one alone has is no other one."""
+    if a is None or b is None or (a.strategy and b.strategy):
+        return a == b
+    return replace(a, strategy={}) == replace(b, strategy={})
 
 
 def _is_known(run: Run, layout: Layout | None) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -27,7 +28,7 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     Modes,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
 
 _MOST_TRIED = 4096  # ways in which a shape may be cut
 _PREFERRED = {DATA: 0, CONTEXT: 1}
@@ -80,10 +81,37 @@ class Held:
             if all(self.layout.place(rank, axis) in at for axis, at in present.items())
         ]
 
+    @cached_property
+    def strategy(self) -> Mapping[int, tuple[int, ...]] | Message | None:
+        """Which part of each dimension the ranks hold of a parameter, by the network's strategy.
+
+        A message: why it is not known. None where no strategy says it, or a pattern does.
+        """
+        layout, io = self.layout, self.first.io
+        if layout is None or not layout.strategy or io not in ("parameters", PARAMETERS_GRAD):
+            return None
+        if layout.rule(self.name):
+            return None
+        entry, _, path = self.name.rpartition(f".{io}.")
+        parameter = network_name(cell_name(entry), path)
+        found: dict[int, tuple[int, ...]] = {}
+        for rank, record in self.records.items():
+            cut = layout.cut_of(parameter, rank)
+            if cut is None:
+                return None
+            if isinstance(cut[0], Message):
+                return cut[0]
+            found[rank] = cut[0].part_of(cut[1])
+            if len(found[rank]) != len(record.leaf.shape or ()):
+                return message("checkpoint.layout")
+        return found
+
     def modes(self) -> dict[str, int | str]:
         """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
         if self.layout is None:
             return {}
+        if self.strategy is not None:  # of ranks with the same part each has a copy
+            return dict.fromkeys(self.layout.cut, COPY)
         modes = self.layout.modes(self.name, self.first.io)
         own = {axis: COPY if how == ANY else how for axis, how in modes.items()}
         size = len(self.first.leaf.shape or ())
@@ -124,7 +152,8 @@ def join_both(
         said = [{axis for axis, how in of.items() if how != ANY} for of in modes]
         _resolve((a, b), modes, calls)
         for one, of, known in zip((a, b), modes, said):
-            if one.first.io == PARAMETERS_GRAD and of.get(EXPERT, 0) in (COPY, ANY):
+            shared = one.first.io == PARAMETERS_GRAD and one.strategy is None
+            if shared and of.get(EXPERT, 0) in (COPY, ANY):
                 # Of what all have of an expert's axis, each has the gradient of its own samples.
                 of |= {} if EXPERT in known else {EXPERT: MEAN}
     found = [
@@ -210,6 +239,8 @@ def _sizes(held: Held, modes: Modes) -> list[dict[int, int]] | None:
 def _parts(held: Held, modes: Modes, rank: int) -> list[int]:
     """Return which part of each dimension a rank holds."""
     assert held.layout is not None
+    if isinstance(held.strategy, Mapping):
+        return [*held.strategy[rank]]
     parts = [0] * len(held.first.leaf.shape or ())
     for axis, how in modes.items():
         if isinstance(how, int) and how < len(parts):
@@ -259,6 +290,8 @@ def _join(held: Held, modes: Modes, order: Order) -> Record:
     layout = held.layout
     if layout is None:
         return first
+    if isinstance(held.strategy, Message):
+        return joined(first, first.leaf, gap=held.strategy)
     modes = {axis: COPY if how == ANY else how for axis, how in modes.items()}
     leaves = [record.leaf for record in held.records.values()]
     why = next((r for r in held.records.values() if r.leaf.why is not None), None)
@@ -266,6 +299,7 @@ def _join(held: Held, modes: Modes, order: Order) -> Record:
         return joined(first, why.leaf)
     missing = [rank for rank in held.wanted if rank not in held.records]
     cut = any(how != COPY for how in modes.values())
+    cut |= isinstance(held.strategy, Mapping) and any(map(any, held.strategy.values()))
     if missing and (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
         said = message("layout.missing", ranks=few_numbers(missing))
         if held.recorded.isdisjoint(missing):

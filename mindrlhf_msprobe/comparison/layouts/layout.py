@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
+from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy, read_strategies
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
 
 #: What of a record is at each place of an axis, beside a number: the dimension that is cut.
@@ -24,7 +27,8 @@ COPY, SUM, MEAN, ANY = "copy", "partial", "mean", "any"
 DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "dp", "tp", "pp", "cp", "ep"
 ZIGZAG = "zigzag"
 _HOW = (COPY, SUM, MEAN)
-_KEYS = {"axes", "ranks", "shards", "order", "shift", "scale"}
+_KEYS = {"axes", "ranks", "shards", "order", "shift", "scale", "strategy"}
+_STRATEGIES = (".ckpt", ".json")
 _MOST_RANKS = 1 << 16
 _MOST_DIMENSION = 32
 
@@ -65,6 +69,7 @@ class Layout:
         zigzag: axes whose places hold two chunks each, one from the front and one from the end.
         shifts: numbers in names that are counted anew at each place of an axis.
         scales: (pattern of records' names, by what their elements are multiplied), likewise.
+        strategy: by stage and name, how parameters are cut; the ranks of a stage follow each other.
     """
 
     axes: Mapping[str, int]
@@ -73,6 +78,7 @@ class Layout:
     zigzag: frozenset[str] = frozenset()
     shifts: tuple[Shift, ...] = ()
     scales: tuple[tuple[str, float], ...] = ()
+    strategy: Strategy = field(default_factory=dict)
     _known: dict[str, Mapping[str, int | str]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -103,6 +109,24 @@ class Layout:
             found = (how for source, how in self.shards if pattern(source).search(name))
             self._known[name] = next(found, {})
         return self._known[name]
+
+    def cut_of(self, parameter: str, rank: int) -> tuple[Cut | Message, int] | None:
+        """Return how the strategy cuts a parameter, and the device of its stage that a rank is.
+
+        None where it does not say it.
+        """
+        each = self.size // max(len(self.strategy), 1)
+        stage, device = divmod(rank, each)
+        cuts = self.strategy.get(stage, {})
+        if parameter in cuts:
+            return cuts[parameter], device
+        # A wrapper around the network has a part of the name.
+        alike = [
+            cut
+            for name, cut in cuts.items()
+            if name.endswith(f".{parameter}") or parameter.endswith(f".{name}")
+        ]
+        return (alike[0], device) if len(alike) == 1 else None
 
     def modes(self, name: str, io: str) -> dict[str, int | str]:
         """Return how a record is cut over each axis of more than one place.
@@ -154,14 +178,20 @@ class Layout:
         return entry if name == cell else entry.replace(f".{cell}.", f".{name}.", 1)
 
 
-def load_layouts(path: str | Path, ranks: tuple[int, int]) -> tuple[Layout | None, Layout | None]:
-    """Read the layouts of two runs from a YAML file.
+def load_layouts(
+    path: str | Path,
+    ranks: tuple[int, int],
+    recorded: tuple[Layout | None, Layout | None] = (None, None),
+) -> tuple[Layout | None, Layout | None]:
+    """Read the layouts of two runs from a YAML file, or from a strategy file of MindSpore.
 
     Under `a` and `b` stand the layouts of each; one at the top is that of every run with as many
-    ranks as its grid has.
+    ranks as its grid has. A strategy file is that of every run of several ranks that recorded its
+    grid.
 
     Args:
         ranks: how many ranks each run has.
+        recorded: their grids, as they recorded them.
 
     Returns:
         None for a run that is not named.
@@ -169,6 +199,11 @@ def load_layouts(path: str | Path, ranks: tuple[int, int]) -> tuple[Layout | Non
     Raises:
         ConfigError: the file cannot be read, or holds no layout.
     """
+    if Path(path).suffix in _STRATEGIES:
+        known = [None if one is None else _by_strategy(path, one, path) for one in recorded]
+        if known == [None, None]:
+            raise _wrong(path, "layout.strategy_alone")
+        return known[0], known[1]
     content = read_yaml(Path(path), message("layout.file"), message("layout.keys"))
     if {*content} & {"a", "b"}:
         if unknown := {*content} - {"a", "b"}:
@@ -199,7 +234,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
     if not axes or math.prod(axes.values()) > _MOST_RANKS:
         raise _wrong(path, "layout.no_axes", side=side)
     whole = Layout.from_sizes(axes)
-    return Layout(
+    found = Layout(
         axes,
         _places(path, content["ranks"], axes) if "ranks" in content else whole.places,
         tuple(_rules(path, content.get("shards") or {}, axes)),
@@ -207,6 +242,40 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
     )
+    given = content.get("strategy")
+    return found if given is None else _by_strategy(path, found, given)
+
+
+def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:
+    """Return a layout with what strategy files, given by paths beside `path`, say of parameters."""
+    names = given if isinstance(given, list) else [given]
+    if not names or not all(isinstance(name, (str, Path)) for name in names):
+        raise _wrong(path, "layout.strategy", given=repr(given))
+    around = Path() if names == [path] else Path(path).parent
+    files = []
+    for name in names:
+        file = around / name
+        inside = sorted(file.iterdir()) if file.is_dir() else [file]
+        files += [one for one in inside if one.suffix in _STRATEGIES] if file.is_dir() else inside
+    if not files:
+        raise _wrong(path, "layout.strategy", given=repr(given))
+    try:
+        root = Path(os.path.commonpath([file.absolute().parent for file in files]))
+        strategy = read_strategies([file.absolute() for file in files], root)
+    except CheckpointError as error:
+        raise _wrong(path, "layout.strategy_file", why=error.said) from None
+    except (OSError, ValueError) as error:
+        raise _wrong(path, "layout.strategy_file", why=str(error)) from None
+    devices = {math.prod(c.devices) for of in strategy.values() for c in of.values() if _is_cut(c)}
+    stages = len(strategy)
+    if [*sorted(strategy)] != [*range(stages)] or {n * stages for n in devices} - {whole.size}:
+        sizes = sorted(n * stages for n in devices)
+        raise _wrong(path, "layout.strategy_ranks", size=whole.size, sizes=few_numbers(sizes))
+    return replace(whole, strategy=strategy)
+
+
+def _is_cut(cut: Cut | Message) -> TypeGuard[Cut]:
+    return isinstance(cut, Cut)
 
 
 def _places(path: str | Path, ranks: Any, axes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:

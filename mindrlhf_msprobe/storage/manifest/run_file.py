@@ -203,6 +203,7 @@ class Network(Part):
     changes = Key(_parts(Change))
     cut_at = Key(_number)
     parallel = Key(_object)
+    strategy = Key(_object)
 
 
 class Mode(Part):

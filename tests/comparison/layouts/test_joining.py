@@ -7,12 +7,13 @@ import random
 
 import numpy as np
 import pytest
+from helpers.checkpoint_files import write_strategy
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.layouts.joined import Reader
 from mindrlhf_msprobe.comparison.layouts.joining import Held, join_both
 from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
-from mindrlhf_msprobe.comparison.layouts.layout import Layout
+from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -112,3 +113,59 @@ def test_a_part_that_is_missing_is_never_filled(tmp_path):
 
     assert "rank 1 is missing" in str(unrecorded.gap)
     assert "rank 1 is missing" in str(join_both((cut.alone(), recorded))[1].leaf.why)
+
+
+def cut_by_strategy(value, devices, tensor_map, shards, device):
+    """Return the part of a device, as MindSpore's documentation says it."""
+    place = np.unravel_index(device, devices)
+    used = {len(devices) - 1 - n for n in tensor_map if n >= 0}
+    for dim, n in enumerate(tensor_map):
+        if n >= 0:
+            axis = len(devices) - 1 - n
+            value = np.split(value, devices[axis], axis=dim)[place[axis]]
+    free = [axis for axis in range(len(devices)) if axis not in used]
+    if shards > 1:
+        number = 0
+        for axis in free:
+            number = number * devices[axis] + place[axis]
+        value = np.split(value, shards)[number % shards]
+    return np.ascontiguousarray(value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_parameters_that_a_strategy_cuts_are_put_together(seed, tmp_path):
+    """Over any device matrix, by the optimizer, too; one that is wrong names its rank."""
+    of = random.Random(seed)
+    devices = [of.choice([1, 2, 3]) for _ in range(of.randint(1, 3))]
+    tensor_map = of.sample([*range(len(devices)), *[-1] * 2], of.randint(1, 2))
+    used = {len(devices) - 1 - n for n in tensor_map if n >= 0}
+    free = [size for axis, size in enumerate(devices) if axis not in used]
+    shards = of.choice([0, free[-1]]) if free else 0
+    size = int(np.prod(devices))
+    shape = (36, 6)[: len(tensor_map)]
+    whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    write_strategy(tmp_path / "s.ckpt", {"up.w": (devices, tensor_map)}, shards=shards)
+    (tmp_path / "l.yaml").write_text(f"b: {{axes: {{dp: {size}}}, strategy: s.ckpt}}")
+    layout = load_layouts(tmp_path / "l.yaml", (1, size))[1]
+    name = "Cell.up.Dense.forward.0.parameters.w"
+
+    def record(file, value):
+        save_npy(tmp_path / file, value)
+        leaf = Leaf("mindspore.Tensor", "Float32", value.shape)
+        return Record(name, "parameters", "w", leaf, str(tmp_path / file))
+
+    def both(changed=None):
+        parts = {r: cut_by_strategy(whole, devices, tensor_map, shards, r) for r in range(size)}
+        ranks = {r: record(f"{r}.npy", x + np.float32(r == changed)) for r, x in parts.items()}
+        alone = {0: record("whole.npy", whole)}
+        held = Held(name, ranks, layout, frozenset(ranks))
+        return join_both((Held(name, alone, None, frozenset({0})), held))
+
+    a, b = both()
+    assert np.array_equal(b.array(), whole)
+    assert compare_joined(a, b, Tolerance())[0] is Status.IDENTICAL
+    rank = of.randrange(size)
+    status, _, notes = compare_joined(*both(rank), Tolerance())
+    assert status is Status.DIFFERENT
+    if size > 1:
+        assert [n.params["ranks"] for n in notes if n.code == "note.parts_differ"] == [[rank]]

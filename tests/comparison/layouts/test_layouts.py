@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
+import re
 
 import numpy as np
 import pytest
 import yaml
+from helpers.checkpoint_files import write_strategy
 from helpers.runs import Recording
 from helpers.split_runs import SHARDS, network, places, record_split
 
@@ -107,6 +110,63 @@ def test_a_copy_that_differs_is_named_although_the_first_one_agrees(whole, tmp_p
         "parameter",
     )
     assert "in B the part of rank 1 differs" in notes(result)
+
+
+def strategy_of(cells, path, grid=(2, 2)):
+    """Write how MindSpore would say that parameters are cut, over a matrix of dp and tp."""
+    maps = {"wq": (0, -1), "wo": (-1, 0)}
+    layouts = {}
+    for cell in cells:
+        for name, value in cell.parameters.items():
+            cut = maps.get(cell.name.rpartition(".")[2], (-1,) * value.ndim)
+            layouts[f"backbone.{cell.name}.{name}"] = (grid, cut)
+    return write_strategy(path, layouts)
+
+
+def test_a_strategy_file_says_how_parameters_are_cut(whole, tmp_path):
+    cells, a = whole
+    grid = {"dp": 2, "tp": 2}
+    strategy_of(cells, tmp_path / "strategy/s.ckpt")
+    rules = {"shards": {"wo.*output": {"dp": 0, "tp": "partial"}}}
+    given = layout(tmp_path / "l.yaml", grid, strategy="strategy", **rules)
+    b = record_split(tmp_path / "b", cells, grid)
+    changed = one_more(3, "layers.2.wq.parameters")
+    c = record_split(tmp_path / "c", cells, grid, change=changed)
+
+    assert compare_runs(a, b, layout=given).verdict.status is Outcome.IDENTICAL
+    assert "in B the part of rank 3 differs" in notes(compare_runs(a, c, layout=given))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        ("other.ckpt", "it is of 8 ranks, the grid has 4"),
+        ("pickle.ckpt", "strategy: "),
+        ("nothing.ckpt", "nothing.ckpt"),
+        ("empty", "is no strategy"),
+        ([], "is no strategy"),
+        (7, "is no strategy"),
+    ],
+)
+def test_a_strategy_that_cannot_be_used_is_refused(whole, tmp_path, strategy, why):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"dp": 2, "tp": 2})
+    strategy_of(cells, tmp_path / "other.ckpt", grid=(4, 2))
+    (tmp_path / "pickle.ckpt").write_bytes(pickle.dumps({"a": 1}))
+    (tmp_path / "empty").mkdir()
+    given = layout(tmp_path / "l.yaml", {"dp": 2, "tp": 2}, strategy=strategy)
+
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        compare_runs(a, b, layout=given)
+
+
+def test_a_strategy_alone_needs_the_grid_that_a_run_recorded(whole, tmp_path):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"dp": 2, "tp": 2})
+    file = strategy_of(cells, tmp_path / "s.ckpt")
+
+    with pytest.raises(ConfigError, match="what its ranks are"):
+        compare_runs(a, b, layout=file)
 
 
 def test_copies_that_add_up_to_the_whole_differ_and_it_is_said(whole, tmp_path):
@@ -403,3 +463,28 @@ def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
 
     assert "layers.2.wq" in result.verdict.first_divergence.record
     assert "the part of rank 1 differs" in notes(result)
+
+
+@pytest.mark.parametrize("where", ["run.json", "file"])
+def test_a_strategy_beside_recorded_sizes_needs_no_layout(whole, tmp_path, where):
+    """Of a compiled network run.json has it; a strategy file can be given instead."""
+    cells = [cell for cell in network(np.random.default_rng(5)) if "wo" not in cell.name]
+    a = record_split(tmp_path / "a", cells, {})
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.2.wq.parameters"))
+    held = {"role": "actor", "parallel": {"dp": 1, "tp": 2}}
+    given = strategy_of(cells, tmp_path / "s.ckpt", grid=(1, 2))
+    wrong = {"layers.1.wq.weight": {"devices": [1, 2], "map": [-1, 0]}}
+    for name in ("run.json", "run.rank1.json"):
+        content = json.loads((b / name).read_text())
+        content["networks"] = [held | ({"strategy": wrong} if where == "run.json" else {})]
+        (b / name).write_text(json.dumps(content))
+
+    result = compare_runs(a, b, layout=None if where == "run.json" else given)
+
+    first = result.verdict.first_divergence
+    if where == "file":
+        assert "layers.2.wq" in first.record
+        assert "the part of rank 1 differs" in notes(result)
+    else:  # what run.json says counts, before the shapes
+        assert first.record.startswith("Cell.layers.1.wq.Dense.forward.0.parameters")
+        assert first.cause.value == "shape"

@@ -110,6 +110,17 @@ def read_strategies(paths: Iterable[Path], root: Path) -> Strategy:
     return found
 
 
+def recorded_cut(held: object) -> Cut | None:
+    """Return how a parameter is cut by what run.json has of it; None where that is nothing."""
+    if not isinstance(held, dict):
+        return None
+    devices, tensor_map = held.get("devices"), held.get("map")
+    if not isinstance(devices, list) or not isinstance(tensor_map, list):
+        return None
+    found = _cut(devices, [[n] for n in tensor_map], [], 0, 0)
+    return found if isinstance(found, Cut) else None
+
+
 def _read(file: DataFile) -> tuple[int, dict[str, Cut | Message]]:
     """Return the stage of a file and how parameters are cut."""
     wire = Wire(file)

@@ -62,6 +62,20 @@ TEXTS: dict[str, Text] = {
         "shift: {axis}: {shift} is no shift; expected the part of a name before the number, and "
         "what is added at each place of the axis, e.g. pp: {{layers: [0, 16]}}"
     ),
+    "strategy": (
+        "strategy: {given} is no strategy; expected the path of a strategy file of MindSpore, of a "
+        "directory of them, or a list of paths"
+    ),
+    "strategy_file": "strategy: {why}",
+    "strategy_ranks": (
+        "strategy: it is of {sizes} ranks, the grid has {size}; expected the strategies of all "
+        "stages of this run"
+    ),
+    "strategy_alone": (
+        "a strategy file says how parameters are cut, and neither run recorded what its ranks are "
+        "to each other; write a layout with both, e.g. b: {{axes: {{dp: 2, tp: 2}}, strategy: "
+        "strategy.ckpt}}"
+    ),
     "not_with": (
         "--layout puts the ranks of two runs together; it cannot be given with --ranks, --noise or "
         "one run alone."

@@ -61,6 +61,18 @@ TEXTS: dict[str, Text] = {
         "shift：{axis}: {shift} 不是偏移；应为名称中编号之前的部分，以及该轴各位置所加的数，"
         "例如 pp: {{layers: [0, 16]}}"
     ),
+    "strategy": (
+        "strategy：{given} 不是策略文件；应为 MindSpore 策略文件的路径、其所在目录，或路径的列表"
+    ),
+    "strategy_file": "strategy：{why}",
+    "strategy_ranks": (
+        "strategy：其 rank 数为 {sizes}，网格为 {size}；应给出本次运行所有 stage 的策略文件"
+    ),
+    "strategy_alone": (
+        "策略文件只说明参数如何切分，而两次运行都没有记录各 rank 之间的关系；"
+        "请在布局文件中同时写出，例如 "
+        "b: {{axes: {{dp: 2, tp: 2}}, strategy: strategy.ckpt}}"
+    ),
     "not_with": "--layout 将两次运行的各 rank 合并；不能与 --ranks、--noise 或单次运行同时给出。",
     "no_replay": (
         "--replay 不能与布局同用：多个 rank 合并的数据不是一次可以重新计算的调用；"
