@@ -58,7 +58,9 @@ def networks(value: int) -> Settings:
     given = {"role": "actor", "phases": ["actor_update"], "kind": "Net", "training": True}
     mode = Mode.make(step=0, training=True, others={"a": False})
     adam = Optimizer.make(kind="Adam", settings={"learning_rate": 0.1}, changes=[change])
-    network = Network.make(**given, cells=[cells], changes=[change], cut_at=9, parallel={"tp": 2})
+    network = Network.make(
+        **given, cells=[cells], changes=[change], cut_at=9, parallel={"tp": 2}, strategy={"w": {}}
+    )
     return Settings.make(networks=[network], modes={"p": [mode]}, optimizers={"actor": adam})
 
 

@@ -64,12 +64,12 @@ TEXTS: dict[str, Text] = {
     "strategy": (
         "strategy：{given} 不是策略文件；应为 MindSpore 策略文件的路径、其所在目录，或路径的列表"
     ),
-    "strategy_file": "strategy：{why}",
+    "strategy_file": "strategy 无法使用：{why}",
     "strategy_ranks": (
         "strategy：其 rank 数为 {sizes}，网格为 {size}；应给出本次运行所有 stage 的策略文件"
     ),
     "strategy_alone": (
-        "策略文件只说明参数如何切分，而两次运行都没有记录各 rank 之间的关系；"
+        "策略文件只说明权重如何切分，而两次运行都没有记录各 rank 之间的关系；"
         "请在布局文件中同时写出，例如 "
         "b: {{axes: {{dp: 2, tp: 2}}, strategy: strategy.ckpt}}"
     ),
