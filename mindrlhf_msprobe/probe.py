@@ -379,7 +379,13 @@ class Probe:
         if refused is not None:
             raise refused
 
-    def rollout(self, generate: Callable[[_Batch], _Value], batch: _Batch) -> _Value:
+    def rollout(
+        self,
+        generate: Callable[[_Batch], _Value],
+        batch: _Batch,
+        *,
+        generators: Sequence[Any] = (),
+    ) -> _Value:
         """Return `generate(batch)`, or what another run recorded of this call.
 
         With `key_data_dump` the batch and the result are saved, under the keys
@@ -391,15 +397,20 @@ class Probe:
         Args:
             generate: is given the batch.
             batch: what it generates for; nothing of it changes.
+            generators: random generators of your own that go on behind the rollout, beside the
+                default ones: of `random.Random`, `numpy.random.Generator` or `RandomState`,
+                `mindspore.Generator`, `torch.Generator` (on the host), in the same order in both
+                runs. Behind RUN's rollout they are put into the states that RUN's had there.
 
         Raises:
-            UsageError: RUN has no such call, or its batch was another one; both are shown. With
-                another `rollout_order` than `same` only shapes and dtypes must be the same.
+            UsageError: RUN has no such call, or its batch was another one, or other generators;
+                both are shown. With another `rollout_order` than `same` only shapes and dtypes
+                must be the same. Something in `generators` is none of those.
         """
         playback = self._playback_or_recording("rollout")
         if playback is None:
             return generate(batch)
-        value: _Value = playback.rollout(generate, batch, self.current_step)
+        value: _Value = playback.rollout(generate, batch, self.current_step, generators)
         return value
 
     def replace(self, name: str, value: _Value) -> _Value:

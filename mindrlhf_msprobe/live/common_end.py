@@ -8,12 +8,14 @@ decides. If one does not come, it may wait for the others in a step that they ha
 go on by one step, and try again; or it has begun only now, in the place of a process of an earlier
 attempt: then the last step concerns nobody, and is published anew. What is decided at the end of a
 step stands in one file, which the first creates that knows; so all decide alike.
+
+Where ranks wait at the end of each step anyway, they meet there (meeting.py), and end in the step
+itself. Once they do not meet, the above holds.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import secrets
@@ -22,16 +24,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.storage.arrays.atomic import write_all
+from mindrlhf_msprobe.live.meeting import PREFIX, Meeting
+from mindrlhf_msprobe.live.shared_files import create, digest, read, write
 
 _DIRECTORY = ".live"
-_OF_A_STEP = ("claim.", "after.")
+_OF_A_STEP = ("claim.", "after.", PREFIX)
 _PATIENCE = 5.0  # seconds for which ranks wait for each other at least
 _STEPS_OF_PATIENCE = 3  # or as many of the longest step
 _LEAVING = 30.0  # seconds for which a rank that has ended waits for others to end
 _UNREAD = 60.0  # seconds after which a decision that cannot be read is none
 _LOOK = 0.02  # seconds between two looks
-_MOST = 1 << 20  # bytes of a file
 
 
 class CommonEnd:
@@ -43,12 +45,16 @@ class CommonEnd:
     Args:
         root: the run's directory, which all ranks see.
         size: how many ranks the job has.
+        meets: whether they wait for each other at the end of each step.
+
+    Attributes:
+        meets: whether they still do.
 
     Raises:
         OSError: nothing can be written there, or a link leads elsewhere.
     """
 
-    def __init__(self, root: Path, rank: int, size: int) -> None:
+    def __init__(self, root: Path, rank: int, size: int, *, meets: bool = False) -> None:
         self._directory, self._rank, self._size = root / _DIRECTORY, rank, size
         self._own_id = secrets.token_hex(8)
         self._published = self._directory / "last_step"
@@ -59,13 +65,45 @@ class CommonEnd:
         self._say(None)
         # It is there from the beginning: a network file system shows what is written into a file
         # that is opened anew, but may hide for a minute that a file has appeared.
-        _write(self._published, b"")
+        write(self._published, b"")
         self._seen: tuple[int, int] = (0, 0)
         self._last: int | None = None
         self._ids: list[Any] = []  # of the processes whose last step it is
         self._job = ""
         self._agreed: int | None = None
         self._longest, self._since = 0.0, time.monotonic()
+        self._meeting = Meeting(self._directory, rank, size) if meets else None
+
+    @property
+    def meets(self) -> bool:
+        return self._meeting is not None
+
+    def meet(self, ended: int, *, ends: bool) -> bool:
+        """Wait for the other ranks at the end of a step; return whether all end now.
+
+        Where one does not come in time, they do not meet any more.
+
+        Args:
+            ended: how many steps this rank has ended.
+            ends: whether the training is to end.
+        """
+        assert self._meeting is not None
+        self._note_length()
+        found = self._meeting.meet(ended, self._patience, ends=ends)
+        self._since = time.monotonic()
+        if found is None:
+            self._meeting = None
+        elif found:
+            self._agreed = ended
+        return bool(found)
+
+    def _note_length(self) -> None:
+        now = time.monotonic()
+        self._longest, self._since = max(self._longest, now - self._since), now
+
+    @property
+    def _patience(self) -> float:
+        return max(_PATIENCE, _STEPS_OF_PATIENCE * self._longest)
 
     def publish(self, ended: int) -> list[int]:
         """Make the step after this one the last of all ranks, unless another rank has made one.
@@ -83,9 +121,9 @@ class CommonEnd:
         missing = [rank for rank, one in zip(members, ids) if one is None]
         if missing:
             return missing
-        if self._create(self._directory / f"claim.{_digest(ids)}", {"by": self._rank}):
+        if create(self._directory / f"claim.{digest(ids)}", {"by": self._rank}):
             content = {"last": ended + 1, "by": self._rank, "ids": ids}
-            _write(self._published, json.dumps(content).encode(), os.O_TRUNC)
+            write(self._published, json.dumps(content).encode(), os.O_TRUNC)
         return []
 
     def is_last(self, ended: int) -> bool:
@@ -94,8 +132,7 @@ class CommonEnd:
         Args:
             ended: how many steps this rank has ended.
         """
-        now = time.monotonic()
-        self._longest, self._since = max(self._longest, now - self._since), now
+        self._note_length()
         if not self._is_published():
             return False
         assert self._last is not None
@@ -125,6 +162,7 @@ class CommonEnd:
                     break
                 time.sleep(_LOOK)
         with suppress(OSError):
+            (self._directory / f"{PREFIX}rank{self._rank}").unlink(missing_ok=True)
             self._own.unlink(missing_ok=True)
             if not any(path.name.startswith("rank") for path in self._directory.iterdir()):
                 for path in [*self._directory.iterdir()]:
@@ -142,31 +180,30 @@ class CommonEnd:
                 return False
         except OSError:
             return False
-        content = _read(self._published)
+        content = read(self._published)
         if not content:  # it is being written
             return False
         self._seen = status.st_size, status.st_mtime_ns
         ids, last = content.get("ids"), content.get("last")
         if isinstance(ids, list) and self._own_id in ids and type(last) is int:
-            self._last, self._ids, self._job = last, ids, _digest(ids)
+            self._last, self._ids, self._job = last, ids, digest(ids)
         return self._last is not None
 
     def _decide(self, ended: int) -> int | None:
         """Return after how many steps all ranks end; None where they go on by one step first."""
         decision = self._directory / f"after.{self._job}.{ended}"
         self._say(ended, job=self._job)
-        patience = max(_PATIENCE, _STEPS_OF_PATIENCE * self._longest)
-        until = time.monotonic() + patience
+        until = time.monotonic() + self._patience
         while True:
             others = [said for said in self._members().values() if said is not None]
             here = [said["ended"] for said in others if said.get("job") == self._job]
             arrived = [step for step in here if type(step) is int]
             with suppress(OSError):
                 if len(arrived) == len(others):
-                    self._create(decision, {"end": max(arrived)})
+                    create(decision, {"end": max(arrived)})
                 elif time.monotonic() > until:
-                    self._create(decision, {"end": None})
-            found = _read(decision)
+                    create(decision, {"end": None})
+            found = read(decision)
             if found or time.monotonic() > until + _UNREAD:  # the disk was full, say: all go on
                 end = (found or {}).get("end")
                 return end if type(end) is int else None
@@ -178,47 +215,11 @@ class CommonEnd:
 
     def _say(self, ended: int | None, *, job: str = "", left: bool = False) -> None:
         said = {"id": self._own_id, "ended": ended, "job": job, "left": left}
-        _write(self._own, json.dumps(said).encode().ljust(128))
+        write(self._own, json.dumps(said).encode().ljust(128))
 
     def _members(self) -> dict[int, dict[str, Any] | None]:
         """Return what each rank says of itself; None of one that takes no part."""
-        return {rank: _read(self._directory / f"rank{rank}") for rank in range(self._size)}
+        return {rank: read(self._directory / f"rank{rank}") for rank in range(self._size)}
 
     def _ids_of(self, members: dict[int, dict[str, Any] | None]) -> list[Any]:
         return [said.get("id") if said else None for said in members.values()]
-
-    def _create(self, path: Path, content: dict[str, Any]) -> bool:
-        """Create a file that there is not; return whether it was this rank that did."""
-        try:
-            _write(path, json.dumps(content).encode(), os.O_EXCL)
-        except FileExistsError:
-            return False
-        return True
-
-
-def _digest(ids: list[Any]) -> str:
-    return hashlib.sha1("".join(map(str, ids)).encode()).hexdigest()[:12]
-
-
-def _write(path: Path, content: bytes, flags: int = 0) -> None:
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = os.open(path, flags, 0o666)
-    try:
-        write_all(file, content)
-    finally:
-        os.close(file)
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds, {} while it is being written; None where there is none."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        found = json.loads(os.read(file, _MOST))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    finally:
-        os.close(file)
-    return found if isinstance(found, dict) else {}

@@ -103,7 +103,9 @@ class Live:
         if self._stops and size > 1:
             self._stops = False  # a rank that ends alone leaves the others in a collective
             with counted(self._fault, _COMMON_END):
-                self._common = CommonEnd(root, rank, size)
+                config = self._config
+                meets = bool(config.compare_to) and config.on_divergence == STOP
+                self._common = CommonEnd(root, rank, size, meets=meets)
                 self._stops = True
         if fault is not None:
             config = self._config
@@ -212,6 +214,11 @@ class Live:
         if self._common is None:
             return bool(self._ends_by)
         with counted(self._fault, _COMMON_END):
+            if self._common.meets:
+                ends = self._common.meet(self._ended, ends=bool(self._ends_by))
+                if self._common.meets:
+                    return ends
+                logger.warning("%s", message("live.ranks_apart"))
             if self._ends_by:
                 missing = self._common.publish(self._ended)
                 if missing:

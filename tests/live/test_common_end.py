@@ -159,3 +159,113 @@ def test_a_decision_that_nobody_could_write_stops_no_rank(tmp_path, monkeypatch,
     for thread in both:
         thread.join(5)
     assert ends == [False, False]
+
+
+class MeetingRank(Rank):
+    """A rank that meets the others at the end of each step."""
+
+    def __init__(self, root, rank, size, *, late=None, gone=None, **options):
+        super().__init__(root, rank, size, **options)
+        self.meeting = CommonEnd(root, rank, size, meets=True)
+        self.late, self.gone = late, gone
+        self.apart_at = None
+
+    def run(self):
+        ends = False
+        while self.ended < STEPS and not ends:
+            if self.ended == self.gone:
+                return self.meeting.leave(ending=False)
+            time.sleep(0.2 if self.ended == self.late else self.pace * random.random())
+            if self.ended % self.every == self.every - 1:
+                self.barrier.wait()
+            self.ended += 1
+            ends = self.end_step()
+        self.meeting.leave(ending=ends)
+        return None
+
+    def end_step(self):
+        found = self.found_at is not None and self.ended > self.found_at
+        if self.meeting.meets:
+            ends = self.meeting.meet(self.ended, ends=found)
+            if self.meeting.meets:
+                return ends
+            self.apart_at = self.ended
+        if found:
+            self.missing = self.missing or self.meeting.publish(self.ended)
+        return self.meeting.is_last(self.ended)
+
+
+def meet(root, size, *, every=1, found_at=None, options=None):
+    """Let ranks that meet train until they end."""
+    barrier = threading.Barrier(size)
+    ranks = [
+        MeetingRank(root, rank, size, barrier=barrier, every=every,
+                    found_at=(found_at or {}).get(rank), pace=random.choice((0.001, 0.004)),
+                    **(options or {}).get(rank, {}))
+        for rank in range(size)
+    ]  # fmt: skip
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(20)
+    left = [rank.is_alive() for rank in ranks]
+    barrier.abort()
+    assert not any(left), "a rank waits in a collective"
+    return ranks
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """No rank of these is late because this machine is busy."""
+    monkeypatch.setattr(common_end, "_PATIENCE", 15.0)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_that_meet_end_in_the_step_itself(tmp_path, patient, size):
+    for number, finders in enumerate(({0: 7}, {1: 0}, {0: 9, 1: 8}, {1: 5, size - 1: 5})):
+        root = tmp_path / str(number)
+        ranks = meet(root, size, every=random.choice((1, 3, STEPS)), found_at=finders)
+        assert {rank.ended for rank in ranks} == {min(finders.values()) + 1}
+        assert list(root.iterdir()) == []
+
+
+def test_ranks_that_meet_and_find_nothing_train_to_their_end(tmp_path, patient):
+    """One that ends earlier is not waited for."""
+    ranks = meet(tmp_path, 3, every=STEPS + 1, options={2: {"gone": 9}})
+    assert [rank.ended for rank in ranks] == [STEPS, STEPS, 9]
+    assert {rank.apart_at for rank in ranks} == {None}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_is_late_is_waited_for_once_and_stops_nobody(tmp_path):
+    """From then on they end as without meeting: after the same step, a step later."""
+    for number, found in enumerate((None, 20)):
+        root = tmp_path / str(number)
+        options = {1: {"late": 5}}
+        ranks = meet(root, 2, every=10, found_at={0: found}, options=options)
+        assert None not in {rank.apart_at for rank in ranks}
+        ended = {rank.ended for rank in ranks}
+        assert len(ended) == 1
+        assert ended == {STEPS} if found is None else found + 2 <= ended.pop() < STEPS
+        assert list(root.iterdir()) == []
+
+
+def test_a_rank_that_never_comes_to_the_meeting_stops_nobody(tmp_path):
+    """It was killed, or trains elsewhere; what an earlier attempt said there is not its answer."""
+    for number, killed in enumerate((False, True)):
+        root = tmp_path / str(number)
+        if killed:
+            CommonEnd(root, 1, 2, meets=True)
+        (rank,) = meet(root, 1)
+        assert rank.ended == STEPS
+        alone = CommonEnd(root, 0, 2, meets=True)
+        assert alone.meet(1, ends=True) is False
+        assert not alone.meets
+
+
+def test_a_job_meets_although_a_killed_attempt_has_left_its_files(tmp_path, patient):
+    killed = [CommonEnd(tmp_path, rank, 2, meets=True) for rank in (0, 1)]
+    for one in killed:
+        threading.Thread(target=one.meet, args=(7,), kwargs={"ends": True}, daemon=True).start()
+    ranks = meet(tmp_path, 2, found_at={0: 3})
+    assert [rank.ended for rank in ranks] == [4, 4]

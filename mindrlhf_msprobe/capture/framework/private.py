@@ -136,7 +136,7 @@ NAMES: tuple[PrivateName, ...] = (
     *_names(*_COMPILED, "mindspore.casts", "MixedPrecisionType.NOTSET"),
     *_names(*_RUNNING, "", "_no_grad", "cells_compile_cache"),
     *_names("mindspore.ops.primitive", _PRIMITIVE, "", "_run_op"),
-    *_names("mindspore.common.seed", _SEED, "", "_KERNEL_SEED"),
+    *_names("mindspore.common.seed", _SEED, "", "_KERNEL_SEED", "_GLOBAL_SEED"),
     *_names("mindspore.common.generator", _GENERATOR, "", "default_generator._generator"),
     # What compiles graphs.
     *_names(*_COMPILED, "mindspore.graphs", "GraphExecutor_.compile"),
@@ -385,6 +385,14 @@ INTERNAL_PRIMITIVES = tuple(
 )
 #: The counters from which operators without a seed of their own get one when they are compiled.
 OP_SEEDS: dict[Any, Any] | None = getattr(_SEED, "_KERNEL_SEED", None)
+
+
+def put_operator_seeds(seed: int | None, counters: Mapping[Any, Any]) -> None:
+    """Let functions that draw by the global seed and a counter (`ops.rand`) go on from there."""
+    if OP_SEEDS is not None and hasattr(_SEED, "_GLOBAL_SEED"):
+        _SEED._GLOBAL_SEED = seed
+        OP_SEEDS.clear()
+        OP_SEEDS.update(counters)
 
 
 def uncast(function: Callable[..., Any]) -> Callable[..., Any]:

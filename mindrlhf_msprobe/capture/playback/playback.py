@@ -16,6 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, take_apart
 from mindrlhf_msprobe.capture.playback.generators import put_back, states_of_generators
+from mindrlhf_msprobe.capture.playback.own_generators import check_own
 from mindrlhf_msprobe.capture.playback.recorded import (
     Difference,
     Recorded,
@@ -105,12 +106,19 @@ class Playback:
             why = message("coverage.rollout_played", path=str(self._rollouts.root))
             recorder.leave_out(self._config.phase_table()[GENERATE], why, quiet=True)
 
-    def rollout(self, generate: Callable[[Any], Any], batch: Any, step: int) -> Any:
+    def rollout(
+        self, generate: Callable[[Any], Any], batch: Any, step: int, generators: Sequence[Any] = ()
+    ) -> Any:
         """Return what is played in the place of `generate(batch)`, or that; record both.
 
+        Args:
+            generators: the trainer's own, beside the default ones.
+
         Raises:
-            UsageError: the recorded step or call is not there, or had another batch.
+            UsageError: the recorded step or call is not there, or had another batch, or other
+                generators; or one of them is none.
         """
+        check_own(generators)
         call = self._next(step, ROLLOUT)
         form, leaves = self._taken_apart(ROLLOUT + BATCH, batch)
         self._save(ROLLOUT + BATCH, form, leaves, call)
@@ -118,17 +126,18 @@ class Playback:
         value = generate(batch) if played is None else played.value
         self._save_whole(ROLLOUT, value, call)
         if played is not None:
-            self._put_generators_back(step, call)
-        self._keep_generators(step, call)
+            self._put_generators_back(step, call, generators)
+        self._keep_generators(step, call, generators)
         return value
 
-    def _put_generators_back(self, step: int, call: int) -> None:
+    def _put_generators_back(self, step: int, call: int, own: Sequence[Any]) -> None:
         """Let what is drawn behind a played rollout be what was drawn behind the recorded one.
 
         Only with the recorded step of the same number: else numbers would be drawn twice.
 
         Raises:
             RunError: the states that were recorded cannot be used.
+            UsageError: other generators were recorded.
         """
         assert self._rollouts is not None
         if self._config.rollout_order != SAME:
@@ -137,14 +146,17 @@ class Playback:
         states = read_states(root, self._rank, step, call)
         if states is not None:
             try:
-                put_back(states)
+                put_back(states, own)
+            except UsageError:
+                raise
             except (KeyError, TypeError, ValueError, RuntimeError) as error:
                 where = {"key": GENERATORS, "step": step, "call": call}
                 raise RunError.saying(
                     "error.playback_unread", path=root, **where, why=str(error)
                 ) from None
         noted = self._played_from[ROLLOUT]
-        found = states is not None and noted.get(GENERATORS) is not False
+        known = states is not None and ("own" in states or not own)
+        found = known and noted.get(GENERATORS) is not False
         if noted.get(GENERATORS) is not found:
             noted[GENERATORS] = found
             if self._recorder is not None:
@@ -152,11 +164,11 @@ class Playback:
             if not found:
                 warn("log.generators_not_put_back", step=step, path=root)
 
-    def _keep_generators(self, step: int, call: int) -> None:
+    def _keep_generators(self, step: int, call: int, own: Sequence[Any]) -> None:
         recorder = self._recorder
         if recorder is not None and self._config.key_data_dump:
             with counted(recorder.fault, "lost.random_states"):
-                append_states(recorder.root, self._rank, step, call, states_of_generators())
+                append_states(recorder.root, self._rank, step, call, states_of_generators(own))
 
     def replace(self, name: str, value: Any, step: int) -> Any:
         """Return what is played in the place of `value`, or that; record it.

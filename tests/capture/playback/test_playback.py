@@ -135,6 +135,69 @@ def test_what_is_drawn_behind_a_played_rollout_is_what_was_drawn(tmp_path, caplo
     assert caplog.text.count("is not what it drew") == 1
 
 
+def test_what_operators_and_own_generators_draw_behind_a_played_rollout(tmp_path):
+    """`ops.rand` and its like draw by the global seed and counters; own generators are named."""
+    seeds = iter(range(1, 9))
+    ones = ms.Tensor(np.ones((4, 32), np.float32))
+
+    def drawn(name, named=True, **options):
+        seed = next(seeds)
+        ms.set_seed(seed)
+        own = [
+            random.Random(seed),
+            np.random.default_rng(seed),
+            np.random.Generator(np.random.MT19937(seed)),
+            np.random.Generator(np.random.Philox(seed)),
+            np.random.RandomState(seed),
+            ms.Generator().manual_seed(seed) or ms.Generator(),
+        ]
+        rand, numbers, twister, philox, old, _ = own
+
+        def draw():
+            return [
+                *(rand.gauss(0, 1), numbers.normal(), numbers.integers(9, dtype=np.int32)),
+                *(twister.random(), philox.integers(9, size=3, dtype=np.uint32), old.normal()),
+                *(ms.ops.rand(3), ms.ops.randn(3), ms.ops.dropout(ones, 0.5, True)),
+                ms.ops.randint(0, 99, (4,)),
+            ]
+
+        config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
+        found = []
+        with Probe.from_config({**config, **options}) as probe:
+            for _ in range(2):
+                named_ones = {"generators": own} if named else {}
+                probe.rollout(lambda _: draw(), {"ids": np.arange(3)}, **named_ones)
+                found += [*draw(), own[-1].get_state()]
+                probe.step()
+        return found
+
+    first = drawn("a")
+    assert same(first, drawn("b", rollout_from=str(tmp_path / "a")))
+    drawn("c", named=False)
+    drawn("d", rollout_from=str(tmp_path / "c"))
+    said = json.loads((tmp_path / "d/run.json").read_text())["played"]["probe_rollout"]
+    assert said["generators"] is False
+
+
+def test_generators_that_are_none_or_other_ones_are_refused(tmp_path):
+    config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "a")}
+    with Probe.from_config(config) as probe:
+        for odd in ([3], 3, [random.SystemRandom()], random.Random(1), {"a": random.Random(1)}):
+            with pytest.raises(UsageError, match="generators of rollout"):
+                probe.rollout(lambda _: 1, 2, generators=odd)
+        probe.rollout(lambda _: 1, 2, generators=[random.Random(1), np.random.RandomState(3)])
+    config |= {"dump_path": str(tmp_path / "b"), "rollout_from": str(tmp_path / "a")}
+    with Probe.from_config(config) as probe:
+        probe.step()
+    own = np.random.default_rng(2)
+    before = own.bit_generator.state
+    with Probe.from_config({**config, "existing": "overwrite"}) as probe:
+        with pytest.raises(UsageError, match=r"given \[random.Random, numpy.random.RandomState\]"):
+            probe.rollout(lambda _: 1, 2, generators=[own])
+    assert own.bit_generator.state == before
+    assert Probe().rollout(lambda batch: batch, 2, generators=3) == 2
+
+
 def test_states_of_generators_that_are_none_are_never_set():
     """numpy and MindSpore would take them, and draw from what lies behind them."""
     before = states_of_generators()
@@ -145,8 +208,10 @@ def test_states_of_generators_that_are_none_are_never_set():
         ("numpy", {"place": 625}),
         ("numpy", {"place": -1}),
         ("mindspore", {"bytes": odd}),
+        ("operators", {"seed": -1}),
+        ("operators", {"counters": [["rand", 0, "1"]]}),
     ):
-        with pytest.raises(ValueError, match=r"size|numpy|mindspore"):
+        with pytest.raises(ValueError, match=r"size|numpy|mindspore|operators"):
             put_back({name: {**before[name], **change}})
     assert states_of_generators() == before
     assert set(put_back(before)) >= {"python", "numpy", "mindspore"}

@@ -58,6 +58,17 @@ def jobs(tmp_path_factory):
                 "msprobe": {"ranks": [0], "on_finding": "stop"},
             }
         },
+        "parted": {
+            "followed": {},
+            "parted": {
+                "steps": 9,
+                "fault": [1, 1, "reference"],
+                "msprobe": {
+                    "compare_to": str(root / "followed/run"),
+                    "on_divergence": "stop",
+                },
+            },
+        },
     }
 
     def run(job):
@@ -141,6 +152,18 @@ def test_a_finding_ends_every_rank_after_the_same_step(jobs, root):
     assert (run.ranks, run.steps, run.state) == ([0], [*range(step + 1)], "failed")
     assert all(run.completed(one, 0) for one in run.steps)
     assert not list((root / "stopped/run").glob(".*"))
+
+
+def test_a_divergence_of_one_rank_ends_every_rank_in_the_same_step(jobs, root):
+    """`on_divergence: stop`: rank 0 has not diverged yet, and ends with rank 1."""
+    job = jobs[1]["parted"]
+    for rank in (0, 1):
+        assert f"ENDED {rank}: step 1, code 1" in job.said[rank]
+    assert job.code != 0
+    run = open_run(root / "parted/run")
+    assert (run.ranks, run.steps, run.state) == ([0, 1], [0, 1], "failed")
+    assert all(run.completed(1, rank) for rank in (0, 1))
+    assert not list((root / "parted/run").glob(".*"))
 
 
 def test_the_rank_that_parts_first_is_named(root, capsys):

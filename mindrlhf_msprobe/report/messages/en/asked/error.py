@@ -561,6 +561,15 @@ TEXTS = {
     "playback_text": "a text",
     "playback_whole": "the value itself",
     "playback_form": "what was recorded is no value that can be played: {form}",
+    "playback_no_generator": (
+        "generators of rollout(): {name} is no random generator whose state can be kept. Expected "
+        "a list of random.Random, numpy.random.Generator or RandomState, mindspore.Generator, or "
+        "torch.Generator"
+    ),
+    "playback_generators": (
+        "generators of rollout(): the recorded call was given [{a}], this one [{b}]. Give the same "
+        "kinds in the same order"
+    ),
     "playback_class": (
         "a value of type {name} was recorded, and this training has imported none that has the "
         "same fields. Import it before the first rollout."

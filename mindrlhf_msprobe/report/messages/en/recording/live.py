@@ -58,6 +58,10 @@ TEXTS: dict[str, Text] = {
         "`mindrlhf-msprobe check` looks at all of them."
     ),
     "stops": _stops,
+    "ranks_apart": (
+        "on_divergence: stop: a rank did not come to the end of this step in time: ranks do not "
+        "wait for each other at the end of later steps. A divergence ends all of them a step later"
+    ),
     "cannot_stop": (
         "The training is to stop, but rank(s) {ranks} of this job do not take part: they have "
         "another dump_path, on_finding or on_divergence, or have ended. One rank alone would leave "

@@ -86,7 +86,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "says so under played."
         ),
         "generators_not_put_back": (
-            "step {step}: {path} does not say in which states its random generators were behind "
+            "step {step}: {path} does not say in which states all random generators were behind "
             "the rollout that is played: what is drawn from here on, as by dropout, is not what it "
             "drew"
         ),

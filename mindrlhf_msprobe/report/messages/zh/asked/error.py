@@ -464,6 +464,13 @@ TEXTS = {
     "playback_text": "文本",
     "playback_whole": "整个值",
     "playback_form": "记录的内容不是可回放的值：{form}",
+    "playback_no_generator": (
+        "rollout() 的 generators：{name} 不是可保存状态的随机数生成器。应为由 random.Random、"
+        "numpy.random.Generator 或 RandomState、mindspore.Generator、torch.Generator 组成的列表"
+    ),
+    "playback_generators": (
+        "rollout() 的 generators：采集的调用给出的是 [{a}]，本次是 [{b}]。请按相同顺序给出相同的类型"
+    ),
     "playback_class": (
         "记录的类型 {name} 不是本次训练已导入且字段一致的 dataclass "
         "或 namedtuple。请在首次 rollout 之前导入它。"

@@ -52,6 +52,10 @@ TEXTS: dict[str, Text] = {
         "可用 `mindrlhf-msprobe check` 检查全部 step。"
     ),
     "stops": _stops,
+    "ranks_apart": (
+        "on_divergence: stop：有 rank 未及时到达本 step 的结尾：之后的 step 结束时各 rank 不再互相等待，"
+        "出现差异时所有 rank 晚一个 step 一起结束"
+    ),
     "cannot_stop": (
         "训练应停止，但本任务的 rank {ranks} 未参与：它们的 dump_path、on_finding 或 "
         "on_divergence 不同，或已结束。单个 rank 退出会使其他 rank 停在集合通信中，因此训练继续。"

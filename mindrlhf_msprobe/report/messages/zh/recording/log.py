@@ -86,7 +86,7 @@ TEXTS: Mapping[str, Any] = chosen(
             "而不是自己的结果。run.json 的 played 对此有记录。"
         ),
         "generators_not_put_back": (
-            "step {step}：{path} 未记录所回放 rollout 之后随机数生成器的状态：此后抽取的随机数"
+            "step {step}：{path} 未记录所回放 rollout 之后全部随机数生成器的状态：此后抽取的随机数"
             "（如 dropout）与其不同"
         ),
         "played_other_batch": (

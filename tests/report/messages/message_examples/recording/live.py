@@ -11,6 +11,7 @@ EXAMPLES = {
         for severity in ("error", "warning", "note")
         for phase in ("", "actor_update")
     ],
+    "ranks_apart": [{}],
     "stops": [{"rule": ""}, {"rule": "rl.ratio"}, {"rule": "compare_to"}],
     "not_compared": [
         {"step": 3, "last": last, "path": "run_a", **running}
