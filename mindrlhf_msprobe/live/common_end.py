@@ -47,9 +47,6 @@ class CommonEnd:
         size: how many ranks the job has.
         meets: whether they wait for each other at the end of each step.
 
-    Attributes:
-        meets: whether they still do.
-
     Raises:
         OSError: nothing can be written there, or a link leads elsewhere.
     """
@@ -76,6 +73,7 @@ class CommonEnd:
 
     @property
     def meets(self) -> bool:
+        """Whether ranks still wait for each other at the end of each step."""
         return self._meeting is not None
 
     def meet(self, ended: int, *, ends: bool) -> bool:

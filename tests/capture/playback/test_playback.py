@@ -191,9 +191,9 @@ def test_generators_that_are_none_or_other_ones_are_refused(tmp_path):
         probe.step()
     own = np.random.default_rng(2)
     before = own.bit_generator.state
-    with Probe.from_config({**config, "existing": "overwrite"}) as probe:
-        with pytest.raises(UsageError, match=r"given \[random.Random, numpy.random.RandomState\]"):
-            probe.rollout(lambda _: 1, 2, generators=[own])
+    refused = pytest.raises(UsageError, match=r"given \[random.Random, numpy.random.RandomState\]")
+    with Probe.from_config({**config, "existing": "overwrite"}) as probe, refused:
+        probe.rollout(lambda _: 1, 2, generators=[own])
     assert own.bit_generator.state == before
     assert Probe().rollout(lambda batch: batch, 2, generators=3) == 2
 

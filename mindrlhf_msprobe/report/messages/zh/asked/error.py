@@ -469,7 +469,8 @@ TEXTS = {
         "numpy.random.Generator 或 RandomState、mindspore.Generator、torch.Generator 组成的列表"
     ),
     "playback_generators": (
-        "rollout() 的 generators：采集的调用给出的是 [{a}]，本次是 [{b}]。请按相同顺序给出相同的类型"
+        "rollout() 的 generators：采集的调用给出的是 [{a}]，本次是 [{b}]。"
+        "请按相同顺序给出相同的类型"
     ),
     "playback_class": (
         "记录的类型 {name} 不是本次训练已导入且字段一致的 dataclass "

@@ -53,7 +53,8 @@ TEXTS: dict[str, Text] = {
     ),
     "stops": _stops,
     "ranks_apart": (
-        "on_divergence: stop：有 rank 未及时到达本 step 的结尾：之后的 step 结束时各 rank 不再互相等待，"
+        "on_divergence: stop：有 rank 未及时到达本 step 的结尾："
+        "之后的 step 结束时各 rank 不再互相等待，"
         "出现差异时所有 rank 晚一个 step 一起结束"
     ),
     "cannot_stop": (
