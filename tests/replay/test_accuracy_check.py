@@ -838,6 +838,50 @@ def test_attention_of_mindspore_is_judged(layer_probe, monkeypatch, level):
         monkeypatch.setattr(ops, "softmax", float16_rounded(ops.softmax))
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("_scaled_dot_product_attention", last_row_dropped),
+        ("linear", half_the_gradient),
+        ("_check_qkv_shape", lambda found: lambda *args: found(*args)),
+    ],
+)
+def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
+    layer_probe, monkeypatch, name, fault
+):
+    """No operator, but what layers are made of: the source of its module says what it computes."""
+    functions = ops.function.nn_func
+    own = getattr(functions, name)
+
+    def unlike(*args, **kwargs):
+        found = own(*args, **kwargs)
+        if not isinstance(found, tuple):
+            return fault(lambda: found)()
+        return (fault(lambda: found[0])(), *found[1:])
+
+    replacement = fault(own) if name.startswith("_check") else unlike
+    monkeypatch.setattr(functions, name, replacement)
+    network = nn.MultiheadAttention(8, 2)
+    probe = layer_probe(task="accuracy_check", level="mix", strict=True)
+    probe.watch(actor=network)
+    x = Tensor(np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32))
+    with probe.phase("actor_update"):
+        ms.value_and_grad(
+            lambda x: (network(x, x, x)[0] ** 2).sum(), None, network.trainable_params()
+        )(x)
+    probe.step()
+    found = result(probe)
+    assert getattr(functions, name) is replacement
+    said = json.loads(Path(probe.config.dump_path, "run.json").read_text())["coverage"]
+    assert f"mindspore.ops.function.nn_func.{name}" in said["operators"]
+    if name.startswith("_check"):  # decorated: what it was is not known
+        assert found.status is Accuracy.UNDECIDED
+        assert found.without_opinion == (f"mindspore.ops.function.nn_func.{name}",)
+    else:
+        assert found.status is Accuracy.WRONG
+        assert found.origins[0].call.startswith("Cell.root.MultiheadAttention")
+
+
 def test_what_moves_elements_draws_nothing(layer_probe):
     """Though it is called a shuffle; gradients of what is drawn are not known."""
     x = Tensor(np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32))

@@ -46,6 +46,7 @@ from mindrlhf_msprobe.capture.operators.inventory import (
     primitive_classes,
     primitive_named,
 )
+from mindrlhf_msprobe.capture.operators.library import LibraryFunctions, Replaced
 
 #: Takes an operator, what computes it, and its arguments; returns what its caller gets.
 Handle = Callable[[Operator, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -156,7 +157,13 @@ def replaced_operators() -> list[tuple[str, str]]:
 
     As it was when interceptions were entered last, and since.
     """
-    return [*_PATCHES.replaced()]
+    inside = [(one.full_name, one.by) for one in replaced_in_library()]
+    return [*_PATCHES.replaced(), *inside]
+
+
+def replaced_in_library() -> list[Replaced]:
+    """Return the functions of MindSpore's layers in whose place a program put others."""
+    return [*_LIBRARY.replaced()]
 
 
 _MINDSPORE = str(Path(mindspore.__file__).parent)
@@ -214,7 +221,7 @@ def _wrapped(operator: Operator, original: Callable[..., Any]) -> Callable[..., 
         finally:
             _HERE.busy = False
 
-    return _as(original, call)
+    return stand_in(original, call)
 
 
 def _wrapped_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,11 +239,11 @@ def _wrapped_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _HERE.busy = False
 
-    return _as(original, call)
+    return stand_in(original, call)
 
 
-def _as(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Let what stands in for a callable look like it."""
+def stand_in(original: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let what stands in for a callable look like it, and be known to `original_of`."""
     functools.update_wrapper(call, original, updated=())
     vars(call)[_STANDS_IN] = original
     return call
@@ -431,7 +438,7 @@ class _Patches:
             finally:
                 self.let_on()
 
-        return _as(compile_graph, compiled)
+        return stand_in(compile_graph, compiled)
 
     def hold_off(self) -> None:
         """Take everything off, for a while."""
@@ -484,7 +491,7 @@ class _Patches:
                 act()
                 return method(*args)
 
-            return _as(method, entered)
+            return stand_in(method, entered)
 
         return make
 
@@ -497,7 +504,7 @@ class _Patches:
                 finally:
                     act()
 
-            return _as(method, left)
+            return stand_in(method, left)
 
         return make
 
@@ -598,3 +605,4 @@ _NAMESPACES = frozenset(
 )
 _PATCHES = _Patches()
 _HELD = HeldOperators(_of_held, _counts)
+_LIBRARY = LibraryFunctions(_not_mindspores, original_of)

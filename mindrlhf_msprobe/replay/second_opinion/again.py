@@ -23,8 +23,13 @@ from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.networks.constructs import is_jitted
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
-from mindrlhf_msprobe.capture.operators.interception import Interception
+from mindrlhf_msprobe.capture.operators.interception import (
+    Interception,
+    replaced_in_library,
+    stand_in,
+)
 from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.capture.operators.library import Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.replay.kernels.asking import NoAnswerError
@@ -52,7 +57,7 @@ from mindrlhf_msprobe.replay.precise.values import (
     backward,
     lowest_precision,
 )
-from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct
+from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct, defined_function
 
 #: What a random operator was given first and what it returned, in the order of the calls.
 Drawn = tuple[str, Any]
@@ -539,10 +544,54 @@ def _t(tensor: Tensor) -> Any:
     return _T.__get__(tensor) if transposed is None else transposed(tensor)
 
 
+class _ReplacedFunctions:
+    """Lets the second run have functions of MindSpore's layers as their source has them."""
+
+    def __init__(self) -> None:
+        self._defined: dict[tuple[str, int], Callable[..., Any] | None] = {}
+        self._stood: list[tuple[Replaced, Any]] = []
+
+    def put_on(self) -> None:
+        """Put a function in the place of each that is replaced, which is that in other threads."""
+        for one in replaced_in_library():
+            key = one.full_name, id(one.function)
+            if key not in self._defined:
+                self._defined[key] = defined_function(one.module, one.name)
+            stood = vars(one.module)[one.name]
+            self._stood.append((one, stood))
+            setattr(one.module, one.name, _gate(one, stood, self._defined[key]))
+
+    def take_off(self) -> None:
+        """Put back what stood there."""
+        while self._stood:
+            one, stood = self._stood.pop()
+            setattr(one.module, one.name, stood)
+
+
+def _gate(
+    replaced: Replaced, stood: Callable[..., Any], defined: Callable[..., Any] | None
+) -> Callable[..., Any]:
+    """Return what is `defined` in the second run, and what stood there elsewhere."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _PLAIN.on:
+            return stood(*args, **kwargs)
+        if defined is None:
+            raise CannotRunTwiceError("second.replaced", operator=replaced.full_name)
+        return defined(*args, **kwargs)
+
+    return stand_in(stood, call)
+
+
+_REPLACED = _ReplacedFunctions()
+
+
 @contextmanager
 def _plain_cells(transposed: Callable[[Tensor], Any]) -> Iterator[None]:
     """Let cells that this thread calls run by their construct alone."""
     with _LOCK:
+        if not _ENTERED:
+            _REPLACED.put_on()
         if not _ENTERED and _T is not None:
             Tensor.T = property(_t)
         if not _ENTERED:
@@ -561,6 +610,7 @@ def _plain_cells(transposed: Callable[[Tensor], Any]) -> Iterator[None]:
                 nn.Cell.__call__ = _ENTERED[0]
                 if _T is not None:
                     Tensor.T = _T
+                _REPLACED.take_off()
             _ENTERED.pop()
 
 

@@ -6,7 +6,8 @@ import ast
 import functools
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from os.path import dirname
+from types import FunctionType, ModuleType
 from typing import Any
 
 from mindspore import nn
@@ -31,6 +32,38 @@ def defined_construct(cell: nn.Cell) -> Callable[..., Any]:
         return cell.construct
     found: Callable[..., Any] = _as_defined(kind, vars(kind)["construct"]).__get__(cell)
     return found
+
+
+def defined_function(module: ModuleType, name: str) -> Callable[..., Any] | None:
+    """Return the function that the source of a module of MindSpore has under a name.
+
+    None where that cannot be told.
+    """
+    try:
+        with open(f"{module.__file__}", encoding="utf-8") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if len(found) == 1 and not found[0].decorator_list:
+        made: dict[str, Any] = {}
+        code = compile(ast.Module([*found], []), f"{module.__file__}", "exec")
+        exec(code, vars(module), made)
+        function: Callable[..., Any] = made[name]
+        return function
+    for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level):
+        for alias in node.names:
+            if (alias.asname or alias.name) == name:
+                return _of_mindspore(sys.modules.get(f"{node.module}"), alias.name)
+    return None
+
+
+def _of_mindspore(module: ModuleType | None, name: str) -> Callable[..., Any] | None:
+    """Return what a module has under a name, where that is MindSpore's own."""
+    found = None if module is None else vars(module).get(name)
+    code = getattr(found, "__code__", None)
+    file = "" if module is None else f"{sys.modules['mindspore'].__file__}"
+    return found if code is not None and code.co_filename.startswith(dirname(file)) else None
 
 
 def has_librarys_bprop(cell: nn.Cell) -> bool:

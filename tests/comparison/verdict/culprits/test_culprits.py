@@ -325,7 +325,10 @@ def test_the_answer_of_the_optimizer(compared):
     said = first(compared("lr", (1, 0))).explanation
     assert "The gradients of the update before it, actor_update of step 1, micro-step 0" in said
     assert "the optimizer step after micro-step 0 of actor_update in step 1" in said
-    assert "(lr, weight decay, clipping, state) is to blame" in said
+    assert (
+        "(lr, weight decay, scaling or clipping of the gradients before it, state) is to blame"
+        in said
+    )
 
 
 @pytest.mark.parametrize("fault", ["lr", "unsynchronised", "sampled", "broken_copy"])

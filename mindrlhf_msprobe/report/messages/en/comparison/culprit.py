@@ -28,7 +28,7 @@ _PIECES: Mapping[str, Text] = {
         "the optimizer step after micro-step {micro_step} of {phase} in step {step} {settings}"
     ),
     "settings": "(lr, weight decay, {clipping}state)",
-    "and_clipping": "clipping, ",
+    "and_clipping": "scaling or clipping of the gradients before it, ",
     "unmoved_in": (
         " In {unmoved} that step changed no parameter: an lr of 0, or a step that was skipped."
     ),

@@ -10,6 +10,7 @@ TEXTS: dict[str, Text] = {
     "no_attributes": "something stands in the place of {operator}, whose arguments are not known",
     "no_formula": "there is no formula for {operator}, called in this form, and no kernel on the "
     "CPU that computes in float64",
+    "replaced": "something else stands in the place of {operator}, whose source is not known",
     "random": "{operator} draws random numbers that cannot be drawn again",
     "compiled": "{cell} is compiled (ms.jit)",
     "raised": "the second computation raised {error}",

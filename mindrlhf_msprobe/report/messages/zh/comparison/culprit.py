@@ -29,7 +29,7 @@ _PIECES: Mapping[str, Text] = {
         "step {step} 中 {phase} micro_step {micro_step} 之后的优化器更新{settings}"
     ),
     "settings": "（lr、weight decay、{clipping}优化器状态）",
-    "and_clipping": "梯度裁剪、",
+    "and_clipping": "更新之前对梯度的缩放或裁剪、",
     "unmoved_in": "{in_unmoved}的这次更新没有改变任何权重：lr 为 0，或该次更新被跳过。",
     "unseen_gradients": "但{unseen_of}的梯度可能不同，并通过求和或范数产生影响。",
     "unseen_cells": "被 include/exclude 过滤掉的 Cell",
