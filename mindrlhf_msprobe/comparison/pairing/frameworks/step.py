@@ -11,13 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    PRESETS,
-    Fused,
-    find_fused,
-    find_reordered,
-    row_keys,
-)
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused, find_fused
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
@@ -26,6 +20,7 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     Across,
     of_pytorch,
 )
+from mindrlhf_msprobe.comparison.pairing.frameworks.row_order import orders_of
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import piece_of
@@ -43,7 +38,6 @@ from mindrlhf_msprobe.storage.records import (
 _ACTIVATION = "activation"
 #: What activations beside a gate are called, where the other network has them inside of it.
 _ACTIVATIONS = ("act_fn", "activation_func")
-_ROTATED = ("wq", "wk", "q_proj", "k_proj", "linear_q", "linear_k")
 
 
 @dataclass(frozen=True)
@@ -276,9 +270,13 @@ class _Side:
         fitting = [fused for fused in found.values() if all(p in by_cell for p in fused.parts)]
         for fused in fitting:
             self._join(fused, by_cell)
-        if fitting:
-            shown = f"{fitting[0].cell} = {', '.join(fitting[0].parts)}"
-            yield message("pairing.fused", count=len(fitting), shown=shown)
+        for code, some in (
+            ("pairing.same_weight", [fused for fused in fitting if len(fused.parts) == 1]),
+            ("pairing.fused", [fused for fused in fitting if len(fused.parts) > 1]),
+        ):
+            if some:
+                shown = f"{some[0].cell} = {', '.join(some[0].parts)}"
+                yield message(code, count=len(some), shown=shown)
 
     def _join(
         self, fused: Fused, by_cell: Mapping[str, Mapping[tuple[str, str, int], Entry]]
@@ -308,11 +306,13 @@ class _Side:
             own = f"{name}.{record.io}.{record.path}"
             weights = record.io in ("parameters", PARAMETERS_GRAD)
             cut = record.io == ("input" if gradient else "output") or weights
-            if not cut:
-                if not gradient:  # the gradient of what all were given is a sum
+            if not cut or (len(each) == 1 and not weights):
+                if not gradient or len(each) == 1:  # the gradient of what all were given is a sum
                     records.append(replace(record, name=own))
                 continue
             if len(same) < len(each) or not all(r.leaf.shape for r in same):
+                continue
+            if len(each) > 1 and sum(_rows(r, fused, weights) for r in same) != len(fused.order):
                 continue
             matrix = weights and len(record.leaf.shape or ()) == 2
             turned = matrix and fused.parts_transposed
@@ -321,7 +321,7 @@ class _Side:
                     same,
                     own,
                     axis=0 if weights else -1,
-                    order=fused.order.tolist(),
+                    order=fused.order.tolist() if len(each) > 1 else None,
                     turned=turned,
                     turned_back=matrix and fused.transposed,
                 )
@@ -361,21 +361,7 @@ class _Side:
 
     def reorder(self, other: _Side) -> Iterator[Message]:
         """Put the rows of weights that are interleaved by head in the order of the other's."""
-        mine, theirs = self.parameters(), other.parameters()
-        both = {n: r for n, r in mine.items() if n in theirs}
-        fitting = {n: r for n, r in both.items() if r.leaf.shape == theirs[n].leaf.shape}
-        usual = {name for names, _ in PRESETS for name in names}
-        fused = {
-            n: r for n, r in fitting.items() if cell_of_parameter(n).rpartition(".")[2] in usual
-        }
-        found = find_reordered(fused, theirs) if fused else {}
-        orders = {cell: np.argsort(of.order) for cell, of in found.items()}
-        for name, record in fitting.items():
-            cell = cell_of_parameter(name)
-            if cell.rpartition(".")[2] in _ROTATED:
-                order = _rotary_order(record, theirs[name])
-                if order is not None:
-                    orders[cell] = order
+        orders = orders_of(self.parameters(), other.parameters())
         by_cell = self.by_cell()
         changed: dict[int, Entry | None] = {}
         for cell, order in orders.items():
@@ -393,6 +379,13 @@ def _is_one(a: Leaf, b: Leaf) -> bool:
     return a.norm is not None and all(getattr(a, name) == getattr(b, name) for name in known)
 
 
+def _rows(record: Record, fused: Fused, weights: bool) -> int:
+    """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
+    shape = record.leaf.shape or ()
+    turned = weights and len(shape) == 2 and fused.parts_transposed
+    return shape[1 if turned else 0 if weights else -1]
+
+
 def _turned(record: Record) -> Record:
     matrix = len(record.leaf.shape or ()) == 2
     weights = record.io in ("parameters", PARAMETERS_GRAD)
@@ -407,28 +400,3 @@ def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
     if not cut or not shape or shape[axis] != len(order):
         return record
     return joined([record], record.name, axis=axis, order=order.tolist())
-
-
-def _rotary_order(mine: Record, theirs: Record) -> np.ndarray | None:
-    """Return which row of one projection each row of the other is, where heads are interleaved.
-
-    One rotary embedding turns the two halves of a head, the other every two neighbours: the rows
-    of its projections are in another order. Any other order is an error in the weights.
-    """
-    own, others = row_keys(mine), row_keys(theirs)
-    if own is None or others is None or np.array_equal(own, others):
-        return None
-    places = {key: number for number, key in enumerate(own.tolist())}
-    order = np.array([places.get(key, -1) for key in others.tolist()])
-    if len(places) != len(order) or (order < 0).any():
-        return None
-    width = 2
-    while width <= len(order):
-        if len(order) % width == 0:
-            half = np.arange(width).reshape(2, -1).T.reshape(-1)
-            for of_head in (half, np.argsort(half)):
-                starts = np.arange(0, len(order), width)[:, None]
-                if np.array_equal(order, (starts + of_head).reshape(-1)):
-                    return order
-        width += 2
-    return None

@@ -510,6 +510,140 @@ def test_nothing_is_proposed_of_runs_without_cells(llamas, tmp_path, capsys):
     assert main([*given, "--mapping", "suggest"]) == 2
 
 
+def linear_dump(
+    path: Path, cells: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], kind: str = "Linear"
+) -> None:
+    """Write what msprobe dumps of linear layers on PyTorch: given, weight, returned."""
+    files = path / "dump_tensor_data"
+    files.mkdir(parents=True)
+
+    def described(name: str, values: np.ndarray) -> dict[str, Any]:
+        np.save(files / f"{name}.npy", np.ascontiguousarray(values))
+        numbers = {"Max": values.max(), "Min": values.min(), "Mean": values.mean()}
+        numbers["Norm"] = np.linalg.norm(values)
+        leaf = {
+            "type": "torch.Tensor",
+            "dtype": f"torch.{values.dtype}",
+            "shape": list(values.shape),
+        }
+        return leaf | {k: float(v) for k, v in numbers.items()} | {"data_name": f"{name}.npy"}
+
+    data = {}
+    for name, (given, weight, returned) in cells.items():
+        data[f"Module.{name}.{kind}.forward.0"] = {
+            "input_args": [described(f"{name}.in", given)],
+            "input_kwargs": {},
+            "output": [described(f"{name}.out", returned)],
+            "parameters": {"weight": described(f"{name}.w", weight)},
+        }
+    content = {"task": "tensor", "level": "L0", "framework": "pytorch", "data": data}
+    path.joinpath("dump.json").write_text(json.dumps(content))
+
+
+class Table(nn.Cell):
+    """A table of an embedding that the other network calls otherwise, and a layer."""
+
+    def __init__(self, table: np.ndarray, weight: np.ndarray) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(*table.shape, embedding_table=Tensor(table))
+        self.out = nn.Dense(4, 3, has_bias=False, weight_init=Tensor(weight))
+
+    def construct(self, ids: Tensor) -> Tensor:
+        return self.out(self.embed_tokens(ids))
+
+
+@pytest.mark.parametrize("rows", ["as they are", "moved"])
+def test_a_table_that_is_called_otherwise_is_found_by_its_rows(tmp_path, rows):
+    rng = np.random.default_rng(5)
+    table, weight = (rng.normal(size=(n, 4)).astype(np.float32) for n in (12, 3))
+    ids = rng.integers(0, 12, (2, 5))
+    other = table if rows == "as they are" else table[::-1]
+    cells = {"shared": (ids, other, other[ids]), "out": (other[ids], weight, other[ids] @ weight.T)}
+    linear_dump(tmp_path / "dump/step0/rank", cells, "Embedding")
+    run, network = tmp_path / "run", Table(table, weight)
+    with Probe.from_config({**RECORDING, "dump_path": str(run), "task": "tensor"}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(Tensor(ids))
+        probe.step()
+    result = compare_runs(run, tmp_path / "dump", workers=1)
+    assert [note.code for note in result.remarks].count("pairing.same_weight") == 1
+    embedding = "Cell.shared.Embedding"
+    if rows == "as they are":
+        assert embedding in agreeing(result)
+        assert result.verdict.status == "within_tolerance"
+    else:
+        first = result.verdict.first_divergence
+        assert first.record.startswith(f"{embedding}.forward.0.parameters.")
+
+
+class Projections(nn.Cell):
+    """Projections of heads alone, by their names in a network of three layers."""
+
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        super().__init__()
+        self.layers = nn.CellList([nn.Cell() for _ in range(3)])
+        for name, values in weights.items():
+            _, layer, last = name.split(".")
+            dense = nn.Dense(4, len(values), has_bias=False, weight_init=Tensor(values))
+            setattr(self.layers[int(layer)], last, dense)
+        self.names = [*weights]
+
+    def construct(self, x: Tensor) -> list[Tensor]:
+        cells = [(self.layers[int(n.split(".")[1])], n.split(".")[2]) for n in self.names]
+        return [getattr(layer, last)(x) for layer, last in cells]
+
+
+FUSED = [f"layers.{n}.query_key_value" for n in range(3)]
+ROTATED = [f"layers.{n}.{part}_proj" for n in range(3) for part in "qk"]
+
+
+@pytest.mark.parametrize(
+    ("names", "moved", "differing"),
+    [
+        (FUSED, FUSED, []),
+        (FUSED, [], []),
+        (FUSED, FUSED[1:2], FUSED[1:2]),
+        (FUSED, FUSED[::2], FUSED[1:2]),
+        (FUSED[:2], FUSED[1:2], FUSED[1:2]),
+        (ROTATED, ROTATED, []),
+        (ROTATED, ROTATED[3:4], ROTATED[3:4]),
+        (ROTATED, ROTATED[:3] + ROTATED[4:], ROTATED[3:4]),
+        (ROTATED, ROTATED[1::2], ROTATED[1::2]),
+    ],
+)
+def test_a_weight_whose_rows_are_not_in_the_order_of_the_others_differs(
+    tmp_path, names, moved, differing
+):
+    """One network reads all its layers alike; a weight that was not converted is an error."""
+    rng = np.random.default_rng(3)
+    weights = {name: rng.normal(size=(12, 4)).astype(np.float32) for name in names}
+    given = rng.normal(size=(2, 4)).astype(np.float32)
+    cells = {}
+    for name, values in weights.items():
+        axes = (0, 1) if name in FUSED else (1, 2)  # parts and heads, or halves of a head
+        other = values.reshape(3, 2, 2, 4).swapaxes(*axes).reshape(12, 4)
+        stored = other if name in moved else values
+        cells[name] = given, stored, given @ stored.T
+    linear_dump(tmp_path / "dump/step0/rank", cells)
+    run, network = tmp_path / "run", Projections(weights)
+    with Probe.from_config({**RECORDING, "dump_path": str(run), "task": "tensor"}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(Tensor(given))
+        probe.step()
+    result = compare_runs(run, tmp_path / "dump", workers=1)
+    found = {f.entry: f for f in result.findings if f.io == "parameters"}
+    unlike = [name for name in names if not found[f"Cell.{name}.Dense.forward.0"].status.agrees]
+    assert unlike == differing
+    reordered = [note for note in result.remarks if note.code == "pairing.interleaved"]
+    assert bool(reordered) == (len(moved) > len(names) / 2)
+    if differing:
+        first = result.verdict.first_divergence
+        assert first.cause.value == "parameter"
+        assert first.entry == f"Cell.{differing[0]}.Dense.forward.0"
+
+
 class Two(nn.Cell):
     """A network with a square weight and one that is not."""
 
@@ -535,27 +669,8 @@ def test_a_square_weight_is_transposed_where_the_others_of_its_class_are(tmp_pat
         with probe.phase("actor_update"):
             network(Tensor(given))
         probe.step()
-    files = dump / "dump_tensor_data"
-    files.mkdir(parents=True)
-
-    def described(name: str, values: np.ndarray) -> dict[str, Any]:
-        np.save(files / f"{name}.npy", values)
-        numbers = {"Max": values.max(), "Min": values.min(), "Mean": values.mean()}
-        numbers["Norm"] = np.linalg.norm(values)
-        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": list(values.shape)}
-        return leaf | {k: float(v) for k, v in numbers.items()} | {"data_name": f"{name}.npy"}
-
-    data = {}
-    for name, values in weights.items():
-        stored = np.ascontiguousarray(values.T) if name in turned else values
-        data[f"Module.{name}.Conv1D.forward.0"] = {
-            "input_args": [described(f"{name}.in", given)],
-            "input_kwargs": {},
-            "output": [described(f"{name}.out", given @ values.T)],
-            "parameters": {"weight": described(f"{name}.w", stored)},
-        }
-    content = {"task": "tensor", "level": "L0", "framework": "pytorch", "data": data}
-    dump.joinpath("dump.json").write_text(json.dumps(content))
+    stored = {n: v.T if n in turned else v for n, v in weights.items()}
+    linear_dump(dump, {n: (given, v, given @ weights[n].T) for n, v in stored.items()}, "Conv1D")
     result = compare_runs(run, tmp_path / "dump", workers=1)
     if turned == ("fc1", "fc2"):
         assert result.verdict.status == "within_tolerance"

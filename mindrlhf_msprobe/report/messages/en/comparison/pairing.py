@@ -130,9 +130,13 @@ TEXTS = {
         "{count} activation(s) beside a gate are taken as part of it, as the other network has them"
     ),
     "fused": "{count} cell(s) of one network do what several of the other do: {shown}",
+    "same_weight": (
+        "{count} cell(s) are called otherwise in the other network, by the elements of their "
+        "weights: {shown}"
+    ),
     "interleaved": (
         "rows of {count} weight(s) are in another order by head, as in {shown}; they are compared "
-        "row by row"
+        "row by row. If both networks read them alike, these weights were loaded wrongly"
     ),
     "below": _below,
     "key_data_only": "key data only: layer data were left out",

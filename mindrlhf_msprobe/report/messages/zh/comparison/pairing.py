@@ -110,7 +110,9 @@ TEXTS = {
     "preset": "MindSpore 与 PyTorch 比对：按预置规则对应名称（{count} 条，例如 {rules}）",
     "activations": "门控之外的激活函数并入门控比对（{count} 个），与另一侧网络一致",
     "fused": "一侧的 {count} 个 Cell 相当于另一侧的多个 Cell：{shown}",
-    "interleaved": "{count} 个权重的行按 head 交错排列，例如 {shown}；已按行对应后比对",
+    "same_weight": "{count} 个 Cell 在另一侧网络中名称不同（按权重的元素对应）：{shown}",
+    "interleaved": "{count} 个权重的行按 head 交错排列，例如 {shown}；已按行对应后比对。"
+    "如果两个网络以相同方式读取这些行，则这些权重加载有误",
     "below": _below,
     "key_data_only": "仅比对关键数据：未比对层数据",
     "noise_run": _noise_run,
