@@ -138,6 +138,26 @@ def not_intercepted() -> Iterator[None]:
         _HERE.busy = before
 
 
+@contextmanager
+def handled_inside(handle: Handle) -> Iterator[None]:
+    """Let a handler be asked for what an operator calls that is called inside, in this thread.
+
+    It is meant for handlers: an interception is entered. What MindSpore's own Python calls is
+    asked for as well.
+    """
+    before = (_HERE.busy, _HERE.nested, _HERE.handle)
+    _HERE.busy, _HERE.nested, _HERE.handle = False, True, handle
+    try:
+        yield
+    finally:
+        _HERE.busy, _HERE.nested, _HERE.handle = before
+
+
+def is_mindspores(function: Callable[..., Any]) -> bool:
+    """Return whether a callable is MindSpore's own: nothing that was put in its place."""
+    return _not_mindspores(getattr(function, "__func__", function)) == ""
+
+
 def installed() -> bool:
     """Return whether anything of MindSpore is replaced now."""
     return _PATCHES.are_on

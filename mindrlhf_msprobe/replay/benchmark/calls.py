@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,7 +36,9 @@ from mindrlhf_msprobe.replay.benchmark.arguments import (
     tensors_in,
     with_tensors,
 )
+from mindrlhf_msprobe.replay.benchmark.counted import OwnKernels
 from mindrlhf_msprobe.replay.benchmark.disturb import (
+    ADD_NOISE,
     CHANGE_VALUE,
     DISTURBANCES,
     FORMATS,
@@ -296,6 +298,10 @@ class _Repeated:
         self._own = (args, kwargs) if phase.settings.handler == FIX else None
         self._dtypes = {tensor.dtype for tensor in held.tensors}
         self._drawn: list[_Drawn] = []
+        self._kernels = OwnKernels(
+            settled=phase.settings.mode == NO_CHANGE,
+            differentiated=phase.settings.stage == BACKWARD,
+        )
         self._first: dict[str, tuple[str, np.ndarray]] = {}  # outputs: path → dtype, elements
 
     @property
@@ -393,21 +399,51 @@ class _Repeated:
         """Return what the training is to go on with, or None; and a row of each output."""
         if not self._first:
             raise CannotRepeatError(message("benchmark.no_output"))
+        before = {path: values for path, (_, values) in self._first.items()}
         worst: dict[str, Row] = {}
         instead = None
         for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
             again = self._run({n: self.held.tensors[n].tensor(bits) for n, bits in disturbed})
             if output is not None:
                 instead = _like(output, again)
-            after = dict(tensors_in(again))
-            for index, (path, (dtype, values)) in enumerate(self._first.items()):
-                second = _values(after[path]) if path in after else None
-                if second is None or second.shape != values.shape:
-                    raise CannotRepeatError(message("benchmark.shapes", path=path or "0"))
-                row = self._row(index, path, dtype, values, second, disturbed)
-                if path not in worst or _badness(row) > _badness(worst[path]):
-                    worst[path] = row
+            after = self._outputs(again)
+            rows = self._rows_between(before, after, disturbed, self._settings.mode)
+            if self._settings.mode == NO_CHANGE and self._kernels.used:
+                # The training's own objects may have cut otherwise: that is no more than rounding.
+                rounded = self._rows_between(before, after, disturbed, ADD_NOISE)
+                exact = self._outputs(self._run({}))
+                rows = self._rows_between(after, exact, disturbed, NO_CHANGE)
+                rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
+            _keep_worst(worst, rows)
         return instead, [*worst.values()]
+
+    def _outputs(self, again: Any) -> dict[str, np.ndarray]:
+        """Return what a second run returned, by paths.
+
+        Raises:
+            CannotRepeatError: it is not of the shapes of the first.
+        """
+        after = dict(tensors_in(again))
+        found: dict[str, np.ndarray] = {}
+        for path, (_, values) in self._first.items():
+            second = _values(after[path]) if path in after else None
+            if second is None or second.shape != values.shape:
+                raise CannotRepeatError(message("benchmark.shapes", path=path or "0"))
+            found[path] = second
+        return found
+
+    def _rows_between(
+        self,
+        before: Mapping[str, np.ndarray],
+        after: Mapping[str, np.ndarray],
+        disturbed: Sequence[tuple[int, np.ndarray]],
+        mode: str,
+    ) -> list[Row]:
+        """Return a row of each output, as it is judged by a mode."""
+        return [
+            self._row(index, path, dtype, before[path], after[path], disturbed, mode)
+            for index, (path, (dtype, _)) in enumerate(self._first.items())
+        ]
 
     def _row(
         self,
@@ -417,6 +453,7 @@ class _Repeated:
         values: np.ndarray,
         second: np.ndarray,
         disturbed: Sequence[tuple[int, np.ndarray]],
+        mode: str,
     ) -> Row:
         settings, coarsest = self._settings, self._coarsest
         by = inputs_change(
@@ -426,7 +463,7 @@ class _Repeated:
             values,
             second,
             dtype=dtype,
-            mode=settings.mode,
+            mode=mode,
             disturbed_by=by,
             coarsest=coarsest,
             thresholds=settings.thresholds,
@@ -501,10 +538,7 @@ class _Repeated:
             improves = self._settings.mode == IMPROVE_PRECISION
             higher = self._higher() if improves else None
             second = self._differentiated(floating, weights, dict(disturbed), higher)
-            for row in self._rows_of(first, second, disturbed):
-                path = row["path"]
-                if path not in worst or _badness(row) > _badness(worst[path]):
-                    worst[path] = row
+            _keep_worst(worst, self._rows_of(first, second, disturbed))
         return [*worst.values()]
 
     def _rows_of(
@@ -517,7 +551,8 @@ class _Repeated:
         for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
             before, after = _values(a), _values(b)
             if before is not None and after is not None and before.shape == after.shape:
-                yield self._row(index, name, str(a.dtype), before, after, disturbed)
+                mode = self._settings.mode
+                yield self._row(index, name, str(a.dtype), before, after, disturbed, mode)
 
     def _check_that_it_can_be_differentiated(self) -> None:
         if gradients_flow():
@@ -538,9 +573,8 @@ class _Repeated:
         """Return the gradients, by the paths of inputs and the names of parameters."""
 
         def handle(operator: Operator, original: Any, args: Any, kwargs: Any) -> Any:
-            if higher is None:
-                return original(*args, **kwargs)
-            return higher.compute(OperatorCall(operator, original, args, kwargs))
+            compute = functools.partial(self._kernels.compute, operator, original)
+            return _by(operator, compute, higher, args, kwargs)
 
         def computed(*tensors: Tensor) -> Any:
             args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
@@ -662,9 +696,8 @@ class _Call(_Repeated, ObservedCall):
                 if not drawn or drawn[0].operator is not operator:
                     raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
                 return drawn.popleft().again(args)
-            if higher is not None:
-                return higher.compute(OperatorCall(operator, original, args, kwargs))
-            return original(*args, **kwargs)
+            compute = functools.partial(self._kernels.compute, operator, original)
+            return _by(operator, compute, higher, args, kwargs)
 
         with ExitStack() as contexts:
             contexts.enter_context(unseen())
@@ -725,9 +758,25 @@ class _OperatorCall(_Repeated):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
     ) -> Any:
         with not_intercepted():
-            if higher is not None:
-                return higher.compute(OperatorCall(self._operator, self._compute, args, kwargs))
-            return self._compute(*args, **kwargs)
+            compute = functools.partial(self._kernels.compute, self._operator, self._compute)
+            return _by(self._operator, compute, higher, args, kwargs)
+
+
+def _by(
+    operator: Operator,
+    compute: Callable[..., Any],
+    higher: Higher | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Return what an operator computes, in a higher precision where that is asked for."""
+
+    def computed(*given: Any, **named: Any) -> Any:
+        return compute(given, named)
+
+    if higher is None:
+        return computed(*args, **kwargs)
+    return higher.compute(OperatorCall(operator, computed, args, kwargs))
 
 
 def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
@@ -807,6 +856,14 @@ def _values(tensor: Tensor) -> np.ndarray | None:
     if host.dtype in FORMATS:
         return values_of(bits_of(np.array(host.array), host.dtype), host.dtype)
     return np.array(host.array) if host.array.dtype.kind in "biu" else None
+
+
+def _keep_worst(worst: dict[str, Row], rows: Iterable[Row]) -> None:
+    """Keep of each output the row that is worst."""
+    for row in rows:
+        path = row["path"]
+        if path not in worst or _badness(row) > _badness(worst[path]):
+            worst[path] = row
 
 
 def _badness(row: Row) -> tuple[bool, float]:

@@ -15,6 +15,9 @@ TEXTS: dict[str, Text] = {
     "in_place": "{operator} writes into what it is given",
     "changed": "it has written into its own inputs",
     "draws": "{operator} inside it draws random numbers, other ones in a second run",
+    "counts": (
+        "the gradient of {operator} calls a kernel that counts its calls, the training's among them"
+    ),
     "nothing_to_disturb": "no input is a floating number that can be disturbed",
     "nothing_to_improve": (
         "nothing in it has 16 bits; of float32 task: accuracy_check gives a second opinion"

@@ -15,6 +15,7 @@ TEXTS: dict[str, Text] = {
     "in_place": "{operator} 会写入自己的输入",
     "changed": "它已改写自己的输入",
     "draws": "其中的 {operator} 使用随机数，再次运行时取值不同",
+    "counts": "{operator} 的梯度会调用一个统计调用次数的算子，再次运行会改变该次数",
     "nothing_to_disturb": "没有可以扰动的浮点输入",
     "nothing_to_improve": "其中没有 16 位的计算；float32 请用 task: accuracy_check",
     "no_output": "没有浮点输出",
