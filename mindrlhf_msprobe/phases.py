@@ -110,7 +110,7 @@ _HOMES = {
     **dict.fromkeys(
         ("rollout_prompts", "rollout_tokens", "rollout_log_prob"), KeyDataHome(GENERATE)
     ),
-    "old_log_prob": KeyDataHome("actor_compute_log_prob"),
+    **dict.fromkeys(("old_log_prob_tokens", "old_log_prob"), KeyDataHome("actor_compute_log_prob")),
     "ref_log_prob": KeyDataHome("reference_compute_log_prob"),
     "values": KeyDataHome("critic_compute_values"),
     "rewards.": KeyDataHome(None),  # what each reward function gave

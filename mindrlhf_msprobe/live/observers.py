@@ -1,4 +1,4 @@
-"""What looks at finished steps, in the process that follows a run: checks, and scalars."""
+"""What looks at finished steps, in the process that follows a run: checks, metrics, scalars."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Cause
 from mindrlhf_msprobe.findings.health import CheckFinding
 from mindrlhf_msprobe.live.reports import Diverged, Found, Report, Task, Uncompared
+from mindrlhf_msprobe.phases import ROLLOUT_CORR
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.findings_file import FindingsFile
+from mindrlhf_msprobe.trends.derived import ROLLOUT_LOG_PROB, KeyPlace, Settings, Unavailable
+from mindrlhf_msprobe.trends.rollout_rows import KEYS_READ, rollout_gaps
 
 
 class Observer(Protocol):
@@ -33,13 +36,18 @@ class Observer(Protocol):
         """Take note that there is no further step."""
 
 
-def kinds_of(task: Task) -> list[type[Compared] | type[Checks] | type[Scalars]]:
+#: What makes an observer of a task and the run.
+Kind = type["Compared"] | type["Checks"] | type["Metrics"] | type["Scalars"]
+
+
+def kinds_of(task: Task) -> list[Kind]:
     """Return what a task asks for: first what the training may wait for."""
-    found: list[type[Compared] | type[Checks] | type[Scalars]] = []
+    found: list[Kind] = []
     if task.compare_to is not None:
         found.append(Compared)
     if task.checks:
         found.append(Checks)
+    found.append(Metrics)
     if task.tensorboard is not None:
         found.append(Scalars)
     return found
@@ -137,6 +145,41 @@ def _line(finding: CheckFinding, follows: bool, rank: int) -> dict[str, Any]:
         "follows": follows,
         **{name: content[name] for name in kept},
     }
+
+
+class Metrics:
+    """How far rollout and training are apart in each step, as key data of the run."""
+
+    name = ROLLOUT_CORR
+
+    def __init__(self, task: Task, run: FollowedRun) -> None:
+        self._run, self._root, self._rank = run, task.root, task.rank
+        self._settings: Settings | None = None
+
+    def step(self, number: int) -> None:
+        """Write the metrics of a step that has the log-probabilities of both.
+
+        What a trainer saves under this key stays; a step whose key data are gone gets none.
+        """
+        step = Step(self._run, number, (self._rank,))
+        keys = step.keys(self._rank)
+        there = KEYS_READ.intersection(keys)
+        if ROLLOUT_CORR in keys or not there.intersection(ROLLOUT_LOG_PROB):
+            return
+        if self._settings is None:
+            self._settings = Settings.read(self._run.configurations())
+        saves = {name: step.key_data(name, rank=self._rank) for name in there}
+        try:
+            gaps = rollout_gaps(KeyPlace(saves, self._settings))
+        except Unavailable:  # `trend` says why
+            return
+        from mindrlhf_msprobe.report.rollout_key_data import write_metrics
+
+        for rows, gap, _ in () if self._run.is_thinned_by_now(number) else gaps:
+            write_metrics(self._root, (number, self._rank, rows.datum.micro_step), gap.metrics)
+
+    def end(self) -> None:
+        """Nothing is left to do."""
 
 
 class Scalars:

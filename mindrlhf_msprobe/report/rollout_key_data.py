@@ -32,13 +32,20 @@ def write_key_data(found: Mismatches, output: Path) -> list[Path]:
     """
     held = [one for one in found.found if one.metrics]
     for one in held:
-        directory = layout.key_data_dir(output, ROLLOUT_CORR, one.step, one.rank, 0)
-        _write(directory, one.metrics)
+        write_metrics(output, (one.step, one.rank, 0), one.metrics)
     return [output / layout.KEY_DATA_DIR / ROLLOUT_CORR] if held else []
 
 
-def _write(directory: Path, metrics: Mapping[str, float]) -> None:
-    """Write one save of all metrics."""
+def write_metrics(output: Path, at: tuple[int, int, int], metrics: Mapping[str, float]) -> None:
+    """Write one save of all metrics.
+
+    Args:
+        at: step, rank, micro-step.
+
+    Raises:
+        OutputError: they cannot be written.
+    """
+    directory = layout.key_data_dir(output, ROLLOUT_CORR, *at)
     data: dict[str, Any] = {}
     paths = [name.removeprefix(f"{ROLLOUT_CORR}/").split("/") for name in metrics]
     names = [layout.file_name(".".join([ROLLOUT_CORR, *path])) for path in paths]

@@ -34,6 +34,9 @@ from mindrlhf_msprobe.trends.rollout_correction import RolloutGap, rollout_gap
 #: The tokens that the rollout's log-probabilities are of, in their shape, and what was asked for
 #: them, a row each; −1 behind the end.
 _ROLLOUT_TOKENS, _ROLLOUT_PROMPTS = ("rollout_tokens",), ("rollout_prompts",)
+#: The tokens that the training network's are of, a sample a row, padded before or behind: in the
+#: shape of old_log_prob, or one more column, then it is of the next token.
+_OLD_TOKENS = ("old_log_prob_tokens",)
 #: What a loss calls the tokens it is given, prompts and responses.
 _TOKENS = ("prompt_completion_ids", "input_ids", "tokens")
 _MOST_ALIKE = 64  # rows with the same response among which the prompt decides
@@ -42,7 +45,7 @@ _MOST_ALIKE = 64  # rows with the same response among which the prompt decides
 KEYS_READ = frozenset(
     (
         *(*ROLLOUT_LOG_PROB, *_ROLLOUT_TOKENS, *_ROLLOUT_PROMPTS),
-        *(*OLD_LOG_PROB, *MASK, *RESPONSES, *PROMPTS, LOSS_INPUTS),
+        *(*OLD_LOG_PROB, *_OLD_TOKENS, *MASK, *RESPONSES, *PROMPTS, LOSS_INPUTS),
     )
 )
 
@@ -140,8 +143,9 @@ def _mask(
 
 
 def _by_tokens(place: KeyPlace, saves: Sequence[KeyDatum]) -> RolloutRows | None:
-    """Return the rows whose tokens are found in what the losses of the step were given.
+    """Return the rows whose tokens are found beside the training network's log-probabilities.
 
+    Beside those that were saved with their tokens, else in what the losses of the step were given.
     Of several updates with the same tokens the first counts. None where nothing is found.
     """
     rollout, own = _whole(saves), _whole(place.saved(_ROLLOUT_TOKENS))
@@ -156,15 +160,73 @@ def _by_tokens(place: KeyPlace, saves: Sequence[KeyDatum]) -> RolloutRows | None
     finder = _Responses(responses, prompts, ends=own is not None)
     training = np.zeros(rollout.shape, np.float64)
     mask = np.zeros(rollout.shape, bool)
-    for datum in place.saved((LOSS_INPUTS,)):
+    said = "trend.rows_by_old_tokens"
+    found = [*_beside_tokens(place, responses, prompts)] if own is not None else []
+    if not found:
+        said = "trend.rows_by_tokens"
+    for datum in () if found else place.saved((LOSS_INPUTS,)):
         for tokens, before, log_probs in _given(datum):
             row = finder.take(tokens, before)
             if row is not None:
-                training[row, : len(tokens)] = log_probs
-                mask[row, : len(tokens)] = True
+                found.append((row, log_probs))
+    for row, log_probs in found:
+        training[row, : len(log_probs)] = log_probs
+        mask[row, : len(log_probs)] = True
     if not (mask & (training != 0)).any():  # a loss that has no old policy is given zeros
         return None
-    return RolloutRows(saves[0], rollout, training, mask, (message("trend.rows_by_tokens"),))
+    return RolloutRows(saves[0], rollout, training, mask, (message(said),))
+
+
+def _beside_tokens(
+    place: KeyPlace, responses: np.ndarray, prompts: np.ndarray | None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield rows of responses, and their log-probabilities of the training network.
+
+    A row is that of saved tokens which are its prompt and its response, and padding around them.
+
+    Args:
+        responses, prompts: token ids [samples, tokens], −1 behind the end.
+    """
+    old, tokens = place.saved(OLD_LOG_PROB), place.saved(_OLD_TOKENS)
+    if prompts is None or not old or len(old) != len(tokens):
+        return
+    samples: dict[bytes, tuple[np.ndarray, list[int]]] = {}
+    for row, (prompt, response) in enumerate(zip(prompts, responses)):
+        whole = np.concatenate([prompt[prompt >= 0], response[response >= 0]]).astype(np.int64)
+        samples.setdefault(whole.tobytes(), (whole, []))[1].append(row)
+    for log_probs, ids in zip(map(array_of, old), map(array_of, tokens)):
+        shift = ids.shape[-1] - log_probs.shape[-1] if ids.ndim == log_probs.ndim == 2 else -1
+        if shift not in (0, 1) or len(ids) != len(log_probs):
+            continue
+        for of_row, values in zip(np.asarray(ids, np.int64), log_probs):
+            fits = [
+                (rows, end)
+                for whole, rows in samples.values()
+                if (end := _end_between_padding(whole, of_row)) is not None
+            ]
+            if len(fits) != 1 or not fits[0][0]:  # none, or padding that may be of a sample
+                continue
+            rows, last = fits[0][0], fits[0][1] - shift
+            count = int((responses[rows[0]] >= 0).sum())
+            if last >= count:
+                yield rows.pop(0), values[last - count : last]
+
+
+def _end_between_padding(sample: np.ndarray, ids: np.ndarray) -> int | None:
+    """Return where a sample ends in a row of which all else is padding; None if it is not there.
+
+    What is before it is one token again and again, and so is what is behind it. A row of one token
+    alone says nothing.
+    """
+    changes = np.flatnonzero(np.diff(ids)) + 1
+    if not changes.size:
+        return None
+    first, last = int(changes[0]), int(changes[-1])
+    before = int(np.argmax(sample != ids[0])) if (sample != ids[0]).any() else len(sample)
+    begin = first - before
+    end = begin + len(sample)
+    inside = begin >= 0 and last <= end <= len(ids)
+    return end if inside and np.array_equal(sample, ids[begin:end]) else None
 
 
 def _whole(saves: Sequence[KeyDatum]) -> np.ndarray | None:

@@ -42,8 +42,10 @@ PHASES = {
 OF_LOSS = {"log_prob", "ratio", "kl", "kl_loss", "actor_loss"}
 OF_TRAIN_STEP = {"loss", "overflow", "loss_scale", "lr"}  # its gradient norm is None
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
+OF_GENERATION = {"rollout_log_prob", "rollout_prompts", "rollout_tokens"}
 KEYS = {
     *ROLLOUT,
+    *OF_GENERATION,
     *("prompts", "responses", "advantages", "ref_log_prob", "old_log_prob", "loss_inputs"),
     *("rewards", "rewards.share_of_solution", "rewards.number_of_sample"),
     *OF_LOSS,
@@ -188,6 +190,10 @@ def test_key_data_are_what_the_trainer_computed(tmp_path, configure, mode):
     first = {key: np.asarray(run.key_data(key, step=0)[0].value) for key in run.keys}
     assert first["prompts"].tolist() == [[1, 2]] * 4
     assert first["responses"].shape == (4, 3)
+    assert (first["rollout_tokens"] == first["responses"][:2]).all()  # of a call
+    assert (first["rollout_prompts"] == first["prompts"][:2]).all()
+    rollout = np.concatenate([d.value for d in run.key_data("rollout_log_prob", step=0)])
+    assert rollout == pytest.approx(first["old_log_prob"][:, 1:], abs=1e-5)
     each = first["rewards.share_of_solution"], first["rewards.number_of_sample"]
     assert (sum(each) == first["rewards"]).all()
     assert each[1].tolist() == [0, 1, 2, 3]
@@ -402,7 +408,7 @@ def test_a_taken_dump_path_is_refused_before_networks_are_built(tmp_path, config
 RENAMED = [
     (
         ["InferWorker.generate", "GRPOExperienceMaker.compute_rewards"],
-        {"actor_generate_sequences", "rewards"},  # and each function's, which are not named
+        {"actor_generate_sequences", *OF_GENERATION, "rewards"},  # and each function's, unnamed
     ),
     (
         [
@@ -514,7 +520,7 @@ def test_where_vllm_generates_it_is_said(tmp_path, configure, caplog, use_vllm):
     assert ("vLLM" if use_vllm == 1 else "compiled already") in caplog.text
     run = open_run(tmp_path / "run")
     assert set(run.phases) == PHASES - {"actor_generate_sequences"}
-    assert set(run.keys) == KEYS
+    assert set(run.keys) == (KEYS if use_vllm == 2 else KEYS - OF_GENERATION)
 
 
 def test_a_reward_phase_without_a_network_is_coverage(tmp_path, configure, caplog):

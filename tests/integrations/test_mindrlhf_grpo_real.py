@@ -32,6 +32,7 @@ PHASES = {
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
     *ROLLOUT,
+    *("rollout_log_prob", "rollout_prompts", "rollout_tokens"),
     *("prompts", "responses", "rewards", "advantages"),
     *("ref_log_prob", "old_log_prob", "loss", "overflow", "loss_scale", "lr", "loss_inputs"),
     *("rewards.qwen_accuracy_reward", "rewards.format_reward"),

@@ -47,6 +47,7 @@ KEYS = {
     *ROLLOUT,
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
     *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale"),
+    *("rollout_log_prob", "rollout_prompts", "rollout_tokens", "old_log_prob_tokens"),
 }
 OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss_inputs"}
 Configure = Callable[..., Any]
@@ -190,6 +191,20 @@ def test_key_data_are_what_the_trainer_saw(mode: int, configure: Configure, tmp_
     assert saved["responses"][0].shape == (2, 2)
     assert saved["log_prob"][0].shape == saved["ratio"][0].shape == (2, 2)
     assert saved["loss_inputs"][1]["tokens"].shape == (2, 5)
+    of_rollout = zip(*(saved[f"rollout_{key}"] for key in ("prompts", "tokens")), strict=True)
+    for (prompts, tokens), prompt, response, of_old in zip(
+        of_rollout, saved["prompts"], saved["responses"], saved["old_log_prob_tokens"]
+    ):
+        np.testing.assert_array_equal(prompts, prompt)
+        np.testing.assert_array_equal(tokens, response)
+        np.testing.assert_array_equal(of_old, np.concatenate([prompt, response], axis=1))
+    series = run.trend(derived="rollout_corr/log_prob_diff_mean")[0]
+    apart = [
+        np.abs(old[:, 3:].astype(np.float64) - rollout)
+        for old, rollout in zip(saved["old_log_prob"], saved["rollout_log_prob"])
+    ]
+    assert series.values.tolist() == [pytest.approx(np.mean(apart), rel=1e-6)]
+    assert [note.code for note in series.notes] == ["trend.rows_by_old_tokens"]
 
 
 def test_without_a_critic_its_phases_are_left_out(

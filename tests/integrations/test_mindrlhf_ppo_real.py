@@ -36,6 +36,7 @@ PHASES = [
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
     *ROLLOUT,
+    *("rollout_log_prob", "rollout_prompts", "rollout_tokens", "old_log_prob_tokens"),
     *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
     *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale", "loss_inputs"),
     *("log_prob", "ratio", "kl_loss", "actor_loss", "value_loss"),

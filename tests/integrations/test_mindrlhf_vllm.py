@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from functools import partial
 from pathlib import Path
 
 import mindspore as ms
@@ -16,6 +17,7 @@ from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
     ALL,
     GRAPH,
     KEYS,
+    OF_GENERATION,
     PHASES,
     PYNATIVE,
     _stand_in,
@@ -143,7 +145,7 @@ def test_what_is_compiled_with_dynamic_shapes_is_coverage_in_graph_mode(train, c
     run, _ = train(mode=GRAPH)
     assert run.finished
     assert not run.lost
-    assert set(run.keys) == KEYS
+    assert set(run.keys) == KEYS - OF_GENERATION
     assert "compiled already" not in caplog.text
     reasons = run.coverage()["graph_mode"]["actor"].values()
     assert message("coverage.dynamic_shape") in itertools.chain(*reasons)
@@ -156,7 +158,7 @@ def test_a_network_that_is_not_noticed_when_it_is_loaded(train):
     mindrlhf.install()
     run, _ = train(section={**ALL, "actor_train_dump": False, "reference_dump": False})
     assert run.phases == [GENERATE]
-    assert set(run.keys) == KEYS
+    assert set(run.keys) == KEYS - OF_GENERATION
 
 
 def test_a_vllm_without_any_of_the_names_is_said_once(train, caplog):
@@ -189,7 +191,7 @@ def test_a_vllm_without_any_of_the_names_is_said_once(train, caplog):
     run, _ = train()
     assert run.finished
     assert set(run.phases) == PHASES - {GENERATE}
-    assert set(run.keys) == KEYS
+    assert set(run.keys) == KEYS - OF_GENERATION
     messages = [r.getMessage() for r in caplog.records]
     said = [text for text in messages if "with which vLLM generates was not found" in text]
     assert len(said) == 1
@@ -214,13 +216,14 @@ def test_an_engine_that_cannot_be_built_raises_as_it_would(train, caplog):
     assert "actor_infer_dump: false leaves it as it is" in caplog.text
 
 
-def test_mindformers_generating_with_vllms_network(train):
-    """use_vllm: 2."""
+def test_mindformers_generating_with_vllms_network(train, caplog):
+    """use_vllm: 2. That network has no method in which tokens are chosen."""
     network = module("vllm_mindspore.model_executor.models.mf_models.qwen2").ParallelQwenForCausalLM
     language_model = module("mindrlhf.models.grpo_models").LanguageModel
 
     def generate(self, prompts, max_new_tokens):
         logits = lambda tokens: self.lm_head(self(tokens))  # noqa: E731
+        logits.postprocess = partial(language_model.postprocess, logits)
         return language_model.generate(logits, prompts, max_new_tokens)
 
     network.generate = generate
@@ -236,4 +239,5 @@ def test_mindformers_generating_with_vllms_network(train):
     mindrlhf.install()
     run, _ = train(use_vllm=2)
     assert set(run.phases) == PHASES
-    assert LOG_PROB not in run.manifests[0]["coverage"].get("key_data", {})
+    assert {LOG_PROB, TOKENS, ASKED} <= set(run.manifests[0]["coverage"]["key_data"])
+    assert "is not the version" not in caplog.text

@@ -464,6 +464,51 @@ def test_the_gap_between_rollout_and_training_is_a_scalar_of_each_step(probe_of,
         assert kl == pytest.approx(step / 8, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "live",
+    [{"on_finding": "warn"}, {"tensorboard": "events"}, {}],
+    ids=["warn", "tensorboard", "off"],
+)
+def test_the_gap_is_key_data_of_the_run_while_it_is_recorded(probe_of, tmp_path, live):
+    """After each step, without a command: as files, for `trend` and `show`; off means off."""
+    if "tensorboard" in live:
+        pytest.importorskip("tensorboardX")
+        live = {"tensorboard": str(tmp_path / "events")}
+    probe = probe_of(**live)
+    for step in range(3):
+        probe.save_data(**log_probs(step, step / 8))
+        probe.step()
+        run = open_run(tmp_path / "run")
+        found = [data.value["kl"] for data in run.key_data("rollout_corr")]
+        if not live:
+            assert not found
+            continue
+        assert len(found) == step + 1
+        assert found[step] == pytest.approx(step / 8, abs=1e-6)
+    probe.close()
+    run = open_run(tmp_path / "run")
+    assert not run.lost
+    derived = {series.name: series.values.tolist() for series in run.trend(derived="rollout_corr")}
+    saved = {
+        series.name: series.values.tolist()
+        for series in (run.trend(key="rollout_corr") if live else ())
+    }
+    for name, values in derived.items() if live else ():
+        key = "rollout_corr." + name.removeprefix("rollout_corr/").replace("/", ".")
+        assert saved[key] == values
+    assert {one.rule for one in check_run(tmp_path / "run").findings} == {"rl.rollout_gap"}
+
+
+def test_a_gap_that_the_trainer_saves_itself_stays(probe_of, tmp_path):
+    """Its key is its own."""
+    probe = probe_of(on_finding="warn")
+    probe.save_data(**log_probs(0, 0.0), rollout_corr=np.float32(7))
+    probe.step()
+    probe.close()
+    (data,) = open_run(tmp_path / "run").key_data("rollout_corr")
+    assert data.value == 7
+
+
 def events(root):
     """Return (tag, step, value) of all event files below a directory."""
     from tensorboardX.proto.event_pb2 import Event

@@ -227,6 +227,62 @@ def test_packed_rows_are_found_by_their_tokens(tmp_path, seed, own):
     assert "trend.rows_by_tokens" in notes(run)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_found_beside_the_tokens_of_the_training(tmp_path, seed):
+    """Padded before and behind, in any order and parts; of the token itself, or of the next one.
+
+    A sample may begin and end with the token that fills up, and samples may be alike: where more
+    than one place fits, by trying all, nothing is taken.
+    """
+    random = np.random.default_rng(seed)
+    samples, width, asked, shift = 6, 5, 4, seed % 2
+    lengths = random.integers(1, asked + 1, samples), random.integers(0, width + 1, samples)
+    ids = random.integers(PAD, 4, (samples, asked + width)).astype(np.int32)
+    if seed % 3 == 0:
+        ids[1], lengths[0][1], lengths[1][1] = ids[0], lengths[0][0], lengths[1][0]
+    prompts, tokens = (np.full((samples, of), -1, np.int32) for of in (asked, width))
+    rollout = np.zeros((samples, width), np.float32)
+    old = -random.gamma(1, 2, (samples, asked + width + 2)).astype(np.float32)
+    given = np.full(old.shape, PAD, np.int32)
+    for row, (before, behind) in enumerate(zip(*lengths)):
+        prompts[row, :before] = ids[row, :before]
+        tokens[row, :behind] = ids[row, before : before + behind]
+        begin = random.integers(1, old.shape[1] - before - behind + 1) if shift else 0
+        given[row, begin : begin + before + behind] = ids[row, : before + behind]
+        rollout[row, :behind] = -random.gamma(1, 2, behind)
+    expected, mask = np.zeros((samples, width)), np.zeros((samples, width), bool)
+    for row_of_old, values in zip(given, old):
+        fits = {
+            (tuple(ids[row, : before + behind]), begin, behind): row
+            for row, (before, behind) in reversed([*enumerate(zip(*lengths))])
+            for begin in range(len(row_of_old) - before - behind + 1)
+            if (row_of_old[begin : begin + before + behind] == ids[row, : before + behind]).all()
+            and len({*row_of_old[:begin].tolist()}) < 2
+            and len({*row_of_old[begin + before + behind :].tolist()}) < 2
+        }
+        if len(fits) != 1 or len({*row_of_old.tolist()}) == 1:
+            continue
+        ((_, begin, behind), row) = next(iter(fits.items()))
+        if mask[row].any() and 1 - row in (0, 1):  # samples that are alike, in their order
+            row = 1 - row
+        if (begin := begin + int(lengths[0][row]) - shift) >= 0:
+            expected[row, :behind], mask[row, :behind] = values[begin:][:behind], True
+    saves = [
+        *(("rollout_log_prob", part) for part in np.split(rollout, 2)),
+        *(("rollout_tokens", part) for part in np.split(tokens, 2)),
+        *(("rollout_prompts", part) for part in np.split(prompts, 2)),
+        *(("old_log_prob", part) for part in np.split(old[:, : old.shape[1] - shift], 3)),
+        *(("old_log_prob_tokens", part) for part in np.split(given, 3)),
+    ]
+    run = record(tmp_path / "run", saves)
+    if not mask.any():
+        assert not metrics(run)
+        return
+    assert notes(run) == ["trend.rows_by_old_tokens"]
+    wanted = rollout_gap(rollout, expected, mask).metrics
+    assert metrics(run) == pytest.approx({(0, name): value for name, value in wanted.items()})
+
+
 def test_responses_that_are_nowhere_are_left_out_and_an_old_policy_of_zeros_is_none(tmp_path):
     """A loss without an old policy is given zeros: no log-probabilities of anything."""
     prompts = np.array([[PAD, 11], [PAD, 12]], np.int32)

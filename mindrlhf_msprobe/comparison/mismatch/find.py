@@ -12,6 +12,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
+from mindrlhf_msprobe.comparison.mismatch.conclusion.also import also_different
 from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
     beyond_rounding,
     rounded_to,
@@ -25,7 +26,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     other_response,
     other_tokens,
     other_weight,
-    said_of,
+    said_of_weights,
     stage_of,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
@@ -256,6 +257,14 @@ _Conclusion = tuple[Agreement, Cause | None, Stage | None, Messages]
 
 
 def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
+    status, cause, first, said = _first_of_all(walk, weights, sampled)
+    if status is Agreement.PARTED:
+        said = (*said, *also_different(walk, weights, sampled, cause, first, said))
+    return status, cause, first, said
+
+
+def _first_of_all(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
+    """Return what a step says of what differs first."""
     if not walk.matched.rows:
         return Agreement.UNDECIDED, None, None, (_no_rows(walk),)
     if not walk.stages:
@@ -264,11 +273,11 @@ def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Con
     if parted is not None:
         cause, said = blame(walk, *parted, weights)
         if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
-            said, first = [*said_of(weights), *said], stage_of(walk, other_weight(weights))
+            said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
             return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
         return Agreement.PARTED, cause, parted[1], (*said, *_hidden(walk, parted, cause, weights))
     if weights:
-        return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of(weights))
+        return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of_weights(weights))
     return _by_log_probs(walk, sampled, few_aligned(walk))
 
 

@@ -19,8 +19,10 @@ from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindrlhf.generation import MindFormersGeneration
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration
+from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS
+from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration, widths_of
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -154,6 +156,7 @@ class _Integration:
         self._patches = Patches(_TRAINER)
         self._session: Session | None = None
         self._vllm = VllmGeneration(self._patches, lambda: self._session)
+        self._generation = MindFormersGeneration(self._patches, lambda: self._session)
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
@@ -186,7 +189,7 @@ class _Integration:
                 f"{worker}.__init__",
                 partial(self._around_worker, worker, watch),
                 message("trainer.no_layers", phase=phase),
-                [phase],
+                _lost_with(phase),
             )
         for method, phase in (
             ("InferWorker.generate", _GENERATE),
@@ -194,7 +197,7 @@ class _Integration:
             ("OldPolicyWorker.compute_old_log_prob", _OLD),
         ):
             otherwise = message("trainer.no_layers", phase=phase)
-            self._wrap(method, partial(self._around_phase, phase), otherwise, [phase])
+            self._wrap(method, partial(self._around_phase, phase), otherwise, _lost_with(phase))
         self._wrap(
             "TrainWorker.train",
             self._around_train,
@@ -301,6 +304,7 @@ class _Integration:
         self._not_returned.clear()
         self._step_open = False
         self._vllm.end()
+        self._generation.end()
         for names, before in self._replaced:
             names.update(before)
         self._replaced.clear()
@@ -334,6 +338,10 @@ class _Integration:
             session.watch(_GENERATE, worker, "grpo_model_infer.grpo_model.policy_model")
         else:  # in its mode for debugging vLLM builds the network, and MindFormers generates
             self._vllm.watch(session, worker, generates=mode == "VLLM")
+        if mode != "VLLM":
+            with suppress(AttributeError):  # said of the network around it
+                model = worker.grpo_model_infer.grpo_model.policy_model.model
+                self._generation.watch(session, model, widths_of(worker), own=mode == "ORIGIN")
 
     def _watch_train(self, session: Session, worker: Any) -> None:
         cells = worker.grpo_with_grad
@@ -360,7 +368,8 @@ class _Integration:
 
     def _around_phase(self, phase: str, /, *_: Any, **__: Any) -> Part:
         if self._session is not None:
-            with self._session.phase(phase):
+            generating = self._generation.generating() if phase == _GENERATE else nullcontext()
+            with self._session.phase(phase), generating:
                 yield
 
     def _around_data(
@@ -527,6 +536,11 @@ class _Integration:
         else:
             if done:
                 probe.start_at(done)
+
+
+def _lost_with(phase: str) -> list[str]:
+    """Return what is not recorded without a phase: with generation, its log-probabilities."""
+    return [phase, *(KEYS if phase == _GENERATE else ())]
 
 
 def _keys_of_rewards(functions: Sequence[Any]) -> list[str]:

@@ -21,7 +21,9 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindrlhf.generation import MindFormersGeneration
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
+from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import inform
@@ -50,6 +52,9 @@ _OF_LOSS = {
 _OF_TRAIN_STEP = ("loss", "lr", "overflow", "loss_scale")
 _OF_UPDATE = (*_OF_TRAIN_STEP, *(key for of in _OF_LOSS.values() for _, key in of), LOSS_INPUTS)
 
+#: The tokens that old_log_prob is of.
+_OLD_TOKENS = "old_log_prob_tokens"
+
 #: The arguments of PPOTrainer, in their order.
 _CONFIGS = (
     *("ppo_config", "sft_model_config", "ref_model_config"),
@@ -76,6 +81,7 @@ class _Integration:
         self._class = trainer
         self._patches = Patches(_TRAINER)
         self._session: Session | None = None
+        self._generation = MindFormersGeneration(self._patches, lambda: self._session)
         self._calls: dict[int, tuple[str, _OfResult]] = {}  # of networks, by their id
         self._networks: list[Any] = []  # keeps those ids
         self._train_step: Any = None
@@ -86,7 +92,7 @@ class _Integration:
         """Wrap the methods; what is missing is said when a training is recorded."""
         experience = (
             *(_LOG_PROB, _REFERENCE, _VALUES),
-            *("old_log_prob", "ref_log_prob", "values", "scores"),
+            *("old_log_prob", _OLD_TOKENS, "ref_log_prob", "values", "scores"),
             *("rewards", "advantages", "returns"),
         )
         for name, around, otherwise, lost in (
@@ -95,7 +101,7 @@ class _Integration:
                 "generate",
                 self._around_generate,
                 message("trainer.no_generation", phase=_GENERATE),
-                (_GENERATE, "prompts", "responses"),
+                (_GENERATE, "prompts", "responses", *KEYS),
             ),
             (
                 "make_experience",
@@ -157,6 +163,7 @@ class _Integration:
             self._loss_values.remove()
         self._session = self._train_step = self._loss_values = None
         self._calls, self._networks = {}, []
+        self._generation.end()
         self._making_experience = self._step_open = False
 
     def _finish(self) -> None:
@@ -178,6 +185,8 @@ class _Integration:
         if _REWARD in session.probe.config.phases:
             session.watch(_REWARD, trainer, "reward_fn")
         model = getattr(trainer, "ppo_model", None)
+        policy = getattr(getattr(model, "policy_model", None), "model", None)
+        self._generation.watch(session, policy, _widths(getattr(trainer, "ppo_config", None)))
         if model is not None and session.probe.config.key_data_dump:
             self._loss_values = LossValues(session, model, _OF_LOSS)
         for network, phase, of_result in (
@@ -194,12 +203,12 @@ class _Integration:
     def _around_generate(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         if self._session is None:
             return
-        with self._session.phase(_GENERATE):
+        with self._session.phase(_GENERATE), self._generation.generating():
             _, responses, *_ = yield
         prompts = args[0] if args else kwargs.get("input_ids")
         self._session.probe.save_data({"prompts": prompts, "responses": responses})
 
-    def _around_call(self, network: Any, *_: Any, **__: Any) -> Part:
+    def _around_call(self, network: Any, *_: Any, **kwargs: Any) -> Part:
         found = self._calls.get(id(network))
         if self._session is None or found is None or not self._making_experience:
             return
@@ -207,6 +216,8 @@ class _Integration:
         with self._session.phase(phase):
             result = yield
         self._session.probe.save_data(of_result(result))
+        if phase == _LOG_PROB and (samples := kwargs.get("samples")) is not None:
+            self._session.probe.save_data(_OLD_TOKENS, samples)
 
     def _around_experience(self, trainer: Any, *_: Any, **__: Any) -> Part:
         if self._session is None:
@@ -269,6 +280,13 @@ def _section(config: Any) -> Any:
         inform("log.no_section_in_file", trainer=_TRAINER, section=SECTION, path=str(path))
         return None
     return load_config(path, ignore=ignored_by(_TRAINER))
+
+
+def _widths(config: Any) -> tuple[Any, Any]:
+    """Return how wide MindRLHF makes the tables of responses and of prompts."""
+    names = "max_decode_length", "max_prompt_length"
+    response, prompt = (getattr(config, name, 0) for name in names)
+    return response, prompt
 
 
 def _plain(config: Any) -> Any:

@@ -24,15 +24,16 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations.imports import when_imported
+from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import (
+    KEYS,
+    LOG_PROB,
+    leave_out_rollout,
+    save_rollout,
+)
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import GENERATE
-
-LOG_PROB = "rollout_log_prob"
-#: What they are of: MindRLHF gathers prompts and responses over ranks, and these are one's own.
-PROMPTS, TOKENS = "rollout_prompts", "rollout_tokens"
-_BEHIND = -1  # no token
 
 #: Arguments that hold blocks of all requests there may be, most of them never written.
 _CACHES = frozenset({"key_cache", "value_cache"})
@@ -57,7 +58,7 @@ class VllmGeneration:
         self._building = False
         self._model: Any = None
         self._engine: Any = None
-        self._width = self._prompt_width = 0
+        self._widths = (0, 0)
 
     def install(self) -> None:
         """Look at the modules of vLLM when they are imported, which MindRLHF does late."""
@@ -96,12 +97,12 @@ class VllmGeneration:
         kind = type(engine)
         if engine is None:
             missing = f"{type(worker).__name__}.{_ENGINE}"
-            self._patches.note_missing(missing, _NO_GENERATE, [LOG_PROB])
+            self._patches.note_missing(missing, _NO_GENERATE, KEYS)
         else:
             self._engine = engine
-            self._width, self._prompt_width = _widths(worker)
+            self._widths = widths_of(worker)
             self._patches.wrap(
-                kind, "generate", self._around_generate, otherwise=_NO_GENERATE, lost=[LOG_PROB]
+                kind, "generate", self._around_generate, otherwise=_NO_GENERATE, lost=KEYS
             )
         self._patches.report(session.note_lost)
 
@@ -171,28 +172,12 @@ class VllmGeneration:
         outputs = yield
         rows = [_log_probs(request) for request in outputs]
         if not rows or any(row is None for row in rows):
-            session.probe.leave_out_data(LOG_PROB, _NOT_ASKED)
+            leave_out_rollout(session, _NOT_ASKED)
             return
         tokens = [list(request.outputs[0].token_ids) for request in outputs]
         prompts = [list(getattr(request, "prompt_token_ids", None) or ()) for request in outputs]
         log_probs = [row for row in rows if row is not None]
-        session.probe.save_data(
-            {
-                LOG_PROB: _table(log_probs, self._width, "float32", 0),
-                TOKENS: _table(tokens, self._width, "int32", _BEHIND),
-                PROMPTS: _table(prompts, self._prompt_width, "int32", _BEHIND),
-            }
-        )
-
-
-def _table(rows: Sequence[Sequence[Any]], width: int, dtype: str, filling: int) -> Any:
-    """Return rows as an array [rows, width or more], filled up behind their ends."""
-    import numpy as np  # what is off imports nothing
-
-    table = np.full((len(rows), max(width, *map(len, rows))), filling, dtype)
-    for to_fill, row in zip(table, rows):
-        to_fill[: len(row)] = row
-    return table
+        save_rollout(session.probe, log_probs, tokens, prompts, self._widths)
 
 
 def _network_of(model: Any) -> Any:
@@ -235,7 +220,7 @@ def _log_probs(request: Any) -> list[float] | None:
     ]
 
 
-def _widths(worker: Any) -> tuple[int, int]:
+def widths_of(worker: Any) -> tuple[int, int]:
     """Return how wide MindRLHF makes the tables of responses and of prompts; 0: not known."""
     config = getattr(getattr(worker, "grpo_config", None), "generate_config", None)
     sampling = getattr(config, "sampling_config", None)

@@ -100,14 +100,14 @@ def _blame(
     if guilty := [w for w in weights if w.rounded is None and _may_make(walk, w, name)]:
         return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
     if _rounded_weights_of(walk, name, stage, weights):
-        return Cause.WEIGHTS, said_of(weights)
+        return Cause.WEIGHTS, said_of_weights(weights)
     if (drift := position_drift(walk)) is not None:
         return Cause.INPUT, [drift]
-    if name.io == "output" and (numbers := _other_numbers(walk, name)) is not None:
+    if name.io == "output" and (numbers := other_numbers(walk, name)) is not None:
         return Cause.INPUT, [numbers, _of_rows(walk, name, stage)]
     if name in walk.masks:
         cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
-        return cause, [*_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
+        return cause, [*said_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
     if (dtypes := _lower_dtype(walk, name, stage)) is not None:
         return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
     return _by_place(walk, name, stage)
@@ -147,7 +147,7 @@ def _computed(walk: Walk, name: Name) -> tuple[Cause | None, Message]:
     return Cause.COMPUTATION, message("mismatch.computation", cell=name.cell)
 
 
-def _other_numbers(walk: Walk, name: Name) -> Message | None:
+def other_numbers(walk: Walk, name: Name) -> Message | None:
     """Say which other whole numbers a cell is given for the very tokens whose rows part."""
     for given, _ in walk.not_compared:
         if _is_given(given, name.cell) and (found := walk.other_numbers(name, given)) is not None:
@@ -158,7 +158,7 @@ def _other_numbers(walk: Walk, name: Name) -> Message | None:
     return None
 
 
-def _of_mask(name: Name, lets_in: LetsIn) -> list[Message]:
+def said_of_mask(name: Name, lets_in: LetsIn) -> list[Message]:
     """Say what a mask lets in, or hides, on one side only."""
     found = []
     for kind in ("padding", "later", "others", "hidden"):
@@ -189,7 +189,7 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
     return said
 
 
-def said_of(weights: Sequence[Weight]) -> list[Message]:
+def said_of_weights(weights: Sequence[Weight]) -> list[Message]:
     """Say which parameters differ: those that are other ones, and those that are only rounded."""
     others = [weight for weight in weights if weight.rounded is None]
     rounded = rounded_weights(weights)
@@ -299,14 +299,20 @@ def _of_weight(weight: Weight, count: int) -> Message:
 
 def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
     """Return both dtypes of a cell if one is lower and its rounding explains the distance."""
+    dtypes = unlike_dtypes(walk, name, stage)
+    if dtypes is None or not math.isfinite(stage.apart):
+        return None
+    low = max(map(roundoff, dtypes.values()))
+    return None if stage.apart > OF_ROUNDING * low + GROWTH * stage.entered else dtypes
+
+
+def unlike_dtypes(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
+    """Return both dtypes that a cell computes in, if one is lower: of rollout and training."""
     a, b = stage.dtypes
     own = [precision.lowest(name.cell) for precision in walk.precision]
     shown = walk.shown_dtypes(name)
     sides = [max(x, y or x, z, key=roundoff) for x, y, z in zip((a, b), shown, own)]
-    low = max(map(roundoff, sides))
-    if roundoff(sides[0]) == roundoff(sides[1]) or not math.isfinite(stage.apart):
-        return None
-    if stage.apart > OF_ROUNDING * low + GROWTH * stage.entered:
+    if roundoff(sides[0]) == roundoff(sides[1]):
         return None
     return {"rollout": sides[0].lower(), "training": sides[1].lower()}
 

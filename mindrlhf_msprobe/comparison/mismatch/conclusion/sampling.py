@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ _ROUNDINGS = 16.0
 _TEMPERATURES = np.exp(np.linspace(-3, 3, 241))
 _FITS = 1e-3  # nats: of a temperature that explains the log-probabilities
 _WORST = 5
+_LEAST_LOGITS, _MOST_ELEMENTS = 8, 400_000  # tokens, and elements, that a temperature is read of
 _UNLIKE = 1e-3  # relative difference of two temperatures
 
 
@@ -113,25 +115,39 @@ class Sampled:
         values = {"rollout": round(both[0] or 0, 4), "training": round(both[1] or 0, 4)}
         return message("mismatch.temperature", **values, **apart)
 
-    def _temperature(self, walk: Walk, side: str) -> float | None:
-        """Return the temperature at which the logits give the log-probabilities of a side."""
+    def temperatures(self, walk: Walk) -> Message | None:
+        """Say by which temperatures both sides divide their own logits; None where they are alike.
+
+        None, too, where the rollout's is not known: it stored no elements of its logits.
+        """
+        if not self.rows:
+            return None
+        own = [self._temperature(walk, of, of) for of in ("rollout", "training")]
+        rollout, training = (of if of is None else round(of, 4) for of in own)
+        if rollout is None or abs(rollout / (training or 1.0) - 1) < _UNLIKE:
+            return None
+        return message("mismatch.also_temperature", rollout=rollout, training=training)
+
+    def _temperature(self, walk: Walk, side: str, of: str = "rollout") -> float | None:
+        """Return the temperature at which logits give the log-probabilities of a side.
+
+        Args:
+            of: whose logits; those of both where they agree.
+        """
         rows = self.rows[0]
         wanted = np.asarray(getattr(rows, side), np.float64)
-        found = _logits(walk, wanted.shape)
-        if found is None:
-            return None
-        logits, ids = found
         counts = np.ones(wanted.shape, bool) if rows.mask is None else np.asarray(rows.mask) != 0
-        counts &= np.isfinite(wanted) & np.isfinite(logits).all(axis=-1)
-        if not counts.any():
+        counts &= np.isfinite(wanted)
+        found = _logits(walk, counts, of)
+        if found is None or not found.at.size:
             return None
+        logits, ids, wanted = found.logits, found.ids, wanted.reshape(-1)[found.at]
         best, width = 1.0, _TEMPERATURES
         for _ in range(3):
-            errors = [_error(logits[counts], ids[counts], wanted[counts], t) for t in width]
+            errors = [_error(logits, ids, wanted, t) for t in width]
             best = float(width[int(np.argmin(errors))])
             width = best * np.exp(np.linspace(-1, 1, 41) * np.log(width[1] / width[0]))
-        error = _error(logits[counts], ids[counts], wanted[counts], best)
-        return best if error < _FITS else None
+        return best if _error(logits, ids, wanted, best) < _FITS else None
 
 
 def _limit(walk: Walk) -> float:
@@ -152,40 +168,85 @@ def _error(logits: np.ndarray, ids: np.ndarray, wanted: np.ndarray, temperature:
     return float(np.median(np.abs(scaled[np.arange(len(ids)), ids] - total - wanted)))
 
 
-def _logits(walk: Walk, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rollout's logits of each sampled token, float64 [samples, tokens, vocabulary].
+class _Logits(NamedTuple):
+    """Logits of some of the sampled tokens.
 
-    And the tokens, int64 [samples, tokens]. None unless elements of the network's output were
-    stored, and its sequences are the samples of the log-probabilities: by what was saved, else in
-    their order.
+    Attributes:
+        at: int64 [found], places in [samples × tokens].
+        logits: float64 [found, vocabulary].
+        ids: int64 [found], the tokens.
+    """
+
+    at: np.ndarray
+    logits: np.ndarray
+    ids: np.ndarray
+
+
+def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | None:
+    """Return a side's logits of sampled tokens, as many as a temperature needs.
+
+    None unless elements of the network's output were stored, and its sequences are the samples of
+    the log-probabilities: by what was saved, else in their order.
+
+    Args:
+        counts: which tokens count, bool [samples, tokens].
     """
     sequences = walk.rollout.tokens.sequences
     of_rows = [walk.sample(sequence) for sequence in range(len(sequences))]
-    value = walk.rollout.values.get(Name("root", 0, "output", "0"))
+    side = walk.training if of == "training" else walk.rollout
+    value = side.values.get(Name("root", 0, "output", "0"))
+    shape = counts.shape
     if value is None or len(shape) != 2 or shape[0] != len({*of_rows}) or max(of_rows) >= shape[0]:
         return None
-    source, tokens = Source(walk.rollout, value), walk.tokens
-    logits: np.ndarray | None = None
-    ids = np.zeros(shape, np.int64)
+    source, tokens = Source(side, value), side.tokens.rows
+    sequence_of = _sequences_of(walk, of)
+    found: dict[int, tuple[np.ndarray, int]] = {}
+    wanted: set[int] | None = None
     for number in source.calls:
         try:
             rows = source.rows(number)
         except (ArrayFileError, Unfit):
             return None
-        if logits is None:
-            logits = np.full((*shape, rows.values.shape[1]), np.nan)
+        if wanted is None:
+            wanted = _some_of(counts, rows.values.shape[1])
         for at, row in enumerate((tokens.starts[number] + rows.at).tolist()):
-            sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
+            sequence, position = int(sequence_of[tokens.sequence[row]]), int(tokens.position[row])
             place = position + 1 - walk.prompt(sequence) if sequence >= 0 else -1
-            if 0 <= place < shape[1]:
-                logits[of_rows[sequence], place] = rows.values[at]
-                if position + 1 < len(sequences[sequence]):
-                    token = int(sequences[sequence][position + 1])
-                else:  # the last token that was sampled is given to no further call
-                    token = walk.next_token(sequence, position)
-                ids[of_rows[sequence], place] = token
-    if logits is None or int(ids.max(initial=0)) >= logits.shape[-1]:
+            if not (0 <= place < shape[1] and of_rows[sequence] * shape[1] + place in wanted):
+                continue
+            values = np.asarray(rows.values[at], np.float64)
+            token = _sampled_behind(walk, sequence, position)
+            if 0 <= token < len(values) and np.isfinite(values).all():
+                found[of_rows[sequence] * shape[1] + place] = values, token
+    if not found:
         return None
-    unknown = ids < 0
-    logits[unknown] = np.nan
-    return logits, np.where(unknown, 0, ids)
+    logits = np.stack([values for values, _ in found.values()])
+    ids = np.array([token for _, token in found.values()])
+    return _Logits(np.array([*found]), logits, ids)
+
+
+def _some_of(counts: np.ndarray, columns: int) -> set[int]:
+    """Return the places of tokens that count: as many as may be held, through all samples."""
+    known = np.flatnonzero(counts)
+    most = max(_LEAST_LOGITS, _MOST_ELEMENTS // max(columns, 1))
+    chosen = np.linspace(0, len(known) - 1, min(most, len(known))).astype(np.int64)
+    return {*known[chosen].tolist()}
+
+
+def _sampled_behind(walk: Walk, sequence: int, position: int) -> int:
+    """Return the token behind one of a sequence of the rollout; -1 where it is not known."""
+    tokens = walk.rollout.tokens.sequences[sequence]
+    if position + 1 < len(tokens):
+        return int(tokens[position + 1])
+    return walk.next_token(sequence, position)  # the last is given to no further call
+
+
+def _sequences_of(walk: Walk, side: str) -> np.ndarray:
+    """Return the rollout's sequence of each of a side, int64; -1 of none, and last of all."""
+    mine = walk.matched.sequences
+    if side == "rollout":
+        return np.append(np.arange(len(mine)), -1)
+    found = np.full(len(walk.training.tokens.sequences) + 1, -1)
+    known = mine >= 0
+    found[mine[known]] = np.flatnonzero(known)
+    return found

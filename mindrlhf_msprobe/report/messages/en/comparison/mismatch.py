@@ -33,6 +33,14 @@ def _weights(
     )
 
 
+def _also_temperature(rollout: float, training: float | None) -> str:
+    other = "whether the training divides its own by it, too, is not known"
+    if training is not None:
+        other = f"the training's of its own at {training:g}"
+    mine = f"the rollout's log-probabilities are those of its logits at temperature {rollout:g}"
+    return f"{mine}, {other}"
+
+
 def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
     head = _WHERE[where].format(born=born, rows=rows)
     return f"it is so in {head}, of {samples} of {counted(of_samples, 'sequence')}"
@@ -248,6 +256,9 @@ TEXTS = {
         "the log-probabilities of the sampled tokens differ by {mean:.2g} nats in the mean, and "
         "too few tokens are aligned to say where that begins"
     ),
+    "also": "also different: {what}",
+    "also_dtype": "the rollout computes {cell} in {rollout}, the training in {training}",
+    "also_temperature": _also_temperature,
     "temperature": (
         "the logits agree; the rollout's log-probabilities are those of temperature {rollout:g}, "
         "the training's of {training:g} (mean difference {mean:.2g} nats)"

@@ -72,4 +72,12 @@ TEXTS: dict[str, Text] = {
         "a dump_path that cannot be used is noticed only when a network has been built"
     ),
     "no_vllm_generate": "what vLLM draws with and {key} are not recorded",
+    "no_log_prob": "{key} is not recorded",
+    "no_postprocess": (
+        "MindFormers chooses tokens elsewhere than in `postprocess` here, as in beam search"
+    ),
+    "other_tokens": "the tokens of `postprocess` are not those that `generate` returned",
+    "sample_acceleration": (
+        "with is_sample_acceleration the network returns the likeliest tokens alone"
+    ),
 }

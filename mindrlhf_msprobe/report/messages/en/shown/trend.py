@@ -90,6 +90,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "rows were found by their tokens in what the loss was given; responses that cannot be "
             "are left out"
         ),
+        "rows_by_old_tokens": (
+            "rows were found by the tokens that old_log_prob is of; responses that cannot be are "
+            "left out"
+        ),
         "saves_left_out": "saves whose shapes differ are left out",
         "mask_of_rollout": "no mask is saved: zeros at the end of a row are padding",
         "non_finite_left_out": (

@@ -30,6 +30,13 @@ def _weights(
     return f"推理网络的 {name}{of}与训练网络不同{far}{when}{more}{old}：请检查更新后的权重同步"
 
 
+def _also_temperature(rollout: float, training: float | None) -> str:
+    other = "训练侧是否也除以该温度未知"
+    if training is not None:
+        other = f"训练侧的对应其自身 logits 的温度 {training:g}"
+    return f"推理侧的 log-prob 对应其自身 logits 的温度 {rollout:g}，{other}"
+
+
 def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
     head = _WHERE[where].format(born=born, rows=rows)
     return f"涉及{head}，分布在 {of_samples} 条序列中的 {samples} 条"
@@ -218,6 +225,9 @@ TEXTS = {
     "log_probs_apart": (
         "采样 token 的 log-prob 平均相差 {mean:.2g} nats，而能够对齐的 token 太少，无法得知始于何处"
     ),
+    "also": "另外不同：{what}",
+    "also_dtype": "推理侧以 {rollout} 计算 {cell}，训练侧以 {training} 计算",
+    "also_temperature": _also_temperature,
     "temperature": (
         "logits 一致；推理侧的 log-prob 对应温度 {rollout:g}，训练侧对应 {training:g}"
         "（平均相差 {mean:.2g} nats）"

@@ -66,6 +66,9 @@ TEXTS: Mapping[str, Any] = chosen(
         "parameters_without_elements": "权重只有统计量：task: tensor 才采集真实数据",
         "rows_by_value": "按数值找出相互对应的行；无法找出的更新不计入",
         "without_mask": "未保存 mask：所有 token 都计入，包括 padding",
+        "rows_by_old_tokens": (
+            "按 old_log_prob 所对应的 token 找出相互对应的行；无法找出的回复不计入"
+        ),
         "rows_by_tokens": "按损失函数拿到的 token 找出相互对应的行；无法找出的回复不计入",
         "saves_left_out": "shape 不同的保存不计入",
         "mask_of_rollout": "未保存 mask：行末的 0 视为 padding",

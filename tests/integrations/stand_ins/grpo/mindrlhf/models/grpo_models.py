@@ -1,5 +1,7 @@
 """A policy, and the loss around it."""
 
+from types import SimpleNamespace
+
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -51,17 +53,41 @@ class LanguageModel(nn.Cell):
         super().__init__()
         self.model = Backbone()
         self.lm_head = Dense(WIDTH, VOCABULARY, 4)
+        self.config = SimpleNamespace(is_sample_acceleration=False)
 
     def construct(self, tokens):
         return self.lm_head(self.model(tokens))
 
     def generate(self, prompts, max_new_tokens):
-        """Append the likeliest token, one pass through the network each."""
+        """Append the likeliest token, one pass through the network each, as MindFormers does."""
         tokens = np.asarray(prompts)
         for _ in range(max_new_tokens):
-            logits = self(Tensor(tokens, ms.int32)).asnumpy()
-            tokens = np.concatenate([tokens, logits[:, -1].argmax(-1)[:, None]], axis=1)
+            lengths = np.full(len(tokens), tokens.shape[1])
+            chosen, *_ = self.postprocess(
+                input_ids=tokens,
+                is_finished=[False] * len(tokens),
+                res=self(Tensor(tokens, ms.int32)),
+                generation_config=None,
+                valid_length_each_example=lengths,
+                current_index=lengths - 1 + np.arange(tokens.size, step=tokens.shape[1]),
+            )
+            tokens = np.concatenate([tokens, np.array(chosen)[:, None]], axis=1)
         return tokens
+
+    def postprocess(
+        self,
+        input_ids,
+        is_finished,
+        res,
+        generation_config,
+        valid_length_each_example,
+        current_index,
+        logits_processor=None,
+        logits_warper=None,
+        need_gather_logits=True,
+    ):
+        logits = res.asnumpy().reshape(-1, VOCABULARY)[current_index]
+        return logits.argmax(-1).tolist(), None, None, is_finished
 
 
 class CausalLMHybrid(nn.Cell):

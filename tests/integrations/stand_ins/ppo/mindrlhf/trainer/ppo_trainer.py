@@ -1,6 +1,7 @@
 """PPOTrainer, the networks it builds and the cell that trains them."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -33,6 +34,7 @@ class LanguageModel(nn.Cell):
         self.embedding = nn.Embedding(VOCABULARY, SIZE)
         self.layer = nn.Dense(SIZE, SIZE)
         self.lm_head = nn.Dense(SIZE, VOCABULARY)
+        self.config = SimpleNamespace(is_sample_acceleration=False)
 
     def construct(self, tokens):
         return self.lm_head(self.backbone(tokens))
@@ -44,9 +46,31 @@ class LanguageModel(nn.Cell):
         tokens = np.asarray(prompts)
         for _ in range(max_new_tokens):
             context = Tensor(tokens[:, -PROMPT:], ms.int32)
-            chosen = self(context).asnumpy()[:, -1].argmax(-1).astype(tokens.dtype)
-            tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
+            chosen, *_ = self.postprocess(
+                input_ids=tokens,
+                is_finished=[False] * len(tokens),
+                res=self(context),
+                generation_config=None,
+                valid_length_each_example=np.full(len(tokens), tokens.shape[1]),
+                current_index=PROMPT - 1 + np.arange(context.size, step=PROMPT),
+            )
+            tokens = np.concatenate([tokens, np.array(chosen, tokens.dtype)[:, None]], axis=1)
         return tokens
+
+    def postprocess(
+        self,
+        input_ids,
+        is_finished,
+        res,
+        generation_config,
+        valid_length_each_example,
+        current_index,
+        logits_processor=None,
+        logits_warper=None,
+        need_gather_logits=True,
+    ):
+        logits = res.asnumpy().reshape(-1, VOCABULARY)[current_index]
+        return logits.argmax(-1).tolist(), None, None, is_finished
 
 
 class CausalLMHydraWithValueHead(nn.Cell):

@@ -1,0 +1,209 @@
+"""Generation by MindFormers: the log-probability of each token, where the token is chosen.
+
+MindFormers' `generate` calls `postprocess` with the logits of each pass; it returns the tokens that
+it takes. In between the logits are copied to the host, and the log-softmax of them at the token is
+kept: of the network's own logits, divided by the temperature where one is drawn with. What takes
+tokens away (top-k, top-p, a least length) and penalties are not in it, as they are not in the
+log-probabilities of the training network. Nothing of what MindFormers computes is touched.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.words import NotThere
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import (
+    KEYS,
+    LOG_PROB,
+    leave_out_rollout,
+    save_rollout,
+)
+from mindrlhf_msprobe.integrations.patches import Part, Patches
+from mindrlhf_msprobe.integrations.session import Session
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_OTHERWISE = message("trainer.no_log_prob", key=LOG_PROB)
+_TEMPERATURE = "TemperatureLogitsWarper"  # MindFormers' class
+
+
+class MindFormersGeneration:
+    """What the methods of a network that generates do beside their own work.
+
+    Args:
+        patches: wraps them.
+        session: returns the training that is recorded, or None.
+    """
+
+    def __init__(self, patches: Patches, session: Callable[[], Session | None]) -> None:
+        self._patches = patches
+        self._session = session
+        self._model: Any = None
+        self._widths = (0, 0)
+        self._generates = False
+        self._batch: _Batch | None = None
+
+    def watch(
+        self, session: Session, model: Any, widths: tuple[Any, Any], *, own: bool = True
+    ) -> None:
+        """Take the log-probabilities of what a network generates from now on.
+
+        Args:
+            model: has MindFormers' `generate` and `postprocess`.
+            widths: how wide the trainer makes the tables of responses and of prompts.
+            own: whether it is of a class that should have them.
+        """
+        config = session.probe.config
+        if model is None or not config.key_data_dump:
+            return
+        if config.rollout_from:
+            for key in KEYS:
+                session.note_lost(key, message("coverage.rollout_played", path=config.rollout_from))
+            return
+        if not own and not hasattr(type(model), "postprocess"):
+            why = message("trainer.no_method", of=type(model).__name__, method="postprocess")
+            for key in KEYS:
+                session.note_lost(key, why)
+            return
+        self._model = model
+        self._widths = tuple(w if isinstance(w, int) else 0 for w in widths)  # type: ignore[assignment]
+        for method, around in (
+            ("generate", self._around_generate),
+            ("postprocess", self._around_postprocess),
+        ):
+            self._patches.wrap(type(model), method, around, otherwise=_OTHERWISE, lost=KEYS)
+        self._patches.report(session.note_lost)
+
+    def end(self) -> None:
+        """Forget the network of a training that has ended."""
+        self._model = self._batch = None
+
+    @contextmanager
+    def generating(self) -> Iterator[None]:
+        """Take what is generated in this context for a rollout."""
+        self._generates = True
+        try:
+            yield
+        finally:
+            self._generates = False
+
+    def _around_generate(self, model: Any, *_: Any, **__: Any) -> Part:
+        session = self._session()
+        if session is None or model is not self._model or not self._generates:
+            return
+        self._batch = batch = _Batch()
+        try:
+            outputs = yield
+        finally:
+            self._batch = None
+        why = batch.why or batch.mistaken(outputs)
+        if why is not None:
+            leave_out_rollout(session, why)
+            return
+        save_rollout(
+            session.probe, batch.log_probs, batch.tokens, batch.prompts, widths=self._widths
+        )
+
+    def _around_postprocess(self, model: Any, *args: Any, **kwargs: Any) -> Part:
+        batch = self._batch
+        if batch is None or batch.why is not None or model is not self._model:
+            return
+        bound = inspect.signature(type(model).postprocess).bind(model, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        try:
+            going = batch.going(given)
+            logits = _logits(model, given, going)
+        except NotThere as error:
+            batch.why = error.said
+            return
+        chosen, *_ = yield
+        batch.add(going, logits, [int(chosen[row]) for row in going])
+
+
+class _Batch:
+    """What one call of `generate` has generated so far, a row a sample.
+
+    Attributes:
+        prompts, tokens, log_probs: by row.
+        why: the log-probabilities cannot be had; None while they can.
+    """
+
+    def __init__(self) -> None:
+        self.prompts: list[list[int]] = []
+        self.tokens: list[list[int]] = []
+        self.log_probs: list[list[float]] = []
+        self.why: Message | None = None
+
+    def going(self, given: dict[str, Any]) -> list[int]:
+        """Return the rows of a pass that have not ended before it."""
+        ids, lengths = given["input_ids"], given["valid_length_each_example"]
+        if not self.prompts:
+            self.prompts = [
+                [int(token) for token in row[: int(length)]] for row, length in zip(ids, lengths)
+            ]
+            self.tokens = [[] for _ in self.prompts]
+            self.log_probs = [[] for _ in self.prompts]
+        return [row for row, ended in enumerate(given["is_finished"]) if not ended]
+
+    def add(self, rows: Sequence[int], logits: np.ndarray, tokens: Sequence[int]) -> None:
+        """Add the token of each row.
+
+        Args:
+            logits: float32 [rows, vocabulary], divided by the temperature.
+        """
+        import numpy as np
+
+        with np.errstate(all="ignore"):  # of logits that are not finite
+            top = logits.max(axis=-1, keepdims=True)
+            totals = np.exp(logits - top).sum(axis=-1, dtype=np.float64)
+            of_tokens = logits[np.arange(len(rows)), tokens].astype(np.float64)
+            found = of_tokens - top[:, 0] - np.log(totals)
+        for row, token, log_prob in zip(rows, tokens, found.tolist()):
+            self.tokens[row].append(token)
+            self.log_probs[row].append(log_prob)
+
+    def mistaken(self, outputs: Any) -> Message | None:
+        """Return why these are not the tokens that `generate` returned; None if they are."""
+        sequences = getattr(outputs, "sequences", outputs)
+        if not self.prompts:
+            return message("trainer.no_postprocess")
+        own = [prompt + tokens for prompt, tokens in zip(self.prompts, self.tokens)]
+        if [[int(token) for token in row] for row in sequences] != own:
+            return message("trainer.other_tokens")
+        return None
+
+
+def _logits(model: Any, given: dict[str, Any], rows: Sequence[int]) -> np.ndarray:
+    """Return the logits of the next token of some samples, float32 [rows, vocabulary]; a copy.
+
+    They are divided by the temperature that the token is drawn with.
+
+    Raises:
+        NotThere: the network returns something else.
+    """
+    import numpy as np
+
+    from mindrlhf_msprobe.capture.tensors.summary import to_host
+
+    if getattr(model.config, "is_sample_acceleration", False):
+        raise NotThere.saying("trainer.sample_acceleration")
+    result = given["res"]
+    host = to_host(result[0] if isinstance(result, tuple) else result)
+    logits = host.values()
+    logits = logits.reshape(-1, logits.shape[-1])
+    index = given["current_index"]
+    if given["need_gather_logits"] and index is not None and len(logits) > len(index):
+        logits = logits[np.asarray(index)[list(rows)]]
+    else:
+        logits = logits[list(rows)]
+    found = logits.astype(np.float32)
+    for warper in given["logits_warper"] or ():
+        if type(warper).__name__ == _TEMPERATURE:
+            found /= np.float32(warper.temperature)
+    return found

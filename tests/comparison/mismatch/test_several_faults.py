@@ -1,0 +1,86 @@
+"""Two faults at once: the first is the cause, the other one is said to be there, too."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("mindformers")
+from helpers import wrong_rollouts
+from helpers.rollouts import recorded
+
+from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
+from mindrlhf_msprobe.demo import rollout_fault
+from mindrlhf_msprobe.mismatch import Agreement, Cause
+from mindrlhf_msprobe.report.console.analysis.mismatch import render
+
+
+def always(plant):
+    """Return a fault of the demo that is there from the beginning."""
+    return lambda trainer: plant(trainer, lambda: True)
+
+
+TEMPERATURE = always(rollout_fault.temperature)
+HEAD = always(rollout_fault.lm_head_dtype)
+MASK = always(rollout_fault.mask_padding)
+WEIGHT = wrong_rollouts.one_weight(0)
+LAST_WEIGHT = wrong_rollouts.weights_of_another_layer(1)
+
+#: Both faults → the cause that is named first, and what else is said to differ.
+PAIRS = {
+    "weights, temperature": ((WEIGHT, TEMPERATURE), Cause.WEIGHTS, {"mismatch.also_temperature"}),
+    "weights, dtype": ((WEIGHT, HEAD), Cause.WEIGHTS, {"mismatch.also_dtype"}),
+    "mask, weights": ((MASK, LAST_WEIGHT), Cause.COMPUTATION, {"mismatch.weights"}),
+    "dtype, temperature": ((HEAD, TEMPERATURE), Cause.DTYPE, {"mismatch.also_temperature"}),
+    "computation, temperature": (
+        (wrong_rollouts.output_projection(0), TEMPERATURE),
+        Cause.COMPUTATION,
+        {"mismatch.also_temperature"},
+    ),
+}
+#: One fault alone, of which nothing else follows.
+ALONE = {
+    "weights": (WEIGHT, Cause.WEIGHTS),
+    "dtype": (HEAD, Cause.DTYPE),
+    "mask": (MASK, Cause.COMPUTATION),
+    "temperature": (TEMPERATURE, Cause.SAMPLING),
+    "rounded weights": (wrong_rollouts.rounded_weights(0), Cause.WEIGHTS),
+    "rollout in float16": (wrong_rollouts.rollout_dtype(0), Cause.DTYPE),
+    "computation": (wrong_rollouts.output_projection(0), Cause.COMPUTATION),
+    "training's positions": (wrong_rollouts.training_positions(0), Cause.COMPUTATION),
+    "NaN": (wrong_rollouts.nan_in_one_row(1), Cause.COMPUTATION),
+}
+
+
+def found(path, *plants):
+    def plant(trainer):
+        for one in plants:
+            one(trainer)
+
+    result = find_mismatch(recorded(path / "run", 3, plant, response_length=3))
+    return result, result.found[0]
+
+
+def also(one):
+    return {said.params["what"].code for said in one.said if said.code == "mismatch.also"}
+
+
+@pytest.mark.parametrize(("plants", "cause", "others"), PAIRS.values(), ids=PAIRS)
+def test_a_second_fault_is_said(tmp_path, plants, cause, others):
+    """Behind the first cause, on the console and in the JSON."""
+    result, one = found(tmp_path, *plants)
+    assert (one.status, one.cause) == (Agreement.PARTED, cause)
+    assert also(one) == others
+    assert "also different: " in render(result, lang="en")
+    assert "另外不同：" in render(result, lang="zh")
+    for said in one.said:
+        if said.code == "mismatch.also" and said.params["what"].code.endswith("temperature"):
+            both = (said.params["what"].params[side] for side in ("rollout", "training"))
+            assert [*both] == [rollout_fault.TEMPERATURE, 1.0]
+
+
+@pytest.mark.parametrize(("plant", "cause"), ALONE.values(), ids=ALONE)
+def test_one_fault_is_one(tmp_path, plant, cause):
+    """Nothing that follows of it is called another one."""
+    _, one = found(tmp_path, plant)
+    assert (one.status, one.cause) == (Agreement.PARTED, cause)
+    assert not also(one)
