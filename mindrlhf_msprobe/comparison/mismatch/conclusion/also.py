@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.mismatch import Cause, Stage, Weight
+from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 
 
 def also_different(
