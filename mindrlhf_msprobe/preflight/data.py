@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from mindrlhf_msprobe.capture.settings.configurations import reason_of
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, summarise, to_host
@@ -18,10 +19,10 @@ from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
+from mindrlhf_msprobe.storage.arrays.fingerprint import ALGORITHM, fingerprint
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf
 
-_MOST_VALUES = 1000  # of a batch
+_MOST_VALUES = 1000  # of a batch that are listed
 _LONGEST = 80  # characters of a text that are kept
 
 
@@ -105,7 +106,30 @@ def _first(source: str, batches: Iterator[Any], count: int) -> Iterator[Any]:
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
     """Return the values of a batch by their paths; of one that is no structure the path is ""."""
     described = TreeDescriber(_is_array, _tensor, _text, _to_json).describe(batch, "")
-    return dict(islice(_values(described, ""), _MOST_VALUES))
+    values = _values(described, "")
+    found = dict(islice(values, _MOST_VALUES))
+    return {**found, **_in_one(values)}
+
+
+def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return further values as one: how many there are, and their fingerprint.
+
+    Those of which only the type is known are another one, which is not compared.
+    """
+    counts = [0, 0]
+    digest = xxhash.xxh3_128()
+    for path, leaf in values:
+        known = "fingerprint" in leaf or "value" in leaf
+        counts[known] += 1
+        said = repr((path, leaf if known else leaf.get("type")))
+        digest.update(said.encode("utf-8", errors="backslashreplace"))
+    at, found = f"[{_MOST_VALUES}:]", {}
+    if any(counts):
+        all_of_it = f"{sum(counts)}, {ALGORITHM}:{digest.hexdigest()}"
+        found[at] = {"type": "values", "value": all_of_it}
+    if counts[False]:
+        found[f"{at} {counts[False]}"] = {"type": "values"}
+    return found
 
 
 def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -63,8 +63,10 @@ def check_command(command: Sequence[str]) -> None:
     """Refuse a command that cannot be started.
 
     Raises:
-        UsageError: there is no such program.
+        UsageError: there is no such program, or none is named.
     """
+    if not command[0]:
+        raise UsageError.saying("collect.no_command")
     if shutil.which(command[0]) is None:
         code = "collect.no_program_python" if command[0].endswith(".py") else "collect.no_program"
         raise UsageError.saying(code, program=command[0])

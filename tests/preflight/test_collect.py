@@ -184,6 +184,16 @@ def test_processes_that_a_script_starts_are_looked_at_rank_by_rank(here: Path) -
     assert complete == {"random.seed": True, "random.random": False}
 
 
+def test_a_script_that_becomes_another_program_is_counted_before_that(here: Path) -> None:
+    (here / "again.py").write_text(
+        "import os, random, sys\nif len(sys.argv) == 1:\n    random.seed(5)\n"
+        "    os.execv(sys.executable, [sys.executable, 'again.py', 'again'])\nrandom.random()\n"
+    )
+    content = collect(Asked(command=[sys.executable, "again.py"]), "a.json")
+    found = {c["function"]: (c["line"], c["seeds"]) for c in content["random_calls"]}
+    assert found == {"random.seed": (3, ["5"]), "random.random": (5, [])}
+
+
 def test_workers_of_multiprocessing_are_counted_to_their_end(here: Path) -> None:
     """They end without `atexit`, and are complete all the same."""
     (here / "work.py").write_text(
@@ -286,6 +296,30 @@ def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsy
     assert one["ids"]["shape"] == [2]  # a mapping is a batch
     two = collect(Asked(data="my_batches:two"), "b.json")["data"]
     assert (two["exhausted"], [b[""]["shape"] for b in two["batches"]]) == (True, [[3], [0, 2]])
+
+
+def test_a_batch_of_many_values_differs_by_each_of_them(
+    here: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token ids in lists, say: a thousand values are listed, and the others are one."""
+    (here / "many.py").write_text(
+        "import os\n\ndef lists():\n    last, opaque = map(int, os.environ['MANY'].split())\n"
+        "    ids, nan = [*range(3000), last], float('nan')\n"
+        "    return [{'ids': ids, 'nan': nan, 'x': [object()] * opaque}]\n"
+    )
+    for name, many in (("a", "0 0"), ("b", "0 0"), ("c", "7 0"), ("d", "0 2"), ("e", "0 2")):
+        monkeypatch.setenv("MANY", many)
+        collect(Asked(data="many:lists"), f"{name}.json")
+    said = {}
+    for pair in ("ab", "ac", "de"):
+        code = main(["preflight", "compare", f"{pair[0]}.json", f"{pair[1]}.json"])
+        said[pair] = code, capsys.readouterr().out
+    assert said["ab"][0] == 0
+    assert "Not compared" not in said["ab"][1]
+    assert said["ac"][0] == 1
+    assert "batch 0: [1000:]: 2002, xxh3" in said["ac"][1]
+    assert said["de"][0] == 0
+    assert "batch 0: [1000:] 2 nothing but the type is known" in said["de"][1]
 
 
 def test_other_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
@@ -428,6 +462,13 @@ def test_a_file_that_exists_is_refused_before_anything_runs(here: Path, capsys: 
     assert read_json(here / "a.json")["kind"] == "preflight"
     for wrong in (".", "a.json/b.json"):
         assert main(["preflight", "collect", "-o", wrong, "--overwrite", *command]) == 2
+
+
+def test_nothing_behind_two_dashes_is_refused(here: Path, capsys: Any) -> None:
+    """`-- $COMMAND`, say, where the variable is empty."""
+    assert main(["preflight", "collect", "-o", "a.json", "--"]) == 2
+    assert "no command behind --" in capsys.readouterr().err
+    assert not Path("a.json").exists()
 
 
 @pytest.mark.parametrize("option", [["--batches", "0"], ["--batches", "x"], ["--seconds", "-1"]])

@@ -388,9 +388,14 @@ OP_SEEDS: dict[Any, Any] | None = getattr(_SEED, "_KERNEL_SEED", None)
 
 
 def put_operator_seeds(seed: int | None, counters: Mapping[Any, Any]) -> None:
-    """Let functions that draw by the global seed and a counter (`ops.rand`) go on from there."""
+    """Let functions that draw by the global seed and a counter (`ops.rand`) go on from there.
+
+    Args:
+        seed: None leaves the seed that there is: without one they draw anything.
+    """
     if OP_SEEDS is not None and hasattr(_SEED, "_GLOBAL_SEED"):
-        _SEED._GLOBAL_SEED = seed
+        if seed is not None:
+            _SEED._GLOBAL_SEED = seed
         OP_SEEDS.clear()
         OP_SEEDS.update(counters)
 

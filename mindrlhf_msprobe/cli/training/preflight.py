@@ -44,7 +44,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     own = list(arguments)
     if own[:2] == [NAME, _COLLECT] and "--" in own:
         at = own.index("--")
-        return own[:at], own[at + 1 :]
+        return own[:at], own[at + 1 :] or [""]  # which no program is called
     return own, []
 
 

@@ -2,8 +2,9 @@
 
 It stands alone: only the standard library is imported until the script ends, because the script's
 interpreter may be another one. What the functions are given and return stays as it is, and nothing
-that goes wrong here reaches the script. It writes `<pid>.json` into the directory that `DIRECTORY`
-names: at the first call of each place, at most twice a second between, and when the process ends.
+that goes wrong here reaches the script. It writes `<pid>.<began>.json` into the directory that
+`DIRECTORY` names: at the first call of each place, at most twice a second between, and when the
+process ends. A process that becomes another program (`os.execv`) leaves a file of each.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class Calls:
         self._inside = threading.local()
         self._left_out = 0
         self._written = -_SECONDS
+        self._file = f"{os.getpid()}.{time.monotonic_ns()}.json"
         self._found.clear()
 
     def forked(self) -> None:
@@ -191,7 +193,7 @@ class Calls:
                 "calls": [{**one, "code": _code_line(one)} for one in self._found.values()],
                 "settings": self._settings,
             }
-        path = os.path.join(self._directory, f"{os.getpid()}.json")
+        path = os.path.join(self._directory, self._file)
         with builtins.open(f"{path}.part", "w", encoding="utf-8", errors="replace") as file:
             json.dump(content, file, default=str)
         os.replace(f"{path}.part", path)

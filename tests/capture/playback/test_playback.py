@@ -179,6 +179,15 @@ def test_what_operators_and_own_generators_draw_behind_a_played_rollout(tmp_path
     assert said["generators"] is False
 
 
+def test_the_global_seed_stays_where_the_other_run_had_none():
+    """Without one MindSpore draws anything: a training that has one would not be repeatable."""
+    ms.set_seed(5)
+    states = states_of_generators()
+    assert states["operators"]["seed"] == 5
+    put_back({"operators": {**states["operators"], "seed": None}})
+    assert ms.get_seed() == 5
+
+
 def test_generators_that_are_none_or_other_ones_are_refused(tmp_path):
     config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "a")}
     with Probe.from_config(config) as probe:

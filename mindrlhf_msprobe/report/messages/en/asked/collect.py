@@ -44,6 +44,10 @@ TEXTS: dict[str, Text] = {
     "data_nothing": "--data {source} returned None; expected the batches: end it with `return`",
     "data_kind": "--data {source} returned a {kind}; expected a list, a generator, a data set",
     "data_empty": "--data {source} returned no batch; expected at least one",
+    "no_command": (
+        "there is no command behind --; expected one, such as -- python main.py. Is a variable "
+        "empty? Leave -- out to collect without one"
+    ),
     "no_program": "{program} is no program that can be found; expected one behind --",
     "no_program_python": (
         "{program} is no program that can be found; expected one behind --, such as -- python "

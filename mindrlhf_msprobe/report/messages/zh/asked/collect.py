@@ -31,6 +31,10 @@ TEXTS: dict[str, Text] = {
     "data_nothing": "--data {source} 返回了 None；应返回各批数据：请在末尾加上 `return`",
     "data_kind": "--data {source} 返回了 {kind}；应为列表、生成器或数据集",
     "data_empty": "--data {source} 没有返回任何一批数据；至少应有一批",
+    "no_command": (
+        "-- 之后没有命令；应为可执行的命令，如 -- python main.py。是否有变量为空？"
+        "不运行命令时请去掉 --"
+    ),
     "no_program": "找不到程序 {program}；-- 之后应为可执行的命令",
     "no_program_python": ("找不到程序 {program}；-- 之后应为可执行的命令，如 -- python {program}"),
     "not_started": "无法启动 {program}：{why}",
