@@ -19,10 +19,11 @@ from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.storage.arrays.fingerprint import ALGORITHM, fingerprint
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf
 
 _MOST_VALUES = 1000  # of a batch that are listed
+_DIGITS = 24  # of the fingerprint of all others
 _LONGEST = 80  # characters of a text that are kept
 
 
@@ -119,14 +120,14 @@ def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str,
     counts = [0, 0]
     digest = xxhash.xxh3_128()
     for path, leaf in values:
-        known = "fingerprint" in leaf or "value" in leaf
+        known = not leaf.get("opaque") and ("fingerprint" in leaf or "value" in leaf)
         counts[known] += 1
         said = repr((path, leaf if known else leaf.get("type")))
         digest.update(said.encode("utf-8", errors="backslashreplace"))
     at, found = f"[{_MOST_VALUES}:]", {}
     if any(counts):
-        all_of_it = f"{sum(counts)}, {ALGORITHM}:{digest.hexdigest()}"
-        found[at] = {"type": "values", "value": all_of_it}
+        known_by = f"{sum(counts)} #{digest.hexdigest()[:_DIGITS]}"
+        found[at] = {"type": "values", "value": known_by}
     if counts[False]:
         found[f"{at} {counts[False]}"] = {"type": "values"}
     return found

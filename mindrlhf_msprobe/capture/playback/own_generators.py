@@ -116,7 +116,9 @@ def _alike(a: Any, b: Any) -> bool:
         return isinstance(b, np.ndarray) and (a.dtype, a.shape) == (b.dtype, b.shape)
     if isinstance(a, str):
         return bool(a == b)
-    return b is None or isinstance(b, (int, float))
+    if isinstance(a, int):
+        return type(b) is int and b >= 0
+    return b is None or isinstance(b, float)
 
 
 def _has_place(state: Any) -> bool:

@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.capture.playback.forms import put_together, take_apart
 from mindrlhf_msprobe.capture.playback.generators import put_back, states_of_generators
+from mindrlhf_msprobe.capture.playback.own_generators import put_own_back, states_of_own
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.storage.leaves import Leaf
 
@@ -186,6 +187,32 @@ def test_the_global_seed_stays_where_the_other_run_had_none():
     assert states["operators"]["seed"] == 5
     put_back({"operators": {**states["operators"], "seed": None}})
     assert ms.get_seed() == 5
+
+
+def test_states_of_own_generators_that_are_none_are_never_set():
+    """All are put back, or none."""
+    own = [random.Random(1), np.random.default_rng(2), np.random.Generator(np.random.MT19937(3))]
+    states = states_of_own(own)
+    before = json.dumps(states)
+    for number, at, odd in (
+        (0, ("words",), {"dtype": "<u4", "bytes": "AAAA"}),
+        (0, ("gauss",), {"text": "x"}),
+        (1, (), 3),
+        (1, ("state", "state"), {"int": "-0x5"}),
+        (1, ("state", "inc"), {"text": None}),
+        (1, ("bit_generator",), {"text": "MT19937"}),
+        (2, ("state", "pos"), {"int": "0x271"}),
+        (2, ("state", "pos"), {"float": "0x1p0"}),
+    ):
+        changed = json.loads(before)
+        inside = [changed[number], *[changed[number]["state"]] * bool(at)]
+        for name in at[:-1]:
+            inside.append(inside[-1][name])
+        inside[-1][at[-1] if at else "state"] = odd
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            put_own_back(own, changed)
+    assert json.dumps(states_of_own(own)) == before
+    put_own_back(own, json.loads(before))
 
 
 def test_generators_that_are_none_or_other_ones_are_refused(tmp_path):

@@ -568,7 +568,7 @@ TEXTS = {
     ),
     "playback_generators": (
         "generators of rollout(): the recorded call was given [{a}], this one [{b}]. Give the same "
-        "kinds in the same order"
+        "kinds in the same order."
     ),
     "playback_class": (
         "a value of type {name} was recorded, and this training has imported none that has the "

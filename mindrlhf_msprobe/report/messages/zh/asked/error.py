@@ -470,7 +470,7 @@ TEXTS = {
     ),
     "playback_generators": (
         "rollout() 的 generators：采集的调用给出的是 [{a}]，本次是 [{b}]。"
-        "请按相同顺序给出相同的类型"
+        "请按相同顺序给出相同的类型。"
     ),
     "playback_class": (
         "记录的类型 {name} 不是本次训练已导入且字段一致的 dataclass "
