@@ -14,6 +14,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
+from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, COLUMNS, HEAD, Place, bytes_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -32,6 +33,25 @@ def stored(tmp_path):
             save_npy(file, array)
             leaf = Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
             found[name] = Record(name, "parameters", "weight", leaf, str(file))
+        return found
+
+    return records
+
+
+@pytest.fixture
+def sketched(tmp_path):
+    """Return what makes records of sketches alone, by their names in the network."""
+
+    def records(**arrays):
+        found = {}
+        for name, array in arrays.items():
+            name = name.replace("__", ".")
+            file = tmp_path / f"{len([*tmp_path.iterdir()])}.sketches"
+            file.write_bytes(HEAD + bytes_of(array).tobytes())
+            place = Place(ALGORITHM, COLUMNS, len(HEAD))
+            extremes = {"max": float(array.max()), "min": float(array.min())}
+            leaf = Leaf("mindspore.Tensor", "Float32", array.shape, **extremes, sketch=place)
+            found[name] = Record(name, "parameters", "weight", leaf, sketches=str(file))
         return found
 
     return records
@@ -273,3 +293,41 @@ def test_of_two_layouts_the_nearer_one_is_measured(stored):
     rollout = stored(wo__weight=np.ascontiguousarray(values.T) * np.float32(1.1))
     (pair,) = compare_weights(rollout, stored(wo__weight=values), Names()).pairs
     assert (pair.equal, pair.relative) == (False, pytest.approx(0.1, 1e-3))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups", "equal", "unlike"),
+    [
+        ((512, 128, 128), 1, True, False),
+        ((512, 128, 128), 2, True, False),  # heads of 64 columns, by key-value head
+        ((96, 32, 32), 1, None, False),  # no whole blocks: only the extremes tell
+    ],
+)
+def test_sketches_of_the_bias_of_a_fused_projection_are_compared(
+    sketched, sizes, groups, equal, unlike
+):
+    """A bias is one row: its sums line up with those of its parts, or nothing is said."""
+    rng = np.random.default_rng(7)
+    held = {f"q{n}__weight": rng.standard_normal((s, 64)) for n, s in enumerate(sizes)}
+    held |= {f"q{n}__bias": rng.standard_normal(s) for n, s in enumerate(sizes)}
+    held = {name: array.astype(np.float32) for name, array in held.items()}
+    training = sketched(**held)
+    order = interleaved(sizes, groups)
+    weight, bias = (
+        np.concatenate([held[f"q{n}__{own}"] for n in range(len(sizes))])[order]
+        for own in ("weight", "bias")
+    )
+    same = compare_weights(sketched(fused__weight=weight, fused__bias=bias), training, Names())
+    assert {pair.rollout: pair.equal for pair in same.pairs} == {
+        "fused.weight": True,
+        "fused.bias": equal,
+    }
+    stale = compare_weights(
+        sketched(fused__weight=weight, fused__bias=bias * np.float32(1.1)), training, Names()
+    )
+    pair = next(pair for pair in stale.pairs if pair.rollout == "fused.bias")
+    assert pair.equal is unlike
+    assert pair.relative is None or pair.relative == pytest.approx(0.1, rel=1e-3)
+    turned = compare_weights(training, sketched(fused__weight=weight, fused__bias=bias), Names())
+    of_biases = {pair.equal for pair in turned.pairs if pair.rollout.endswith("bias")}
+    assert of_biases == {equal}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import explained, roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import sums_in_order
 from mindrlhf_msprobe.comparison.mismatch.weights.rounding import ROUNDED, rounded
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
@@ -42,6 +43,33 @@ def turned_alike(relative: float) -> bool:
     return relative <= explained("float32", COLUMNS * COLUMNS)
 
 
+def fused_vector_distance(a: Record, parts: Sequence[Record], order: np.ndarray) -> float | None:
+    """Return the relative distance of a bias from others in an order, of float sketches.
+
+    A vector is one row: its sums are those of the others only where whole blocks of 64 elements
+    stand beside each other. Equal sums are a distance of 0.
+
+    Args:
+        order: int64 [elements], which element of the others, one behind the other, each is.
+
+    Returns:
+        None where the sums do not line up.
+
+    Raises:
+        ArrayFileError: one cannot be read.
+    """
+    if any((part.leaf.shape or (1,))[0] % COLUMNS for part in parts):
+        return None
+    at = sums_in_order(order)
+    mine, *others = (_vector_sums(record) for record in (a, *parts))
+    theirs = np.concatenate(others)
+    if at is None or len(at) != len(mine) or int(at.max(initial=0)) >= len(theirs):
+        return None
+    apart = float(np.linalg.norm(mine - theirs[at]))
+    norm = float(np.linalg.norm(theirs[at]))
+    return apart / norm if norm else (0.0 if apart == 0 else math.inf)
+
+
 def rounded_by_extremes(a: Record, parts: Sequence[Record], relative: float) -> str | None:
     """Return the lower dtype to which others are rounded in float32 weights; None if to none.
 
@@ -50,18 +78,43 @@ def rounded_by_extremes(a: Record, parts: Sequence[Record], relative: float) -> 
     Args:
         relative: the estimated distance of both.
     """
-    records = (a, *parts)
-    bounds = [(record.leaf.max, record.leaf.min) for record in records]
-    known = all(isinstance(x, float) and math.isfinite(x) for pair in bounds for x in pair)
-    if not known or any(record.leaf.dtype != "Float32" for record in records):
+    extremes = _extremes(a, parts)
+    if extremes is None:
         return None
-    own = np.array(bounds[0], np.float32)
-    others = np.array([max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])], np.float32)
+    own, others = extremes
     for dtype in ROUNDED:
         near = relative <= _OF_ROUNDING * roundoff(dtype)
         if near and np.array_equal(own, rounded(others, dtype)):
             return dtype
     return None
+
+
+def extremes_differ(a: Record, parts: Sequence[Record]) -> bool:
+    """Return whether the largest or smallest elements say that float32 weights are unlike others.
+
+    Those that are the others' when rounded do not say so.
+    """
+    own, others = _extremes(a, parts) or (np.zeros(2), np.zeros(2))
+    return not any(np.array_equal(own, rounded(others, dtype)) for dtype in (None, *ROUNDED))
+
+
+def _extremes(a: Record, parts: Sequence[Record]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the largest and smallest elements of both, float32 [2]; None where not known."""
+    records = (a, *parts)
+    bounds = [(record.leaf.max, record.leaf.min) for record in records]
+    known = all(isinstance(x, float) and math.isfinite(x) for pair in bounds for x in pair)
+    if not known or any(record.leaf.dtype != "Float32" for record in records):
+        return None
+    others = [max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])]
+    return np.array(bounds[0], np.float32), np.array(others, np.float32)
+
+
+def _vector_sums(record: Record) -> np.ndarray:
+    """Return the sums of a tensor of one axis, float64 [blocks]."""
+    sketch = sketch_of(record.array()) if record.leaf.sketch is None else record.sketch()
+    if not sketch.block:
+        raise ArrayFileError.saying("unread.no_sketch")
+    return sketch.sums[0].astype(np.float64)
 
 
 def _block_sums(record: Record) -> np.ndarray | None:

@@ -19,6 +19,8 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
 from mindrlhf_msprobe.comparison.mismatch.weights.rounding import rounded, rounded_to
 from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
+    extremes_differ,
+    fused_vector_distance,
     rounded_by_extremes,
     turned_alike,
     turned_distance,
@@ -245,7 +247,11 @@ def _fused_pair(
     turned = fused.transposed, fused.parts_transposed
     if len(record.leaf.shape or ()) != 2:  # a bias is what it is
         turned = False, False
-    equal, relative, rounded = _measured(record, parts, fused.order, turned) or (None, None, None)
+    measured = _measured(record, parts, fused.order, turned)
+    if measured is None:
+        unlike = extremes_differ(record, parts)
+        return WeightPair(name, names, False if unlike else None, None, dtypes)
+    equal, relative, rounded = measured
     return WeightPair(name, names, equal, relative, dtypes, rounded)
 
 
@@ -267,6 +273,8 @@ def _measured(
     whole = all(record.location is not None for record in (a, *parts))
     if any(transposed) and not whole:
         return _turned(a, parts[0]) if order is None else None
+    if order is not None and not whole and len(a.leaf.shape or ()) == 1:
+        return _fused_vector(a, parts, order)
     try:
         mine = _rows(a, whole, transposed=transposed[0])
         theirs = _rows_of_all(parts, order, whole, transposed=transposed[1])
@@ -315,6 +323,21 @@ def _turned(a: Record, b: Record) -> tuple[bool, float, str | None] | None:
     if turned_alike(relative):
         return True, relative, None
     return False, relative, rounded_by_extremes(a, (b,), relative)
+
+
+def _fused_vector(
+    a: Record, parts: Sequence[Record], order: np.ndarray
+) -> tuple[bool, float, str | None] | None:
+    """Return what `_measured` does of a bias and those it is made of, by their sketches."""
+    try:
+        relative = fused_vector_distance(a, parts, order)
+    except ArrayFileError:
+        return None
+    low = max(a.leaf.dtype, parts[0].leaf.dtype, key=roundoff)
+    if relative is None or (a.leaf.dtype != parts[0].leaf.dtype and relative <= roundoff(low)):
+        return None  # sums do not tell rounding from a small difference
+    same = relative == 0
+    return same, relative, None if same else rounded_by_extremes(a, parts, relative)
 
 
 def _rows_of_all(
