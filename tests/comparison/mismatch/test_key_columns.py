@@ -296,8 +296,13 @@ def test_a_mask_of_all_samples_says_nothing_of_their_padding(tmp_path, seed):
     else:
         why = None
     if why is not None:
-        assert why == "mismatch.packed_mask"
-        assert any(len({*owners}) > 1 for owners in theirs.owners if owners is not None)
+        if why == "mismatch.packed_mask":
+            assert any(len({*owners}) > 1 for owners in theirs.owners if owners is not None)
+        else:  # of prompts that are padded before them
+            assert why == "mismatch.shared_mask"
+            assert any(
+                None in keys and keys[0] is None for _, columns in theirs.calls for keys in columns
+            )
         return
     alone = {number for number, call in enumerate(calls) if call.batch == 1}
     at = found.token[found.distances.unequal]
@@ -307,6 +312,26 @@ def test_a_mask_of_all_samples_says_nothing_of_their_padding(tmp_path, seed):
         for row in at.tolist()
     ]
     assert {*other} <= alone
+
+
+def test_a_mask_of_all_samples_that_lets_in_padding_is_not_said_to_agree(tmp_path):
+    """The training's own masks hide it: something beside the rollout's must, or it is wrong."""
+    draw, samples = random.Random(5), [[1, 2, 3, 4], [4, 5, 6]]
+    mine, theirs = Phase(tmp_path / "a", draw), Phase(tmp_path / "b", draw)
+    rows = [[*prefixes(samples[0])], [None, *prefixes(samples[1])]]
+    mine.call(rows, rows, attention_mask=np.array([[1, 1, 1, 1], [0, 1, 1, 1]], np.int32))
+    theirs.call(rows, rows, attention_mask=np.array([[1, 1, 1, 1], [0, 1, 1, 1]], np.int32))
+    theirs.form = "b 1 s k"
+    shared = written(mine, np.tril(np.ones((1, 1, 4, 4), bool)))
+    own = theirs.source("mask")
+    matched = match(shared.side.tokens, own.side.tokens)
+    with pytest.raises(Unfit) as error:
+        align_keys(NAME, shared, own, matched)
+    assert error.value.why.code == "mismatch.shared_mask"
+    # Where both leave it out, or neither has padding, they agree.
+    other = written(theirs, np.tril(np.ones((1, 1, 4, 4), bool)))
+    found, _ = align_keys(NAME, shared, other, matched)
+    assert not found.distances.unequal.any()
 
 
 def test_a_mask_that_tells_packed_samples_nowhere_apart_is_not_said_to_agree(tmp_path):

@@ -196,7 +196,7 @@ def align_keys(
 
     Raises:
         Unfit: what lets a token in is not decided, nothing can be brought together, or all that
-            can agrees and samples of one row see each other.
+            can agrees and samples of one row see each other, or padding of one side alone is seen.
     """
     mine, theirs = _Keyed(rollout), _Keyed(training)
     counts = _Counts()
@@ -209,7 +209,7 @@ def align_keys(
         tokens: list[np.ndarray] = []
         dtypes: set[tuple[str, str]] = set()
         columns = 0
-        unsure = False
+        unsure: set[str] = set()
         starts = rollout.side.tokens.rows.starts
         for number, queries, other, partners in _pairs(mine, theirs, matched):
             tokens.append(starts[number] + queries.rows)
@@ -221,14 +221,14 @@ def align_keys(
             else:
                 of_both = rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1])
                 found.append(_of_masks(*of_both, counts))
-                unsure = unsure or any(mask.unsure for mask in of_both)
+                unsure |= _unsure(*of_both)
     except ArrayFileError:
         raise Unfit(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
         raise Unfit(message("mismatch.no_rows"))
     aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
     if unsure and not aligned.distances.unequal.any():
-        raise Unfit(message("mismatch.packed_mask"))
+        raise Unfit(message(f"mismatch.{min(unsure)}"))
     return aligned, counts.found() if masks[0] else None
 
 
@@ -314,7 +314,10 @@ class _Rows:
         padding, others = queries.padding[queries.group], queries.others[queries.group]
         # A mask that all samples share may leave padding to what is given beside it, and one of
         # samples in one row the other samples: as far as they stand before a token.
+        seen = (lets & padding[:, None]).any(axis=(1, 2))
+        left = seen & False
         if not self.own:
+            left = (lets & (padding & earlier)[:, None]).any(axis=(1, 2))
             padding = padding & ~earlier
         hides = (~lets & (others & earlier)[:, None]).any(axis=(1, 2))
         knows = np.isin(queries.group, queries.group[hides])
@@ -324,7 +327,7 @@ class _Rows:
         of_padding, of_others = ((lets & w[:, None]).sum(axis=2) for w in (padding, others))
         later = (at & self.later[:, None]).sum(axis=2)
         inside = (at & self.before[:, None])[..., : self.longest]
-        return _Mask(inside, later, of_padding, of_others, unsure)
+        return _Mask(inside, later, of_padding, of_others, seen, left, unsure)
 
 
 @dataclass(frozen=True)
@@ -334,6 +337,8 @@ class _Mask:
     Attributes:
         own: bool [rows, heads, tokens], the tokens up to each one.
         later, padding, others: int [rows, heads], how many columns of each kind.
+        sees_padding: bool [rows], whether it lets in any padding.
+        leaves_padding: bool [rows], whether it lets in padding that is not counted.
         unsure: whether it lets in earlier samples of the same row, and tells them nowhere apart.
             Either it is wrong, or something beside it does so, as the ends of the samples.
     """
@@ -342,6 +347,8 @@ class _Mask:
     later: np.ndarray
     padding: np.ndarray
     others: np.ndarray
+    sees_padding: np.ndarray
+    leaves_padding: np.ndarray
     unsure: bool
 
 
@@ -400,6 +407,18 @@ class _Counts:
     def found(self) -> LetsIn:
         """Return all."""
         return LetsIn(**{kind: (a, b) for kind, (a, b) in self._rows.items()})
+
+
+def _unsure(mine: _Mask, theirs: _Mask) -> set[str]:
+    """Return why equal masks do not agree for sure, as messages say it.
+
+    One leaves to something beside it what the other says itself.
+    """
+    found = {"packed_mask"} if mine.unsure or theirs.unsure else set()
+    for one, other in ((mine, theirs), (theirs, mine)):
+        if bool((one.leaves_padding & ~other.sees_padding).any()):
+            found.add("shared_mask")
+    return found
 
 
 def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:

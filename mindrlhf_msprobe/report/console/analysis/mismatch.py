@@ -176,7 +176,8 @@ def _weights(one: Mismatch) -> Iterator[str]:
         code = "weights_agree" if agreeing == of else "weights_some_agree"
         yield say(f"mismatch.{code}", compared=agreeing, of=of)
     if one.weights_unknown:
-        names = ", ".join(one.weights_unknown[:2])
+        more = ["…"] if len(one.weights_unknown) > 2 else []
+        names = ", ".join([*one.weights_unknown[:2], *more])
         yield say("mismatch.weights_unknown", count=len(one.weights_unknown), names=names)
     if any(one.weights_alone):
         rollout, training = one.weights_alone

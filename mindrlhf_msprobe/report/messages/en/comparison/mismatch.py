@@ -278,6 +278,10 @@ TEXTS = {
         "it lets samples of one row see each other: whether something else hides them, as the ends "
         "of the samples that attention is given, is not known"
     ),
+    "shared_mask": (
+        "it is the same for all samples and lets in their padding: whether something else hides "
+        "that, is not known"
+    ),
     "mask_convention": (
         "nothing decides which of its two values lets a token in: it is not one and the same for "
         "each token and itself"

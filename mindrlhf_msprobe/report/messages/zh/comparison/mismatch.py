@@ -246,6 +246,7 @@ TEXTS = {
         "掩码使同一行中的各样本互相可见：是否另有输入（如传给 attention 的各样本末尾位置）"
         "将其隔开，无从得知"
     ),
+    "shared_mask": ("所有样本共用该掩码，其中填充可见：是否另有输入将填充隐藏，无从得知"),
     "mask_convention": ("无法确定两个取值中哪一个表示可见：各 token 对自身的取值不一致"),
     "keys_not_stored": "其各列是 token，只有元素才能区分；请用 task: tensor 采集",
     "keys_or_features": "最后一个轴与序列等长，无法确定它是特征还是 token",

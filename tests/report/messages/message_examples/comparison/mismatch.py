@@ -80,6 +80,7 @@ EXAMPLES = {
     "mask_or_scores": [{}],
     "mask_convention": [{}],
     "packed_mask": [{}],
+    "shared_mask": [{}],
     "shown_step": [{"step": 3, "rank": 1}],
     "keys_not_stored": [{}],
     "keys_or_features": [{}],
