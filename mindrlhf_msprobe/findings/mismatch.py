@@ -111,8 +111,9 @@ class Token:
         id: the token.
         text: what it stands for, with those before it; "" without a tokenizer.
         call: the rollout network's call that computed it, from 0.
-        role: prompt, first (the first token behind the prompt), response, or block (of a response,
-            the first in a block of a paged cache).
+        role: padding (the first of a prompt, behind padding), prompt, first (the first token
+            behind the prompt), response, or block (of a response, the first in a block of a paged
+            cache).
         apart: the relative distance of its row.
     """
 

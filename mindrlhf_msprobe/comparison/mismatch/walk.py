@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -96,6 +97,8 @@ class Walk:
         role = self.role(row)
         if role == "response" and self.is_at_border(row):
             role = "block"
+        if role == "prompt" and position == 0 and sequence in self.behind_padding:
+            role = "padding"
         place = self.sample(sequence), position, int(ids[position]), call
         return Token(*place, role, apart, text)
 
@@ -124,6 +127,16 @@ class Walk:
         position = int(self.tokens.position[row])
         prompt = self.prompt(int(self.tokens.sequence[row]))
         return "prompt" if position < prompt else "first" if position == prompt else "response"
+
+    @cached_property
+    def behind_padding(self) -> set[int]:
+        """The sequences of the rollout that either network is given behind padding."""
+        mine, theirs = (
+            set().union(*(call.behind_padding() for call in side.tokens.calls))
+            for side in (self.rollout, self.training)
+        )
+        partners = self.matched.sequences.tolist()
+        return mine | {number for number, other in enumerate(partners) if other in theirs}
 
     def is_at_border(self, row: int) -> bool:
         """Return whether a token is the first of a block of a paged cache, behind another one."""

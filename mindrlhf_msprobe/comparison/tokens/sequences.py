@@ -56,6 +56,16 @@ class TokenCall:
     position: np.ndarray
     given: np.ndarray | None = None
 
+    def behind_padding(self) -> set[int]:
+        """Return the sequences that begin in this call, behind padding."""
+        rows, places = (of.reshape(self.batch, self.width) for of in (self.sequence, self.position))
+        if not self.width:
+            return set()
+        first = (rows >= 0).argmax(axis=1)
+        at = np.flatnonzero(first)
+        begin = places[at, first[at]] == 0
+        return {*rows[at, first[at]][begin].tolist()}
+
     def last_rows(self) -> np.ndarray:
         """Return the row of the last token of each sample, int64 [batch]; -1 without one."""
         known = (self.sequence >= 0).reshape(self.batch, self.width)

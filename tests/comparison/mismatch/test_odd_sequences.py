@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("mindformers")
 from helpers import wrong_rollouts
 from helpers.rollouts import recorded, sequences
+from mindspore import ops
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
@@ -62,6 +63,29 @@ def test_what_is_wrong_in_decode_is_found_behind_prompts_of_one_token(tmp_path):
     assert one.first.name == "model.layers.1.attention.apply_rotary_emb output.1"
     assert {token.role for token in one.first.worst} <= {"first", "response"}
     assert {token.position for token in one.first.worst} == {1, 2}
+
+
+def test_rows_of_the_sequences_behind_padding_alone_are_said_to_be_these(tmp_path):
+    """What lets padding in, where nothing that is recorded says so."""
+    prompts, responses = [[5, 6, 7], [8], [9, 3]], [[4, 5], [6, 7], [5, 6]]
+
+    def plant(trainer):
+        masks = trainer.rollout.model.casual_mask
+        right = masks.construct
+
+        def construct(tokens, batch_valid_length):
+            cached = masks.past[1] if masks.past else 0
+            return right(tokens, ops.full_like(batch_valid_length, cached + tokens.shape[1]))
+
+        masks.construct = construct
+
+    run = sequences(tmp_path / "run", prompts, responses, change=plant)
+    one = find_mismatch(run).found[0]
+    (rows,) = (said for said in one.said if said.code == "mismatch.rows")
+    assert (rows.params["samples"], rows.params["padded"]) == (2, True)
+    assert {token.role for token in one.first.worst if token.position == 0} == {"padding"}
+    healthy = find_mismatch(sequences(tmp_path / "healthy", prompts, responses)).found[0]
+    assert healthy.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
 
 
 @pytest.fixture(scope="module")

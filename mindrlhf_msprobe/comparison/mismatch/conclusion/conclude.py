@@ -332,7 +332,9 @@ def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
     samples = len({*walk.samples(rows).tolist()})
     counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
     of_samples = len({*map(walk.sample, range(len(walk.rollout.tokens.sequences)))})
-    return message("mismatch.rows", where=where, of_samples=of_samples, **counts)
+    parted = {*walk.tokens.sequence[rows].tolist()}
+    padded = parted == walk.behind_padding and samples < of_samples
+    return message("mismatch.rows", where=where, of_samples=of_samples, padded=padded, **counts)
 
 
 def _from_borders_on(walk: Walk, name: Name) -> int | None:

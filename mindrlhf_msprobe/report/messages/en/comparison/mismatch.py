@@ -41,9 +41,12 @@ def _also_temperature(rollout: float, training: float | None) -> str:
     return f"{mine}, {other}"
 
 
-def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
+def _rows(
+    where: str, born: int, rows: int, samples: int, of_samples: int, padded: bool = False
+) -> str:
     head = _WHERE[where].format(born=born, rows=rows)
-    return f"it is so in {head}, of {samples} of {counted(of_samples, 'sequence')}"
+    only = ": those behind padding, and no others" if padded else ""
+    return f"it is so in {head}, of {samples} of {counted(of_samples, 'sequence')}{only}"
 
 
 def _shifted(by: int) -> str:
@@ -334,6 +337,7 @@ TEXTS = {
     ),
     "worst": "worst token: sample {sample}, position {position} ({role}), id {id}{text}",
     "role_prompt": "prompt",
+    "role_padding": "prompt, behind padding",
     "role_first": "first of the response",
     "role_block": "response, first in a cache block",
     "role_response": "response",

@@ -262,6 +262,7 @@ TEXTS: dict[str, str] = {
     "status_parted": "parted",
     "status_undecided": "undecided",
     "role_prompt": "prompt",
+    "role_padding": "behind padding",
     "role_first": "first of the response",
     "role_block": "first in a cache block",
     "role_response": "response",

@@ -37,9 +37,12 @@ def _also_temperature(rollout: float, training: float | None) -> str:
     return f"推理侧的 log-prob 对应其自身 logits 的温度 {rollout:g}，{other}"
 
 
-def _rows(where: str, born: int, rows: int, samples: int, of_samples: int) -> str:
+def _rows(
+    where: str, born: int, rows: int, samples: int, of_samples: int, padded: bool = False
+) -> str:
     head = _WHERE[where].format(born=born, rows=rows)
-    return f"涉及{head}，分布在 {of_samples} 条序列中的 {samples} 条"
+    only = "：恰为前面有填充的序列" if padded else ""
+    return f"涉及{head}，分布在 {of_samples} 条序列中的 {samples} 条{only}"
 
 
 def _shifted(by: int) -> str:
@@ -290,6 +293,7 @@ TEXTS = {
     ),
     "worst": "差异最大的 token：样本 {sample}，位置 {position}（{role}），id {id}{text}",
     "role_prompt": "提示词中",
+    "role_padding": "prompt，紧接填充之后",
     "role_first": "回答的第一个",
     "role_block": "回答中，缓存块的第一个",
     "role_response": "回答中",

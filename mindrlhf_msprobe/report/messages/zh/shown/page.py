@@ -254,6 +254,7 @@ TEXTS: dict[str, str] = {
     "status_parted": "不一致",
     "status_undecided": "无法判定",
     "role_prompt": "提示词中",
+    "role_padding": "紧接填充之后",
     "role_first": "回答的第一个",
     "role_block": "缓存块的第一个",
     "role_response": "回答中",

@@ -43,7 +43,8 @@ EXAMPLES = {
         {"where": where, "of_samples": count, **ROWS}
         for where in ("all", "prompt", "decode", "some")
         for count in (1, 8)
-    ],
+    ]
+    + [{"where": "some", "of_samples": 8, "padded": True, **ROWS}],
     "shifted": [{"by": by} for by in (1, -2)],
     "from_borders_on": [{"size": 16}],
     "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
@@ -118,6 +119,7 @@ EXAMPLES = {
     "apart": [{"apart": 0.1, "most": 0.2, "entered": 0.0, "allowed": 1e-6}],
     "worst": [{"sample": 0, "position": 4, "role": "prompt", "id": 3, "text": ""}],
     "role_prompt": [{}],
+    "role_padding": [{}],
     "role_first": [{}],
     "role_block": [{}],
     "role_response": [{}],
