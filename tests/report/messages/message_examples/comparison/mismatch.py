@@ -45,6 +45,7 @@ EXAMPLES = {
         for count in (1, 8)
     ]
     + [{"where": "some", "of_samples": 8, "padded": True, **ROWS}],
+    "also_temperature": [{"rollout": 0.7, "training": other} for other in (None, 1.0)],
     "shifted": [{"by": by} for by in (1, -2)],
     "from_borders_on": [{"size": 16}],
     "unseen": [{"cell": "attention", "values": ["a"] * count} for count in (1, 6)],
