@@ -80,3 +80,6 @@ def _check(name: str, run: Run, layout: Layout | None, *, given: bool) -> None:
     if layout is not None and (others := sorted({*ranks} - {*layout.places})):
         what = {"side": name, "size": layout.size, "ranks": few_numbers(others)}
         raise UsageError.saying("layout.other_ranks", **what)
+    world = max((file.world.size or 0 for file in run.run_files), default=0)
+    if layout is not None and 1 < world < layout.size:
+        raise UsageError.saying("layout.other_world", side=name, size=layout.size, world=world)

@@ -328,6 +328,18 @@ def test_a_layout_that_cannot_be_is_refused(split, tmp_path, content, said):
     assert said in str(error.value)
 
 
+def test_a_layout_of_more_ranks_than_the_run_had_is_refused(whole, tmp_path):
+    """A rank that did not record is one of the run's; there can be no others."""
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2})
+    for name in ("run.json", "run.rank1.json"):
+        content = json.loads((b / name).read_text())
+        content["world"] = {**content["world"], "size": 2}
+        (b / name).write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="B ran on 2 ranks, its layout has 4"):
+        compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 4}))
+
+
 @pytest.fixture(scope="module")
 def split(whole, tmp_path_factory):
     cells, a = whole

@@ -92,6 +92,9 @@ TEXTS: dict[str, Text] = {
         "{side} has the ranks {ranks}, which its layout of {size} ranks does not name; correct the "
         "sizes of `axes`, or name each rank below `ranks`."
     ),
+    "other_world": (
+        "{side} ran on {world} ranks, its layout has {size}; correct the sizes of `axes`."
+    ),
     "joined": _joined,
     "absent_ranks": (
         "{side}: nothing was recorded by rank {ranks} of its layout: what needs their part is not "

@@ -86,6 +86,7 @@ TEXTS: dict[str, Text] = {
         "{side} 有 rank {ranks}，其 {size} 个 rank 的布局中没有它们；"
         "请更正 `axes` 的大小，或在 `ranks` 下写出每个 rank。"
     ),
+    "other_world": "{side} 以 {world} 个 rank 运行，其布局却有 {size} 个；请更正 `axes` 的大小。",
     "joined": _joined,
     "absent_ranks": "{side}：其布局中的 rank {ranks} 没有落盘数据：需要这些分片的记录未比对",
     "missing": "缺少 rank {ranks} 的分片",
