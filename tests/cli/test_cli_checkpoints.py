@@ -72,6 +72,7 @@ def test_suspicious_ones_fail_where_that_is_asked_for(compare, tmp_path):
         (["--phases", "x,y"], "--phases is for runs"),
         (["--engine", "ray"], "--engine is for runs"),
         (["--first-only"], "--first-only is for runs"),
+        (["--mapping", "suggest"], "--mapping suggest is for runs"),
         (["--steps", "1-2"], "expected one step"),
     ],
 )

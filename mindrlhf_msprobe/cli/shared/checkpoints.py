@@ -55,6 +55,8 @@ def compare(arguments: argparse.Namespace, paths: list[str]) -> int:
     for name, default in _OF_RUNS.items():
         if getattr(arguments, name) not in (default, None):
             raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
+    if arguments.mapping == "suggest":
+        raise UsageError.saying("checkpoint.option", option="--mapping suggest")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
         raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
     began = time.perf_counter()

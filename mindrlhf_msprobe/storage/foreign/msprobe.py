@@ -20,6 +20,7 @@ from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_grad
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
+#: The first two are read; MSAdapter's dumps are refused by name, and key data may be of none.
 _FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "unknown")
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
@@ -81,7 +82,9 @@ def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
         raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
     framework, data = content.get("framework"), content.get("data")
     if framework is not None and framework not in _FRAMEWORKS:
-        why = message("unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS))
+        why = message(
+            "unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS[:2])
+        )
         raise _of_file(layout.DUMP_FILE, why)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)

@@ -369,7 +369,7 @@ def test_a_dump_of_an_unknown_framework_is_said_to_be_one(llamas, tmp_path):
     directory.joinpath("dump.json").write_text(json.dumps(content))
     result = compare_runs(llamas["tensor"], tmp_path, workers=1)
     assert not result
-    assert "jax" in str(result.to_json())
+    assert "jax, which is not known; known are mindspore, pytorch)" in str(result.to_json())
 
 
 def test_a_dump_of_an_unknown_version_is_said_to_be_one(llamas, tmp_path):
