@@ -722,6 +722,29 @@ def test_what_cannot_run_twice_is_said(layer_probe, capsys):
     assert "writes into a tensor" in said
 
 
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_complex_numbers_have_no_opinion(layer_probe, level):
+    """They are neither called wrong nor passed over."""
+
+    class Rotated(nn.Cell):
+        def construct(self, x: Tensor, turn: Tensor) -> Tensor:
+            return ops.abs(x * turn + turn)
+
+    r = np.random.default_rng(0)
+    x, turn = (Tensor((r.normal(size=(3, 4)) + 1j).astype(np.complex64)) for _ in range(2))
+    network = Rotated()
+    probe = layer_probe(task="accuracy_check", level=level, strict=True)
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(x, turn)
+    probe.step()
+    found = result(probe)
+    assert found.status is Accuracy.UNDECIDED
+    assert "Tensor.__mul__" in found.without_opinion
+    if level != "L0":
+        assert {"Tensor.__add__", "Functional.abs"} <= {*found.without_opinion}
+
+
 def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, capsys):
     """By its name; what computes no floating numbers is not missed, and a fault is a fault."""
     x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
@@ -880,6 +903,37 @@ def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
     else:
         assert found.status is Accuracy.WRONG
         assert found.origins[0].call.startswith("Cell.root.MultiheadAttention")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "settings", "operator"),
+    [
+        (nn.Conv3d, (2, 2, 4, 6, 4), {"stride": 2}, ops.Conv3D),
+        (nn.Conv2dTranspose, (1, 2, 5, 4), {"stride": 2}, ops.Conv2DTranspose),
+        (nn.Conv1dTranspose, (1, 2, 9), {"pad_mode": "pad", "padding": 1}, None),
+    ],
+)
+def test_convolutions_of_mindspore_are_judged(
+    layer_probe, monkeypatch, kind, shape, settings, operator
+):
+    """By their formulas, forward and backward."""
+    network = kind(2, 4, 3, has_bias=True, **settings)
+    x = Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    for status in (Accuracy.ORDINARY, Accuracy.WRONG)[: 1 if operator is None else 2]:
+        probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite", strict=True)
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            ms.value_and_grad(
+                lambda x: (network(x * 1) ** 2).sum(), 0, network.trainable_params()
+            )(x)
+        probe.step()
+        found = result(probe)
+        assert found.without_opinion == ()
+        assert found.status is status
+        judged = {one.tensor for one in found.ranked if "onv" in one.call and "back" in one.call}
+        assert judged >= {"output.0", f"parameters.{network.weight.name}"}
+        if operator is not None:
+            monkeypatch.setattr(operator, "__call__", half_the_gradient(operator.__call__))
 
 
 def test_what_moves_elements_draws_nothing(layer_probe):

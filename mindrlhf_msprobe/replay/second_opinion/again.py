@@ -105,11 +105,17 @@ def computes_floats(call: OperatorCall, output: Any) -> bool:
     operator = call.operator
     if only_looks(operator) or is_copy(operator.kind, operator.name):
         return False
-    return any(_is_floating(leaf) for leaf in leaves_of([call.args, call.kwargs, output]))
+    leaves = leaves_of([call.args, call.kwargs, output])
+    return any(_is_floating(leaf) or is_complex(leaf) for leaf in leaves)
 
 
 def _is_floating(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def is_complex(leaf: Any) -> bool:
+    """Return whether something is a tensor of complex numbers."""
+    return isinstance(leaf, Tensor) and dtype_name(leaf.dtype).startswith("complex")
 
 
 def writes_in_place(call: OperatorCall) -> bool:
@@ -356,6 +362,8 @@ class SecondRun:
             self._constants |= {id(leaf) for leaf in leaves_of(made) if isinstance(leaf, Tensor)}
             self._held.append(made)
             return made
+        if any(map(is_complex, leaves)):
+            raise CannotRunTwiceError("second.complex", operator=operator.full_name)
         self.met += computes_floats(call, None)
         made = self._lowered(self._answer(call), dtype_of(leaves))
         if operator.name in _VIEWS:

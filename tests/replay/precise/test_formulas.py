@@ -20,6 +20,12 @@ class Settings:
         vars(self).update(attributes)
 
 
+def convolution(**given):
+    """Return the attributes of a convolution."""
+    known = {"stride": 1, "dilation": 1, "pad": (0,) * 6, "group": 1, "pad_mode": "pad", "mode": 1}
+    return Settings(**{"data_format": "0", **known, **given})
+
+
 def calls():
     """Yield operators with arguments; the first floating array is differentiated."""
     r = np.random.default_rng(7)
@@ -53,6 +59,10 @@ def calls():
     yield "Primitive", "MatMul", (x, w), {"settings": Settings(transpose_a=False, transpose_b=True)}
     yield "Functional", "conv2d", (image, kernel), {"stride": 2}
     yield "MintFunctional", "conv2d", (image, kernel), {"padding": 1, "dilation": 2}
+    volume, cube = r.normal(size=(2, 2, 4, 3, 5)), r.normal(size=(3, 2, 2, 2, 3))
+    yield "Primitive", "Conv3D", (volume, cube), {"settings": convolution(stride=(1, 1, 2, 1, 1))}
+    given = r.normal(size=(2, 4, 2, 2)), r.normal(size=(4, 3, 2, 2)), (2, 3, 5, 5)
+    yield "Primitive", "Conv2DTranspose", given, {"settings": convolution(stride=2, pad=(0, 1) * 2)}
     yield "Functional", "einsum", ("ij,kj->ki", x, w), {}
     yield "Mint", "einsum", ("bcij,dc->bdji", image, w[:, :3]), {}
     yield "Primitive", "Dense", (x, w, r.normal(size=5)), {}
@@ -191,6 +201,48 @@ def test_attention_is_softmax_of_products():
         given, named = (move(q), move(k), move(v), 4), {"scalar_value": 0.3, "input_layout": layout}
         found = compute_operator("Functional", "flash_attention_score", given, named, EXACT)
         assert found.outputs[0].exact == pytest.approx(move(expected))
+
+
+def by_loops(x, w, steps, widths, gaps, groups):
+    """Return a convolution, place by place."""
+    axes, outputs = w.ndim - 2, w.shape[0] // groups
+    around = [(widths[2 * i], widths[2 * i + 1]) for i in range(axes)]
+    x = np.pad(x, [(0, 0), (0, 0), *around])
+    reach = [(n - 1) * gap + 1 for n, gap in zip(w.shape[2:], gaps)]
+    sizes = [(n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, steps)]
+    found = np.zeros((len(x), len(w), *sizes))
+    for at in np.ndindex(*found.shape[1:]):
+        first = at[0] // outputs * w.shape[1]
+        here = tuple(slice(i * s, i * s + r, g) for i, s, r, g in zip(at[1:], steps, reach, gaps))
+        covered = x[(slice(None), slice(first, first + w.shape[1]), *here)]
+        found[(slice(None), *at)] = (covered * w[at[0]]).reshape(len(x), -1).sum(1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_convolutions_are_sums_of_products(seed):
+    """In two and three dimensions, and transposed: what that gives is the gradient of one."""
+    r = np.random.default_rng(seed)
+    axes, groups = 2 + seed % 2, 1 + seed // 2 % 2
+    kernel, steps, gaps = (tuple(map(int, r.integers(1, 4, axes))) for _ in range(3))
+    widths = tuple(map(int, r.integers(0, 3, 2 * axes)))
+    reach = [(n - 1) * gap + 1 for n, gap in zip(kernel, gaps)]
+    x = r.normal(size=(2, 2 * groups, *(n + int(r.integers(0, 4)) for n in reach)))
+    w = r.normal(size=(3 * groups, 2, *kernel))
+    expected = by_loops(x, w, steps, widths, gaps, groups)
+    settings = convolution(stride=steps, dilation=gaps, pad=widths, group=groups)
+    name = f"Conv{axes}D"
+    found = compute_operator("Primitive", name, (x, w), {}, EXACT, settings=settings, draws=0)
+    assert found.outputs[0].exact == pytest.approx(expected)
+    if axes == 2:
+        g = r.normal(size=expected.shape)
+        for name in ("Conv2DTranspose", "Conv2DBackpropInput"):
+            back = compute_operator(
+                "Primitive", name, (g, w, x.shape), {}, EXACT, settings=settings, draws=0
+            )
+            change = r.normal(size=x.shape)
+            along = by_loops(change, w, steps, widths, gaps, groups)
+            assert np.sum(back.outputs[0].exact * change) == pytest.approx(np.sum(g * along))
 
 
 def test_what_has_no_formula_says_so():

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
-
-import numpy as np
 
 from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
     OtherFormError,
     formula,
     number,
-    numbers,
     primitive,
 )
 from mindrlhf_msprobe.replay.precise.values import Value
@@ -97,123 +93,3 @@ def _summed(b: Basic, value: Value, own: str, needed: str) -> tuple[Value, str]:
     """Return a value summed over the indices that are not needed, and those that are left."""
     over = tuple(i for i, index in enumerate(own) if index not in needed)
     return (b.sum(value, over) if over else value), "".join(i for i in own if i in needed)
-
-
-def _patches(
-    b: Basic,
-    image: Value,
-    kernel: tuple[int, ...],
-    steps: tuple[int, ...],
-    gaps: tuple[int, ...] = (1, 1),
-) -> Value:
-    """Return what a kernel covers: [batch, channel, row, column, kernel row, kernel column]."""
-    reach = [(n - 1) * gap + 1 for n, gap in zip(kernel, gaps)]
-    rows = np.arange((image.shape[2] - reach[0]) // steps[0] + 1) * steps[0]
-    columns = np.arange((image.shape[3] - reach[1]) // steps[1] + 1) * steps[1]
-    down = b.of(rows[:, None, None, None] + np.arange(kernel[0])[:, None] * gaps[0])
-    across = b.of(columns[None, :, None, None] + np.arange(kernel[1]) * gaps[1])
-    return b.index(image, (slice(None), slice(None), down, across))
-
-
-def _pooled(b: Basic, p: Any, input: Any) -> Value:
-    if str(p.data_format) not in ("NCHW", "0") or str(p.pad_mode).lower() not in ("valid", "2"):
-        raise OtherFormError
-    steps = numbers(p.strides)[-2:]
-    return _patches(b, b.floating(input), _two(p.kernel_size)[-2:], steps * (3 - len(steps)))
-
-
-@primitive("AvgPool")
-def _avg_pool(b: Basic, p: Any, input: Any) -> Value:
-    return b.mean(_pooled(b, p, input), (-2, -1))
-
-
-@primitive("MaxPool")
-def _max_pool(b: Basic, p: Any, input: Any) -> Value:
-    return b.extreme(np.max, _pooled(b, p, input), (-2, -1))
-
-
-def _convolved(
-    b: Basic,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    steps: tuple[int, ...],
-    widths: tuple[int, ...],
-    gaps: tuple[int, ...],
-    groups: int,
-) -> Value:
-    """Return a convolution in two dimensions.
-
-    Args:
-        widths: of the zeros around: above, below, left, right.
-    """
-    x, w = b.of(input), b.of(weight)
-    if any(widths):
-        above, below, left, right = widths
-        x = b.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
-    patches = b.transpose(_patches(b, x, w.shape[2:], steps, gaps), (0, 2, 3, 1, 4, 5))
-    parts, channels, outputs = [], x.shape[1] // groups, w.shape[0] // groups
-    for i in range(groups):
-        own = b.index(
-            patches, (Ellipsis, slice(i * channels, (i + 1) * channels), slice(None), slice(None))
-        )
-        flat = b.reshape(own, (*own.shape[:3], math.prod(w.shape[1:])))
-        kernels = b.index(w, (slice(i * outputs, (i + 1) * outputs),))
-        parts.append(b.matmul(flat, b.swap(b.reshape(kernels, (outputs, -1)))))
-    product = parts[0] if groups == 1 else b.concatenate(parts, -1)
-    if bias is not None:
-        product = b.add(product, bias)
-    return b.transpose(product, (0, 3, 1, 2))
-
-
-def _two(value: Any) -> tuple[int, ...]:
-    found = numbers(value)
-    return found * 2 if len(found) == 1 else found
-
-
-@formula("conv2d")
-def _conv2d(
-    b: Basic,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    *more: Any,
-    **named: Any,
-) -> Value:
-    padding = named.pop("padding", 0)
-    if more or isinstance(padding, str) or {*named} - {"dilation", "groups"}:
-        raise OtherFormError
-    above, left = _two(padding) if len(numbers(padding)) < 3 else (None, None)
-    if above is None or left is None or (b.kind == "Functional" and (above or left)):
-        raise OtherFormError  # ops.conv2d pads by its pad_mode
-    return _convolved(
-        *(b, input, weight, bias),
-        steps=_two(stride),
-        widths=(above, above, left, left),
-        gaps=_two(named.get("dilation", 1)),
-        groups=int(number(named.get("groups", 1))),
-    )
-
-
-@primitive("Conv2D")
-def _conv2d_primitive(b: Basic, p: Any, input: Any, weight: Any) -> Value:
-    if str(p.data_format) not in ("NCHW", "0") or p.mode != 1:
-        raise OtherFormError
-    steps, gaps = numbers(p.stride)[-2:], numbers(p.dilation)[-2:]
-    mode = str(p.pad_mode).lower()
-    if mode in ("valid", "2"):
-        widths: tuple[int, ...] = (0, 0, 0, 0)
-    elif mode in ("same", "1"):
-        widths = ()
-        for size, kernel, step, gap in zip(
-            b.of(input).shape[2:], b.of(weight).shape[2:], steps, gaps
-        ):
-            whole = max(0, (-(-size // step) - 1) * step + (kernel - 1) * gap + 1 - size)
-            widths += (whole // 2, whole - whole // 2)
-    else:
-        widths = numbers(p.pad)
-    return _convolved(
-        b, input, weight, None, steps=steps, widths=widths, gaps=gaps, groups=int(p.group)
-    )

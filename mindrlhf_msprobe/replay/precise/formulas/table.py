@@ -130,6 +130,7 @@ def _load() -> None:
         from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401
             activations,
             attention,
+            convolutions,
             creation,
             elementwise,
             losses,

@@ -11,6 +11,7 @@ TEXTS: dict[str, Text] = {
     "no_formula": "there is no formula for {operator}, called in this form, and no kernel on the "
     "CPU that computes in float64",
     "replaced": "something else stands in the place of {operator}, whose source is not known",
+    "complex": "{operator} computes with complex numbers, for which there are no formulas",
     "random": "{operator} draws random numbers that cannot be drawn again",
     "compiled": "{cell} is compiled (ms.jit)",
     "raised": "the second computation raised {error}",

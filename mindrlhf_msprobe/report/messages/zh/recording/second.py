@@ -10,6 +10,7 @@ TEXTS: dict[str, Text] = {
     "no_attributes": "{operator} 已被其他对象替换，其构造参数未知",
     "no_formula": "{operator} 的这种调用形式没有公式，CPU 上也没有以 float64 计算的 kernel",
     "replaced": "{operator} 已被其他函数替换，其原本的计算无从得知",
+    "complex": "{operator} 进行复数运算，没有对应的公式",
     "random": "{operator} 产生的随机数无法重现",
     "compiled": "{cell} 是编译执行的（ms.jit）",
     "raised": "复算时抛出 {error}",
