@@ -34,7 +34,8 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
         found = layout_of(a), layout_of(b)
     else:
         found = load_layouts(path, (len(a.ranks), len(b.ranks)), (layout_of(a), layout_of(b)))
-    if _is_one_layout(*found):
+    regrouped = any(layout is not None and layout.micro_batches for layout in found)
+    if _is_one_layout(*found) and not regrouped:
         return job, []
     for name, run, layout in zip("AB", (a, b), found):
         _check(name, run, layout, given=path is not None)

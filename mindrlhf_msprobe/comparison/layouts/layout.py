@@ -27,7 +27,7 @@ COPY, SUM, MEAN, ANY = "copy", "partial", "mean", "any"
 DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "dp", "tp", "pp", "cp", "ep"
 ZIGZAG = "zigzag"
 _HOW = (COPY, SUM, MEAN)
-_KEYS = {"axes", "ranks", "shards", "order", "shift", "scale", "strategy"}
+_KEYS = {"axes", "ranks", "shards", "order", "shift", "scale", "strategy", "micro_batches"}
 _STRATEGIES = (".ckpt", ".json")
 _MOST_RANKS = 1 << 16
 _MOST_DIMENSION = 32
@@ -69,6 +69,8 @@ class Layout:
         zigzag: axes whose places hold two chunks each, one from the front and one from the end.
         shifts: numbers in names that are counted anew at each place of an axis.
         scales: (pattern of records' names, by what their elements are multiplied), likewise.
+        micro_batches: whether the gradients of a batch are the MEAN or the SUM of those of its
+            micro-batches; None: not said.
         strategy: by stage and name, how parameters are cut; the ranks of a stage follow each other.
     """
 
@@ -79,6 +81,7 @@ class Layout:
     shifts: tuple[Shift, ...] = ()
     scales: tuple[tuple[str, float], ...] = ()
     strategy: Strategy = field(default_factory=dict)
+    micro_batches: str | None = None
     _known: dict[str, Mapping[str, int | str]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -241,9 +244,17 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         frozenset(_orders(path, content.get("order") or {}, axes)),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
+        micro_batches=_of_micro_batches(path, content.get("micro_batches")),
     )
     given = content.get("strategy")
     return found if given is None else _by_strategy(path, found, given)
+
+
+def _of_micro_batches(path: str | Path, how: Any) -> str | None:
+    known = {None: None, "mean": MEAN, "sum": SUM}
+    if not isinstance(how, (str, type(None))) or how not in known:
+        raise _wrong(path, "layout.micro_batches", how=repr(how))
+    return known[how]
 
 
 def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:

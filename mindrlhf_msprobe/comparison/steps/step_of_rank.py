@@ -126,7 +126,8 @@ class Job:
             if self.laid_out:
                 from mindrlhf_msprobe.comparison.layouts.micro_batches import regrouped
 
-                found = regrouped(a, b, rules) or found
+                stated = [getattr(side.layout, "micro_batches", None) for side in self.sides]  # type: ignore[attr-defined]
+                found = regrouped(a, b, rules, (stated[0], stated[1])) or found
             pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
             if pairs:
                 from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import mindspore as ms
 import numpy as np
 import pytest
 from helpers.runs import Recording
+from mindspore import Tensor, nn
 
-from mindrlhf_msprobe import compare_runs
+from mindrlhf_msprobe import ConfigError, Probe, Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Outcome, Status
 
 PHASE = "actor_update"
@@ -111,3 +113,90 @@ def test_statistics_of_other_micro_batches_are_not_compared(tmp_path):
     result = compare_runs(*runs, layout=tmp_path / "l.yaml", workers=1)
     assert {f.io for f in result.findings} == {"parameters", "data"}
     assert result.verdict.coverage
+
+
+def train(root, batches, *, loss="mean", task="tensor", fault=None, update=False):
+    """Pass eight rows forward and backward in so many micro-batches, by MindSpore.
+
+    Args:
+        fault: the micro-batch of which a row is doubled behind the network, in the loss.
+        update: train behind each micro-batch.
+    """
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    drawn = np.random.default_rng(1)
+    network = nn.Dense(4, 3)
+    for parameter in network.get_parameters():
+        values = drawn.normal(size=parameter.shape).astype(np.float32)
+        parameter.set_data(Tensor(values))
+    root_cell = nn.SequentialCell(network)
+    rows = drawn.normal(size=(ROWS, 4)).astype(np.float32)
+
+    def loss_of(x, times):
+        squares = (root_cell(x) ** 2).sum(axis=-1) * times
+        return squares.mean() if loss == "mean" else squares.sum()
+
+    weights = root_cell.trainable_params()
+    gradients_of = ms.value_and_grad(loss_of, None, weights)
+    optimizer = nn.SGD(weights, 0.1)
+    config = {"msprobe": True, "actor_train_dump": True, "task": task, "dump_path": str(root)}
+    with Probe.from_config(config) as probe:
+        probe.watch(actor=root_cell)
+        with probe.phase(PHASE):
+            for number, own in enumerate(np.split(rows, batches)):
+                times = np.ones(len(own), np.float32)
+                times[0] += number == fault
+                _, gradients = gradients_of(Tensor(own), Tensor(times))
+                if update:
+                    optimizer(gradients)
+        probe.step()
+    return root
+
+
+def of_parameters(tmp_path, a, b, how="mean", **b_options):
+    """Return what is said of gradients of parameters, by their names."""
+    options = {"loss": "sum"} if how == "sum" else {}
+    runs = train(tmp_path / "a", a, **options), train(tmp_path / "b", b, **options, **b_options)
+    side = {"axes": {"dp": 1}, **({"micro_batches": how} if how else {})}
+    sides = {"a": side, "b": side} if how else {"a": side}  # two that are alike say nothing
+    (tmp_path / "l.yaml").write_text(json.dumps(sides))
+    tolerance = Tolerance(rtol=1e-4, atol=1e-5)
+    result = compare_runs(*runs, layout=tmp_path / "l.yaml", tolerance=tolerance, workers=1)
+    return {f.record: f.status for f in result.findings if ".parameters_grad." in f.entry}, result
+
+
+NAMES = {f"Cell.0.Dense.parameters_grad.0.{name}" for name in ("weight", "bias")}
+
+
+@pytest.mark.parametrize("how", ["mean", "sum"])
+@pytest.mark.parametrize(("a", "b"), [(1, 4), (4, 2)])
+def test_gradients_of_micro_batches_are_those_of_the_batch(tmp_path, a, b, how):
+    found, result = of_parameters(tmp_path, a, b, how)
+    assert found.keys() == NAMES
+    assert all(status.agrees for status in found.values()), result.verdict
+    assert not [f.record for f in result.findings if not f.status.agrees]
+
+
+def test_a_gradient_that_is_wrong_in_one_micro_batch_differs(tmp_path):
+    found, result = of_parameters(tmp_path, 4, 2, fault=1)
+    assert {*found.values()} == {Status.DIFFERENT}
+    assert found.keys() == NAMES
+    notes = [n for f in result.findings for n in f.notes if "ranks" in n.params]
+    assert not notes  # micro-batches are no ranks
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"how": None}, {"update": True}, {"task": "statistics"}],
+    ids=["not said", "updated in between", "statistics"],
+)
+def test_gradients_of_micro_batches_that_are_not_known_are_not_compared(tmp_path, options):
+    found, result = of_parameters(tmp_path, 4, 2, **{"how": "mean", **options})
+    assert not found
+    assert any(
+        "gradient" in str(gap.reason) or "sum" in str(gap.reason) for gap in result.verdict.coverage
+    )
+
+
+def test_another_reduction_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="expected mean or sum"):
+        of_parameters(tmp_path, 1, 2, how="median")

@@ -66,6 +66,10 @@ TEXTS: dict[str, Text] = {
         "strategy: {given} is no strategy; expected the path of a strategy file of MindSpore, of a "
         "directory of them, or a list of paths"
     ),
+    "micro_batches": (
+        "micro_batches: {how} is not known; expected mean or sum: what the gradient of a batch is "
+        "of those of its micro-batches"
+    ),
     "strategy_file": "strategy: {why}",
     "strategy_ranks": (
         "strategy: it is of {sizes} ranks, the grid has {size}; expected the strategies of all "

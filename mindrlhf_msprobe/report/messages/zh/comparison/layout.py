@@ -64,6 +64,10 @@ TEXTS: dict[str, Text] = {
     "strategy": (
         "strategy：{given} 不是策略文件；应为 MindSpore 策略文件的路径、其所在目录，或路径的列表"
     ),
+    "micro_batches": (
+        "micro_batches：无法识别 {how}；应为 mean 或 sum，即 batch 的梯度是"
+        "各 micro_batch 梯度的均值还是总和"
+    ),
     "strategy_file": "strategy 无法使用：{why}",
     "strategy_ranks": (
         "strategy：其 rank 数为 {sizes}，网格为 {size}；应给出本次运行所有 stage 的策略文件"
