@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from mindrlhf_msprobe.storage.records import Record
 _DTYPES = ("Float32", "Float64")
 _WEIGHTS = ("weight", "gamma")
 _BIASES = ("bias", "beta")
+_RUNNING = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _NEAR = 1e-4  # relative, of an output computed again
 _UNCERTAIN = 2.0**-20  # relative, of the mean square of a row in float32
 _CLEAR = 8.0
@@ -21,8 +22,9 @@ _MOST_ELEMENTS = 1 << 24
 
 
 def epsilons(first: FirstDifference) -> Change | None:
-    """Return that a norm over the last axis was computed with another epsilon, where that is all.
+    """Return that a norm was computed with another epsilon, where that is all.
 
+    Over the last axis, or of a batch: over all but the second one, by the statistics of that batch.
     Its elements and those of its input and weight have to be at hand, in float32 or float64.
     """
     pair = first.pair
@@ -63,6 +65,7 @@ def _name(record: Record) -> str:
 
 def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:
     """Return the epsilon of a norm and how uncertain it is; None of what is no norm."""
+    records = {name: record for name, record in records.items() if name not in _RUNNING}
     if not {"x", "y", "weight"} <= {*records} or not {*records} <= {"x", "y", "weight", "bias"}:
         return None
     if any(
@@ -73,19 +76,33 @@ def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:
     x, y, weight = arrays["x"], arrays["y"], arrays["weight"]
     if x.size != y.size or weight.ndim != 1 or not 1 < x.size <= _MOST_ELEMENTS:
         return None
-    if x.size % weight.size:
-        return None
-    x, y = x.reshape(-1, weight.size), y.reshape(-1, weight.size)
-    plain = y - arrays.get("bias", np.zeros(weight.size))
-    for centred in (x, x - x.mean(axis=1, keepdims=True)):
-        value = _of_rows(centred, plain, weight)
+    for rows in _forms(x, y, weight, arrays.get("bias", np.zeros(weight.size))):
+        value = _of_rows(*rows)
         if value is not None:
             return value
     return None
 
 
+def _forms(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, bias: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield what may be normalised row by row: x, y without its bias, and the weight."""
+    if x.size % weight.size == 0:
+        of_last, plain = x.reshape(-1, weight.size), y.reshape(-1, weight.size) - bias
+        yield of_last, plain, weight
+        yield of_last - of_last.mean(axis=1, keepdims=True), plain, weight
+    if x.ndim >= 2 and x.shape == y.shape and x.shape[1] == weight.size == bias.size:
+        rows, made = (np.moveaxis(v, 1, 0).reshape(weight.size, -1) for v in (x, y))
+        yield rows - rows.mean(axis=1, keepdims=True), made - bias[:, None], weight[:, None]
+
+
 def _of_rows(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float] | None:
-    """Return the epsilon with which every row is weight · x / √(mean x² + epsilon)."""
+    """Return the epsilon with which every row is weight · x / √(mean x² + epsilon).
+
+    Args:
+        x, y: [rows, elements].
+        weight: [elements], or one of each row, [rows, 1].
+    """
     scaled = x * weight
     squares, norms = (x * x).mean(axis=1), (scaled * scaled).sum(axis=1)
     if not (norms > 0).all():

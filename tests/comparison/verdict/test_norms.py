@@ -52,6 +52,38 @@ def test_the_epsilons_of_a_norm_are_named(tmp_path, centred, epsilons):
     )
 
 
+@pytest.mark.parametrize("shape", [(4, 6, 3, 3), (9, 6)], ids=["images", "features"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_epsilons_of_a_norm_of_batches_are_named(tmp_path, shape, training):
+    """By the statistics of the batch; with running ones, which are another formula, nothing is."""
+    random = np.random.default_rng(6)
+    x = (random.normal(size=shape) * 0.1).astype(np.float32)
+    names = "gamma", "beta", "moving_mean", "moving_variance"
+    of_each = {n: random.uniform(0.5, 2, size=6).astype(np.float32) for n in names}
+    around = (1, 6, *[1] * (x.ndim - 2))
+    gamma, beta, mean, variance = (value.reshape(around) for value in of_each.values())
+    if training:
+        axes = (0, *range(2, x.ndim))
+        mean, variance = x.mean(axis=axes, keepdims=True), x.var(axis=axes, keepdims=True)
+    for side, epsilon in (("a", 1e-5), ("b", 1e-3)):
+        recording = Recording(tmp_path / side, task="tensor")
+        with recording.phase("actor_compute_log_prob"):
+
+            def norm(x, epsilon=epsilon):
+                root = np.sqrt(variance + np.float32(epsilon))
+                return ((x - mean) / root * gamma + beta).astype(np.float32)
+
+            recording.call("norm", "Norm", norm, x, parameters=of_each)
+        recording.end_step()
+        recording.close()
+    found = change(tmp_path / "a", tmp_path / "b")
+    if training:
+        assert found.kind == "epsilon"
+        assert found.parameters["b"] == pytest.approx(1e-3, rel=0.05)
+    else:
+        assert found is None or found.kind != "epsilon"
+
+
 def test_what_is_no_other_epsilon_is_none(tmp_path):
     """A factor on all that a norm returns changes what looks like its epsilon, row by row."""
     a = record(tmp_path / "a", 1e-5, centred=False)

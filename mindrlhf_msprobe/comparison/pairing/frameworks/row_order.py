@@ -33,27 +33,36 @@ def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[
             no elements were recorded.
     """
     fitting = {n: r for n, r in mine.items() if n in theirs and _is_matrix(r, theirs[n])}
-    fused = {n: r for n, r in fitting.items() if _last(n) in _FUSED}
-    found = {c: np.argsort(f.order) for c, f in find_reordered(fused, theirs).items()}
-    by_kind: dict[str, dict[str, _Kind | None]] = defaultdict(dict)
-    for name, record in fused.items():
-        cell, (rows, _) = cell_of_parameter(name), record.leaf.shape or (0, 0)
-        order = found.get(cell)
-        known = None if order is None else tuple(order.tolist())
-        own = _AS_THEY_ARE if known == tuple(range(rows)) else known
-        by_kind[f"{_last(name)} {rows}"][cell] = own
-    for name, record in fitting.items():
-        if _last(name) in _ROTATED:
-            by_kind["rotated"][cell_of_parameter(name)] = _rotary_kind(record, theirs[name])
-    orders: dict[str, np.ndarray] = {}
     rows_of = {cell_of_parameter(n): (r.leaf.shape or (0,))[0] for n, r in fitting.items()}
-    for group, kinds in by_kind.items():
-        kind = _of_most([kind for kind in kinds.values() if kind is not None])
-        for cell in kinds if kind else ():
-            order = _rotary_order(kind, rows_of[cell]) if group == "rotated" else np.array(kind)
-            if order is not None:
-                orders[cell] = order
+    orders: dict[str, np.ndarray] = {}
+    for kinds in _fused_kinds(fitting, theirs).values():
+        kind = _of_most(kinds)
+        orders |= dict.fromkeys(kinds if kind else (), np.array(kind))
+    rotated = {
+        cell_of_parameter(n): _rotary_kind(r, theirs[n])
+        for n, r in fitting.items()
+        if _last(n) in _ROTATED
+    }
+    kind = _of_most(rotated)
+    for cell in rotated if kind else ():
+        order = _rotary_order(kind, rows_of[cell])
+        if order is not None:
+            orders[cell] = order
     return orders
+
+
+def _fused_kinds(
+    fitting: Mapping[str, Record], theirs: Mapping[str, Record]
+) -> dict[tuple[str, int], dict[str, _Kind | None]]:
+    """Return how the rows of fused weights are ordered, by name and rows; None is not known."""
+    fused = {n: r for n, r in fitting.items() if _last(n) in _FUSED}
+    found = {cell: np.argsort(of.order) for cell, of in find_reordered(fused, theirs).items()}
+    kinds: dict[tuple[str, int], dict[str, _Kind | None]] = defaultdict(dict)
+    for name, record in fused.items():
+        cell, rows = cell_of_parameter(name), (record.leaf.shape or (0,))[0]
+        order = tuple(found[cell].tolist()) if cell in found else None
+        kinds[_last(name), rows][cell] = _AS_THEY_ARE if order == tuple(range(rows)) else order
+    return kinds
 
 
 def _last(name: str) -> str:
@@ -64,8 +73,8 @@ def _is_matrix(mine: Record, theirs: Record) -> bool:
     return len(mine.leaf.shape or ()) == 2 and mine.leaf.shape == theirs.leaf.shape
 
 
-def _of_most(kinds: list[_Kind]) -> _Kind:
-    counts = Counter(kinds)
+def _of_most(kinds: Mapping[str, _Kind | None]) -> _Kind:
+    counts = Counter(kind for kind in kinds.values() if kind is not None)
     return max(counts, key=lambda kind: (counts[kind], kind == _AS_THEY_ARE), default=_AS_THEY_ARE)
 
 
