@@ -279,7 +279,7 @@ class Live:
 
 
 def _check_run(path: str, dump_path: str) -> None:
-    """Refuse to compare with what is no run, or with the run that is recorded.
+    """Refuse to compare with what is no run, the run that is recorded, or that of other ranks.
 
     Raises:
         RunError: it is.
@@ -287,7 +287,12 @@ def _check_run(path: str, dump_path: str) -> None:
     root = Path(path).expanduser()
     if root.resolve() == Path(dump_path).expanduser().resolve():
         raise RunError.saying("error.compare_to_itself", path=path)
-    open_run(root)
+    worlds = [manifest.get("world") for manifest in open_run(root).manifests]
+    sizes = {world.get("size") for world in worlds if isinstance(world, dict)} - {None}
+    own = world_of()["size"]
+    if sizes and own not in sizes:
+        recorded = ", ".join(map(str, sorted(sizes, key=str)))
+        raise RunError.saying("error.compare_to_ranks", path=path, recorded=recorded, own=own)
 
 
 def _path(named: str) -> Path | None:

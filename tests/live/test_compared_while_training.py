@@ -185,3 +185,11 @@ def test_what_is_no_other_run_is_refused_at_the_start(tmp_path):
         with pytest.raises(RunError, match=why):
             train(tmp_path / "b", compare_to=str(tmp_path / path))
     assert not (tmp_path / "b").exists()
+
+
+def test_a_run_of_another_number_of_ranks_is_refused_at_the_start(tmp_path, other, monkeypatch):
+    """Its rank 0 was given other samples, or holds another part of the weights."""
+    monkeypatch.setenv("RANK_SIZE", "2")
+    with pytest.raises(RunError, match=r"recorded by a job of 1 rank.*this one has 2"):
+        train(tmp_path / "b", compare_to=str(other[0]))
+    assert not (tmp_path / "b").exists()

@@ -519,6 +519,12 @@ TEXTS = {
         f"module {module!r} has no attribute {name!r}: msprobe is not installed, and "
         f"mindrlhf_msprobe stands in with {names or 'its modules'} alone"
     ),
+    "compare_to_ranks": (
+        "compare_to: {path} was recorded by a job of {recorded} rank(s), and this one has {own}: "
+        "each rank is compared with the same one, which has other data or another part of the "
+        "network there. Give a run of as many ranks, or compare both with `mindrlhf-msprobe "
+        "compare` and --layout when this one has been recorded."
+    ),
     "compare_to_itself": (
         "compare_to: {path} is this run's own dump_path. Give the dump_path of another run."
     ),
