@@ -426,8 +426,8 @@ TEXTS = {
     ),
     "compare_to_ranks": (
         "compare_to：{path} 由 {recorded} 个 rank 的任务采集，本任务有 {own} 个："
-        "各 rank 与同号 rank 比对，而那里的数据或网络切分不同。请给出 rank 数相同的运行，或在采集完成后用 "
-        "`mindrlhf-msprobe compare` 和 --layout 比对。"
+        "各 rank 与同号 rank 比对，而那里的数据或网络切分不同。"
+        "请给出 rank 数相同的运行，或在采集完成后用 `mindrlhf-msprobe compare` 和 --layout 比对。"
     ),
     "compare_to_itself": (
         "compare_to：{path} 就是本次运行自己的 dump_path。请给出另一次运行的 dump_path。"
