@@ -439,6 +439,16 @@ class ProbeConfig:
             return in_window and step in self.steps
         return in_window and (step - self.step_start) % self.step_interval == 0
 
+    def next_recorded(self, step: int) -> int | None:
+        """Return the first step, from `step` on, of which layer data are recorded; None: none."""
+        if self.steps:
+            return min(
+                (one for one in self.steps if one >= step and self.records_step(one)), default=None
+            )
+        first = max(step, self.step_start)
+        first += -(first - self.step_start) % self.step_interval
+        return first if first <= self.step_end else None
+
     def records_from(self, step: int) -> bool:
         """Return whether layer data of `step`, or of any step after it, are recorded."""
         return self.steps_from(step) != 0

@@ -107,6 +107,17 @@ def test_record_stores_the_elements_of_that_cell_in_the_next_step(tmp_path, othe
     assert [e.name for e in open_run(tmp_path / "b").entries(step=PARTS_AT + 1)] == statistics
 
 
+def test_record_waits_for_the_next_step_that_is_recorded(tmp_path, other, caplog):
+    """With step_interval it is a later one; where there is none, that is said."""
+    options = {"compare_to": str(other[0]), "on_divergence": "record", "step_start": 1}
+    train(tmp_path / "b", steps=7, parts=True, step_interval=2, **options)
+    assert stored(tmp_path / "b") == {(PARTS_AT + 2, "actor_update", "2")}
+    assert "from step" not in caplog.text.partition("DIVERGED")[2]
+    train(tmp_path / "c", parts=True, **{**options, "step_end": PARTS_AT})
+    assert stored(tmp_path / "c") == set()
+    assert f"from step {PARTS_AT + 1} on no step is recorded" in caplog.text
+
+
 def test_a_training_that_agrees_stays_as_it_is_and_nothing_is_said(tmp_path, other, caplog):
     found = train(tmp_path / "b", compare_to=str(other[0]), on_divergence="stop")
     assert found == (other[1], None)

@@ -353,9 +353,13 @@ class Recorder:
             self._writer.record_more(config.to_json(), config.task_for_msprobe)
 
     def look_closer(self, phase: str, cell: str) -> None:
-        """Store the elements of a cell and of all in it, in one phase of the open step."""
-        self._closer = self.step, phase, cell
-        inform("log.closer", phase=phase, cell=cell, step=self.step)
+        """Store the elements of a cell and of all in it, in one phase of the next recorded step."""
+        step = self._config.next_recorded(self.step)
+        if step is None:
+            warn("log.nothing_closer", phase=phase, cell=cell, step=self.step)
+            return
+        self._closer = step, phase, cell
+        inform("log.closer", phase=phase, cell=cell, step=step)
 
     def enter(self, phases: Iterable[Phase]) -> None:
         """Note that phases begin: what passed through an earlier one did not end the training."""

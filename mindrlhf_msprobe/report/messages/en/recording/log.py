@@ -81,6 +81,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "changed_training."
         ),
         "closer": "step {step}: of {phase}, the elements of {cell} are recorded, too",
+        "nothing_closer": (
+            "on_divergence: record: from step {step} on no step is recorded, so the elements of "
+            "{cell} in {phase} are not. Train again with a later step_end, or task: tensor there"
+        ),
         "played": (
             "THE TRAINING IS CHANGED: it is given {name} of {path} instead of its own. run.json "
             "says so under played."

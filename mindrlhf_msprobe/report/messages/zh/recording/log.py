@@ -81,6 +81,11 @@ TEXTS: Mapping[str, Any] = chosen(
             "代替训练自身的结果。run.json 的 changed_training 对此有记录。"
         ),
         "closer": "step {step}：{phase} 中 {cell} 的张量元素也会采集",
+        "nothing_closer": (
+            "on_divergence: record：从 step {step} 起不再采集，"
+            "因此不采集 {phase} 中 {cell} 的张量元素。"
+            "请以更大的 step_end 重新训练，或对该处使用 task: tensor"
+        ),
         "played": (
             "训练已被改变：训练使用 {path} 记录的 {name}，"
             "而不是自己的结果。run.json 的 played 对此有记录。"
