@@ -923,9 +923,9 @@ def test_convolutions_of_mindspore_are_judged(
         probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite", strict=True)
         probe.watch(actor=network)
         with probe.phase("actor_update"):
-            ms.value_and_grad(
-                lambda x: (network(x * 1) ** 2).sum(), 0, network.trainable_params()
-            )(x)
+            ms.value_and_grad(lambda x: (network(x * 1) ** 2).sum(), 0, network.trainable_params())(
+                x
+            )
         probe.step()
         found = result(probe)
         assert found.without_opinion == ()

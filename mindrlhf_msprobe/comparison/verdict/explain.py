@@ -11,6 +11,7 @@ from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.rows.pieces import gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
 from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
 from mindrlhf_msprobe.comparison.preflight.remark import remark, without_consequences
@@ -506,11 +507,14 @@ def _doubt_about_agreement(first: FirstDifference) -> Messages:
 
 
 def _doubt_about_opaque(first: FirstDifference) -> Messages:
-    """Say that the cell was given something that cannot be compared."""
+    """Say that the cell was given something that cannot be, or was not, compared."""
     for other, finding in first.pairs:
         same = (other.event.name, other.event.phase) == (first.event.name, first.event.phase)
         if same and finding is None and other.a is not None and other.b is not None:
             record = other.record
+            gap = gap_of((other.a, other.b))
+            if gap is not None:
+                return (message("explanation.but_gap", record=record.name, why=gap),)
             return (message("explanation.but_opaque", record=record.name, type=record.leaf.type),)
     return ()
 

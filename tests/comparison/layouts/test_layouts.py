@@ -294,6 +294,11 @@ def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path)
     cuts = [f for f in same.findings if "wq" in f.record and f.io != "input"]
     assert {f.status for f in cuts} == {Status.WITHIN_TOLERANCE}
     assert "layers.1.wq" in unlike.verdict.first_divergence.record
+    summed = {"wq.*input": {"tp": "partial"}, **SHARDS}
+    summed = {n: {x: v for x, v in how.items() if x in grid} for n, how in summed.items()}
+    first = compare_runs(a, c, layout=layout(tmp_path / "m.yaml", grid, shards=summed)).verdict
+    said = first.first_divergence.explanation
+    assert "input.0 was not compared (statistics of partial sums do not tell" in said
 
 
 @pytest.mark.parametrize(

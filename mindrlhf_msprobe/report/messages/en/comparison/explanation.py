@@ -214,6 +214,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "but_opaque": (
             "But {record} is a value of type {type}, which cannot be compared, and may be to blame."
         ),
+        "but_gap": "But {record} was not compared ({why}), and may be to blame.",
         "but_no_parameters": (
             "But its parameters were not recorded (parameters: false), and may be to blame."
         ),

@@ -171,6 +171,7 @@ TEXTS: Mapping[str, Any] = chosen(
         "but_filtered": "但部分 Cell 被 include/exclude 过滤掉，问题可能出在其中。",
         "but_not_bitwise": "但部分记录仅在容差内或仅统计量一致，并非逐位一致。",
         "but_opaque": "但 {record} 的类型为 {type}，无法比对，问题也可能出在它。",
+        "but_gap": "但 {record} 未比对（{why}），问题也可能出在它。",
         "but_no_parameters": "但其权重未采集（parameters: false），问题也可能出在权重。",
         "nth_call": "这是本 step 内第 {next_one} 次执行 {phase}，在{after_which}{others}{still}。",
     },
