@@ -201,6 +201,28 @@ def test_rows_of_another_layer_are_weights_that_were_mixed_up(stored, seed):
     assert [pair.equal for pair in weights.pairs] == [n == of for n, of in enumerate(brought)]
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_two_layers_that_were_exchanged_are_compared_with_their_own(stored, stale):
+    """Both numbers are there: they are no other numbering, whatever the rows say."""
+    draw = random.Random(4)
+    layers = [parts(draw, 2, 1)]
+    layers.append([part[::-1] * np.float32(0.5) for part in layers[0]])
+    held = {
+        f"layers__{number}__w{n}__weight": part
+        for number, made in enumerate(layers)
+        for n, part in enumerate(made)
+    }
+    fused = [np.concatenate(made) for made in layers[::-1]]
+    if stale:  # of one layer the rows are nowhere
+        fused[1] = fused[1] * np.float32(1.1)
+    rollout = stored(**{f"layers__{n}__ab__weight": one for n, one in enumerate(fused)})
+    weights = compare_weights(rollout, stored(**held), Names())
+    assert {pair.rollout: (pair.equal, pair.training) for pair in weights.pairs} == {
+        f"layers.{n}.ab.weight": (False, (f"layers.{n}.w0.weight", f"layers.{n}.w1.weight"))
+        for n in range(2)
+    }
+
+
 def test_layers_that_are_numbered_otherwise_are_those_of_their_rows(stored):
     """Where all of them say the same, as in a stage of a pipeline, so they are called."""
     layers = np.random.default_rng(0).standard_normal((3, 8, INPUTS)).astype(np.float32)

@@ -85,7 +85,8 @@ def find_fused(
         for name, record in training.items()
         if (shape := _matrix(record))
     }
-    found = _in_their_layers(found, rules, shapes)
+    cells = [cell_of_parameter(name) for name, record in rollout.items() if _matrix(record)]
+    found = _in_their_layers(found, cells, rules, shapes)
     for name, record in left.items():
         shape = _matrix(record)
         fused = shape and _by_names(cell_of_parameter(name), shape, rules, found.values(), shapes)
@@ -233,22 +234,33 @@ def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
 
 def _in_their_layers(
     found: Mapping[str, Fused],
+    cells: Sequence[str],
     rules: Sequence[FusedRule],
     shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Fused]:
     """Return the fused cells with the parts of their own layers.
 
     Rows that are those of another layer than a user or the other layers say are weights that were
-    mixed up: they tell the order of the rows, and are no reason to compare with that layer.
+    mixed up: they tell the order of the rows, and are no reason to compare with that layer. Layers
+    are numbered otherwise only where each of them has its parts under that number.
+
+    Args:
+        cells: all of the rollout network that have a matrix.
     """
     usual: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for cell, fused in found.items():
         usual[of_any_layer(cell)].update({s for part in fused.parts if (s := _shift(cell, part))})
+    alike: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        alike[of_any_layer(cell)].append(cell)
+    shifts: dict[str, tuple[int, ...]] = {}
     result = {}
     for cell, fused in found.items():
         named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
-        seen = usual[of_any_layer(cell)]
-        shift = max(seen, key=lambda s: (seen[s], not any(s)), default=())
+        kind = of_any_layer(cell)
+        if kind not in shifts:
+            shifts[kind] = _usual_shift(usual[kind], fused.parts, alike[kind], shapes)
+        shift = shifts[kind]
         own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
         fits = len({*own}) == len(own) and all(
             shapes.get(mine) == shapes[part] for mine, part in zip(own, fused.parts)
@@ -265,6 +277,28 @@ def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) 
     if named or not _shift(cell, part):
         return part
     return _with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
+
+
+def _usual_shift(
+    seen: Counter[tuple[int, ...]],
+    parts: Sequence[str],
+    cells: Sequence[str],
+    shapes: Mapping[str, tuple[int, int]],
+) -> tuple[int, ...]:
+    """Return how far the numbers in parts are from those in their cells, in all layers.
+
+    Args:
+        seen: by the rows, how often.
+        parts: of one of the cells.
+        cells: of all layers.
+    """
+
+    def fits(shift: Sequence[int]) -> bool:
+        return all(_own_part(cell, part, (), shift) in shapes for cell in cells for part in parts)
+
+    own = {(0,) * len(shift) for shift in seen}
+    fitting = [s for s in seen if fits(s)] or [s for s in own if fits(s)] or seen
+    return max(fitting, key=lambda s: (seen[s], not any(s)), default=())
 
 
 def _shift(cell: str, part: str) -> tuple[int, ...]:
