@@ -215,13 +215,14 @@ def _read(entry: Entry, what: CallInputs | Record) -> CallInputs:
 class _Slot:
     """A place of the batch: which sequence stands in it."""
 
-    __slots__ = ("before", "sequence", "shift", "tokens")
+    __slots__ = ("before", "has_ended", "sequence", "shift", "tokens")
 
     def __init__(self, sequence: int, tokens: list[int], shift: int = 0) -> None:
         self.sequence = sequence
         self.tokens = tokens
         self.shift = shift  # what positions are counted from: padding may count, too
         self.before = shift  # what they were counted from before one was wrong
+        self.has_ended = False  # whether padding alone follows
 
 
 @dataclass
@@ -529,6 +530,8 @@ class _Builder:
         if start is None and not one_each:
             return self._anew(key, tokens, start)
         have, at = len(slot.tokens), self._place_in(slot, start, one_each)
+        if one_each and 0 < at < have and tokens == [self._pad] and self._has_ended(slot):
+            at = have  # positions of a sample that has ended may stand still
         if at > have and entry.call > 0:
             return self._gap(entry, piece, have)
         if not 0 < at <= have:
@@ -578,6 +581,18 @@ class _Builder:
         note = message("tokens.gap", entry=entry.name, given=start, have=0)
         self._open[number] = _Open(start, [piece], note)
         return number, start
+
+    def _has_ended(self, slot: _Slot) -> bool:
+        """Return whether a sample may go on with padding: by what was saved, where it was."""
+        if not slot.has_ended:
+            tokens = np.array(slot.tokens, np.int64)
+            wholes = (sample.tokens for sample in self._samples)
+            slot.has_ended = (
+                not self._samples
+                or slot.tokens[-1] == self._pad
+                or any(np.array_equal(tokens[: len(whole)], whole) for whole in wholes)
+            )
+        return slot.has_ended
 
     def _place_in(self, slot: _Slot, start: int | None, one_each: bool) -> int:
         """Return at which place of its sequence a sample goes on that is given a position."""

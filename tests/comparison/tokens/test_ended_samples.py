@@ -6,13 +6,13 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD
+from helpers.causal_phase import PAD, CausalPhase
 
 from mindrlhf_msprobe.comparison.tokens.ended import without_padding
 from mindrlhf_msprobe.comparison.tokens.matching import match
 from mindrlhf_msprobe.comparison.tokens.saved_samples.samples import of_saved
 from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
-from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, TokenCall
+from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens, TokenCall, read_tokens
 
 END, PROMPT = 9, 3
 
@@ -52,6 +52,25 @@ def test_rows_behind_the_end_are_padding(saved, filled, seed):
     mine, theirs = without_padding(*sides), without_padding(*sides[::-1])
     assert mine.count == real == match(mine, theirs).rows
     assert mine.padding == sum(map(len, rollout)) - real
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("end", [END, PAD])
+def test_padding_at_a_position_that_stands_still_takes_no_token_back(tmp_path, saved, end):
+    """Not that of the sample that ended, nor is it a token of another one of the same prompt."""
+    prompt, others = [4, 5], [PAD, 6, 7]
+    wholes = [[*prompt, end], [*prompt, *others]]
+    phase = CausalPhase(tmp_path)
+    phase.call([prompt] * 2, np.zeros((2, 2, 3)), position_ids=np.array([[0, 1]] * 2, np.int32))
+    for step, other in enumerate(others):
+        ids = [[end if step == 0 else PAD], [other]]
+        positions = np.array([[2], [2 + step]], np.int32)
+        phase.call(ids, np.zeros((2, 1, 3)), position_ids=positions)
+    samples = [SavedSample(np.array(prompt), np.array(w[2:])) for w in wholes] if saved else []
+    tokens = read_tokens(phase.entries, pad=PAD, samples=samples)
+    assert [list(one) for one in tokens.sequences] == [[*wholes[0], PAD, PAD], wholes[1]]
+    if saved:
+        assert tokens.last.tolist() == [3, 5]
 
 
 def test_other_tokens_are_no_padding():
