@@ -7,7 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "communicates": "{operator} 与其他 rank 通信",
     "in_place": "{operator} 原地写入已有的张量",
-    "no_attributes": "{operator} 已被其他对象替换，其构造参数未知",
+    "no_attributes": "{operator} 已被其他对象替换，不知道它构造时的设置",
     "no_formula": "{operator} 的这种调用形式没有公式，CPU 上也没有以 float64 计算的 kernel",
     "replaced": "{operator} 已被其他函数替换，其原本的计算无从得知",
     "complex": "{operator} 进行复数运算，没有对应的公式",
