@@ -30,6 +30,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     stage_of,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
+from mindrlhf_msprobe.comparison.mismatch.conclusion.positions import other_count
 from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
@@ -241,7 +242,7 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
     other = other_tokens(walk)
     if other is None:
         other = other_response(walk)
-    found = [*first, *([] if other is None else [other])]
+    found = [*first, *(one for one in (other, other_count(walk)) if one is not None)]
     found += unused_rules(walk.mapping, walk.rollout, walk.training)
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))

@@ -23,6 +23,20 @@ TEMPERATURE = always(rollout_fault.temperature)
 HEAD = always(rollout_fault.lm_head_dtype)
 MASK = always(rollout_fault.mask_padding)
 WEIGHT = wrong_rollouts.one_weight(0)
+
+
+def other_rotation(trainer):
+    """Let the rollout rotate by twice the angle in all layers."""
+    for layer in trainer.rollout.model.layers:
+        cell = layer.attention.apply_rotary_emb
+
+        def doubled(query, key, freqs, rotate=cell.construct):
+            cos, sin, *more = freqs
+            return rotate(query, key, (2 * cos * cos - 1, 2 * sin * cos, *more))
+
+        cell.construct = doubled
+
+
 LAST_WEIGHT = wrong_rollouts.weights_of_another_layer(1)
 
 #: Both faults → the cause that is named first, and what else is said to differ.
@@ -30,6 +44,11 @@ PAIRS = {
     "weights, temperature": ((WEIGHT, TEMPERATURE), Cause.WEIGHTS, {"mismatch.also_temperature"}),
     "weights, dtype": ((WEIGHT, HEAD), Cause.WEIGHTS, {"mismatch.also_dtype"}),
     "mask, weights": ((MASK, LAST_WEIGHT), Cause.COMPUTATION, {"mismatch.weights"}),
+    "dtype, rotation": (
+        (wrong_rollouts.rollout_dtype(0), other_rotation),
+        Cause.DTYPE,
+        {"mismatch.also_beyond"},
+    ),
     "dtype, temperature": ((HEAD, TEMPERATURE), Cause.DTYPE, {"mismatch.also_temperature"}),
     "computation, temperature": (
         (wrong_rollouts.output_projection(0), TEMPERATURE),
@@ -84,3 +103,18 @@ def test_one_fault_is_one(tmp_path, plant, cause):
     _, one = found(tmp_path, plant)
     assert (one.status, one.cause) == (Agreement.PARTED, cause)
     assert not also(one)
+
+
+def test_another_rotation_is_named_though_all_weights_are_rounded(tmp_path):
+    """In all layers alike, with no cell of its own: what attention hands on, of the first."""
+
+    def plant(trainer):
+        wrong_rollouts.rounded_weights(0)(trainer)
+        other_rotation(trainer)
+
+    section = {"exclude": ["rotary"]}
+    run = recorded(tmp_path / "run", 3, plant, response_length=3, section=section)
+    one = find_mismatch(run).found[0]
+    named = "model.layers.0.attention.wo input.0", Cause.INPUT
+    assert (one.first.name, one.cause) == named
+    assert "mismatch.rounded_weights" in {said.code for said in one.said}

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
+    OF_ROUNDING,
+    lower_of,
     other_numbers,
-    position_drift,
     said_of_mask,
     said_of_weights,
     unlike_dtypes,
 )
+from mindrlhf_msprobe.comparison.mismatch.conclusion.positions import position_drift
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 
@@ -38,7 +42,9 @@ def also_different(
     if (drift := position_drift(walk)) is not None:
         found.append(drift)
     found += _given(walk, first)
-    if cause is not Cause.DTYPE and not any(weight.rounded for weight in weights):
+    if cause is Cause.DTYPE and first is not None:
+        found += _beyond(walk, first)
+    elif not any(weight.rounded for weight in weights):
         found += _dtypes(walk)
     if cause is not Cause.SAMPLING and (temperature := sampled.temperatures(walk)) is not None:
         found.append(temperature)
@@ -64,6 +70,19 @@ def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
             yield from said_of_mask(name, walk.masks[name])
         elif name.io == "output" and (numbers := other_numbers(walk, name)) is not None:
             yield numbers
+
+
+def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
+    """Yield the first value, behind that named for its dtype, that no such rounding explains."""
+    at = next(name for name, stage in walk.stages.items() if stage is first)
+    dtype = lower_of(walk, at, first)
+    for name, stage in walk.stages.items() if dtype is not None else ():
+        limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
+        is_born = stage.born and stage.lasting and name not in walk.masks
+        if is_born and stage is not first and stage.apart > limit:
+            values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
+            yield message("mismatch.also_beyond", name=str(name), **values)
+            return
 
 
 def _dtypes(walk: Walk) -> Iterator[Message]:

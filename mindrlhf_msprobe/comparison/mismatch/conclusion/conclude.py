@@ -9,6 +9,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.conclusion.positions import position_drift
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
@@ -55,13 +56,16 @@ def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> tuple[Name, Stag
 def _rounded_weights_of(
     walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
 ) -> list[Weight]:
-    """Return the weights that are only rounded, and explain by this how far a value is apart."""
+    """Return the weights that are only rounded, and explain by this how far a value is apart.
+
+    What is 16 times as far apart as what entered is so by their rounding only up to a few roundoffs.
+    """
     return [
         weight
         for weight in weights
         if weight.rounded is not None
         and _may_make(walk, weight, name)
-        and stage.apart <= OF_ROUNDING * roundoff(weight.rounded) + GROWTH * stage.entered
+        and stage.apart <= max(OF_ROUNDING * roundoff(weight.rounded), GROWTH * stage.entered)
     ]
 
 
@@ -246,29 +250,6 @@ def stage_of(walk: Walk, weight: Weight) -> Stage | None:
         if name.io == "output" and stage.unequal and _is_in(weight, name.cell)
     )
     return next(found, None)
-
-
-def position_drift(walk: Walk) -> Message | None:
-    """Say that the positions the rollout was given jump inside a sequence; None if they do not.
-
-    Padding may count: then all positions of a sequence are shifted alike, which rotary embeddings
-    do not see.
-    """
-    tokens = walk.rollout.tokens
-    shifts: dict[int, tuple[int, int]] = {}
-    for number, call in enumerate(tokens.calls):
-        if call.given is None:
-            continue
-        known = np.flatnonzero(call.sequence >= 0)
-        for row in known.tolist():
-            sequence, position = int(call.sequence[row]), int(call.position[row])
-            shift = int(call.given[row]) - position
-            before, at = shifts.setdefault(sequence, (shift, position))
-            if shift != before and position > at:
-                given, right = int(call.given[row]), position + before
-                where = {"sample": walk.sample(sequence), "position": position, "call": number}
-                return message("mismatch.positions", given=given, right=right, **where)
-    return None
 
 
 def _may_make(walk: Walk, weight: Weight, name: Name) -> bool:

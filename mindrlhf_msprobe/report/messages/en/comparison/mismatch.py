@@ -33,6 +33,15 @@ def _weights(
     )
 
 
+def _other_count(rollout: int, training: int | None, sample: int, count: int, of: int) -> str:
+    other = "the training none" if training is None else f"the training {training:+d}"
+    return (
+        f"as positions the rollout network was given the places of its tokens {rollout:+d} in "
+        f"sample {sample}, {other}; so in {count} of {counted(of, 'sequence')}. Rotary embeddings "
+        "do not see a constant, e.g. padding that is counted; position embeddings do"
+    )
+
+
 def _also_temperature(rollout: float, training: float | None) -> str:
     other = "whether the training divides its own by it, too, is not known"
     if training is not None:
@@ -259,7 +268,12 @@ TEXTS = {
         "the log-probabilities of the sampled tokens differ by {mean:.2g} nats in the mean, and "
         "too few tokens are aligned to say where that begins"
     ),
+    "other_count": _other_count,
     "also": "also different: {what}",
+    "also_beyond": (
+        "{name} is {apart:.2g} apart where {entered:.2g} entered, which rounding to {dtype} does "
+        "not explain"
+    ),
     "also_dtype": "the rollout computes {cell} in {rollout}, the training in {training}",
     "also_temperature": _also_temperature,
     "temperature": (

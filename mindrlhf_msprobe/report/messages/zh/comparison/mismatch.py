@@ -30,6 +30,15 @@ def _weights(
     return f"推理网络的 {name}{of}与训练网络不同{far}{when}{more}{old}：请检查更新后的权重同步"
 
 
+def _other_count(rollout: int, training: int | None, sample: int, count: int, of: int) -> str:
+    other = "训练网络没有收到位置" if training is None else f"训练网络为 {training:+d}"
+    return (
+        f"样本 {sample} 中，推理网络收到的位置为 token 所在位置 {rollout:+d}，{other}；"
+        f"{of} 个序列中有 {count} 个如此。旋转位置编码不受常数偏移（如计入填充）影响，"
+        "绝对位置编码会受影响"
+    )
+
+
 def _also_temperature(rollout: float, training: float | None) -> str:
     other = "训练侧是否也除以该温度未知"
     if training is not None:
@@ -228,7 +237,9 @@ TEXTS = {
     "log_probs_apart": (
         "采样 token 的 log-prob 平均相差 {mean:.2g} nats，而能够对齐的 token 太少，无法得知始于何处"
     ),
+    "other_count": _other_count,
     "also": "另外不同：{what}",
+    "also_beyond": ("{name} 相差 {apart:.2g}，输入差异为 {entered:.2g}，舍入到 {dtype} 不能解释"),
     "also_dtype": "推理侧以 {rollout} 计算 {cell}，训练侧以 {training} 计算",
     "also_temperature": _also_temperature,
     "temperature": (
