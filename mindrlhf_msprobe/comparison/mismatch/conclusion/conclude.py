@@ -58,7 +58,7 @@ def _rounded_weights_of(
 ) -> list[Weight]:
     """Return the weights that are only rounded, and explain by this how far a value is apart.
 
-    What is 16 times as far apart as what entered is so by their rounding only up to a few roundoffs.
+    What is 16 times as far apart as what entered is so by rounding only up to a few roundoffs.
     """
     return [
         weight

@@ -62,7 +62,7 @@ TEXTS: dict[str, Text] = {
     "dump_path_late": "网络构建之后才会发现 dump_path 不可用",
     "no_vllm_generate": "不采集 vLLM 的采样设置和 {key}",
     "no_log_prob": "不采集 {key}",
-    "no_postprocess": "此处 MindFormers 不在 `postprocess` 中选择 token（如 beam search）",
+    "no_postprocess": "此处 MindFormers 不在 `postprocess` 中选择 token（如束搜索）",
     "other_tokens": "`postprocess` 选出的 token 与 `generate` 返回的不同",
     "sample_acceleration": "启用 is_sample_acceleration 时网络只返回概率最大的若干 token",
 }

@@ -45,6 +45,10 @@ EXAMPLES = {
         for count in (1, 8)
     ]
     + [{"where": "some", "of_samples": 8, "padded": True, **ROWS}],
+    "other_count": [
+        {"rollout": 2, "training": training, "sample": 0, "count": 1, "of": 8}
+        for training in (None, 4)
+    ],
     "also_temperature": [{"rollout": 0.7, "training": other} for other in (None, 1.0)],
     "shifted": [{"by": by} for by in (1, -2)],
     "from_borders_on": [{"size": 16}],
