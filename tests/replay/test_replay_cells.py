@@ -283,6 +283,36 @@ def test_a_network_that_says_it_computes_in_float16_is_ordinary(tmp_path):
         assert found["values"]["output.0"]["Float64"]["max_abs"] > 1e-5
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_cells_are_in_the_mode_in_which_they_were_recorded(tmp_path, trained):
+    """The function that returns the network does not know it: no dropout, other batch norms."""
+
+    def built(training: bool) -> Any:
+        network = nn.SequentialCell(nn.Dense(8, 8), nn.BatchNorm1d(8), nn.Dropout(p=0.5))
+        return network.set_train(training)
+
+    network = built(not trained)
+    with Probe.from_config({**RECORDING, "dump_path": str(tmp_path / "run")}) as probe:
+        probe.watch(actor=network)
+        network.set_train(trained)  # later than watch
+        network[0].set_train(not trained)
+        with probe.phase("actor_update"):
+            network(Tensor(np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)))
+        probe.step()
+    for entry in open_run(tmp_path / "run").entries("actor_update"):
+        if entry.direction == "backward":
+            continue
+        other = built(not trained)
+        found = again(tmp_path / "run", entry.name, tmp_path / entry.name, other)
+        assert (other.training, other[0].training) == (trained, not trained)
+        assert (other[1].training, other[2].training) == (trained, trained)
+        if trained and entry.class_name in ("Dropout", "SequentialCell"):  # another mask each time
+            assert found["verdict"] == "undecided"
+        else:
+            assert found["values"]["output.0"]["again"]["max_abs"] == 0, entry.name
+            assert found["verdict"] != "wrong"
+
+
 #: A MindFormers YAML of the network that was recorded.
 YAML = """\
 model:

@@ -39,7 +39,7 @@ from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
-from mindrlhf_msprobe.storage.manifest.run_file import Config, RunFile, expected_ranks
+from mindrlhf_msprobe.storage.manifest.run_file import Config, Mode, RunFile, expected_ranks
 from mindrlhf_msprobe.storage.reading.journal import read_journal
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.missing import missing
@@ -430,6 +430,14 @@ class Run:
         Under `graph_mode` stand role → cell name → why, under `phases` and `key_data` name → why.
         """
         return next((file.reasons for file in self._files_of(rank)), {})
+
+    def mode(self, phase: str, step: int, rank: int = 0) -> Mode | None:
+        """Return the mode of a phase's network in a step; None if unknown or changed within it."""
+        changes = [mode for file in self._files_of(rank) for mode in file.modes.get(phase, ())]
+        noted = [mode for mode in changes if mode.step is not None and mode.step <= step]
+        if not noted or (noted[-1].step == step and len(noted) > 1):
+            return None
+        return noted[-1]
 
     def timeline(self, step: int, rank: int = 0) -> StepTimes | None:
         """Return when the phases of a finished step ran; None where that is not known.

@@ -163,6 +163,7 @@ class _Written:
             "cell": entry.cell,
             "class": entry.class_name or entry.cell.rpartition(".")[2],
             "inside": dict(call.inside),
+            "modes": self._modes(),
             "repeated": backward is not None and backward.recomputed != "",
             **{"around": entry.around, "primitive": self._attribute(), "recomputed": call.unlike},
             "attributes": self._attributes(),
@@ -170,6 +171,15 @@ class _Written:
             **{"given": given, "inputs": [node for node in given if _is_differentiated(node)]},
             **{"outputs": outputs, "recorded": _recorded(outputs, given, parameters)},
         }
+
+    def _modes(self) -> list[tuple[str, bool]]:
+        """Return the cells whose mode is not that of the cell around, the network itself first."""
+        entry = self._call.entry
+        mode = self._call.run.mode(entry.phase, entry.step, entry.rank)
+        if mode is None or self._call.operator is not None:
+            return []
+        modes = {"root": mode.training, **mode.others}
+        return [(cell, bool(training)) for cell, training in modes.items()]
 
     def _attribute(self) -> str | None:
         """Return what the cell around a primitive calls it; None for all else."""

@@ -75,6 +75,9 @@ class Side:
         if not isinstance(network, mindspore.nn.Cell):
             refuse("no_network", kind=type(network).__name__)
         cells = {name or "root": cell for name, cell in network.cells_and_names()}
+        for name, training in entry.get("modes", ()):  # those around come first
+            if name in cells:
+                cells[name].set_train(training)
         at = entry["cell"] if attribute is None else entry["around"]
         if at not in cells:
             refuse("no_cell", cell=at, network=type(network).__name__)

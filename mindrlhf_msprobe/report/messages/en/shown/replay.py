@@ -9,7 +9,7 @@ TEXTS: dict[str, Text] = {
         "{entry} was recorded in several phases: {phases}. Give one of them with --phase."
     ),
     "no_entry": (
-        "{path}: no entry {name}{hint}; expected an operator's or a cell's, as `mindrlhf-msprobe "
+        "{path}: no entry {name}.{hint} Expected an operator's or a cell's, as `mindrlhf-msprobe "
         "show {path} PHASE` lists them."
     ),
     "no_call": (

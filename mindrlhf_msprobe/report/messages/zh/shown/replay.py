@@ -7,7 +7,7 @@ from mindrlhf_msprobe.report.messages import Text
 TEXTS: dict[str, Text] = {
     "several_phases": "{entry} 在多个阶段中都有采集：{phases}。请用 --phase 指定其中一个。",
     "no_entry": (
-        "{path}：没有条目 {name}{hint}；应为算子或 Cell 的条目，可用 `mindrlhf-msprobe show {path} "
+        "{path}：没有条目 {name}。{hint}应为算子或 Cell 的条目，可用 `mindrlhf-msprobe show {path} "
         "PHASE` 列出。"
     ),
     "no_call": "{entry} 不是一次调用的条目；应为算子或 Cell 的前向或反向条目。",
