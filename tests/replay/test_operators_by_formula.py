@@ -56,6 +56,10 @@ def cases(rng: np.random.Generator) -> Iterator[Case]:
     yield "LayerNorm", lambda x, g, b: ops.LayerNorm(-1, -1, 1e-5)(x, g, b)[0], (cube, y[0], x[0])
     yield "Rsqrt", ops.Rsqrt(), (share,)
     yield "Mod", lambda x: ops.Mod()(x, 0.7), (x,)
+    yield "FloorMod", lambda x: ops.FloorMod()(x, 0.7), (x,)
+    yield "remainder", ops.remainder, (x * 1000, y)  # what is left of a product that is rounded
+    yield "logit", ops.logit, (share,)
+    yield "logit.eps", lambda x: ops.logit(x, 1e-6), (x * 2,)
     # losses of trainers, what is outside of cells
     yield "log_softmax", lambda x: ops.log_softmax(x, -1), (x,)
     yield "cross_entropy", lambda x: ops.cross_entropy(x, labels), (x,)

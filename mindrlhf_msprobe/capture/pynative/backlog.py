@@ -8,8 +8,10 @@ does run, in a bprop of their own, have theirs looked at one by one.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from mindspore import Tensor
@@ -18,10 +20,25 @@ from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 
 
 class _Depth(threading.local):
-    """How many differentiated functions, and computations of gradients, run in this thread."""
+    """Which differentiated functions, and how many computations of gradients, run in this thread.
 
-    forward = 0
+    Attributes:
+        forward: the frames that run such functions, the outermost first.
+    """
+
     backward = 0
+
+    def __init__(self) -> None:
+        self.forward: list[FrameType] = []
+
+    def drop_left(self) -> None:
+        """Forget functions that an exception has ended: MindSpore does not say so."""
+        running: set[int] = set()
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            running.add(id(frame))
+            frame = frame.f_back
+        self.forward = [one for one in self.forward if id(one) in running]
 
 
 class Backlog:
@@ -46,7 +63,9 @@ class Backlog:
 
         Gradients that are differentiated themselves cannot be tapped: MindSpore 2.7 refuses.
         """
-        return self._depth.forward > 1
+        if len(self._depth.forward) > 1:
+            self._depth.drop_left()
+        return len(self._depth.forward) > 1
 
     def open(self, *, waits: bool) -> None:
         """Begin to notice when MindSpore differentiates.
@@ -68,6 +87,7 @@ class Backlog:
         """Give MindSpore its own functions back, and look at what still waits."""
         for name in self._own:
             vars(EXECUTOR).pop(name, None)
+        self._depth.forward.clear()  # what they hold may go
         self.settle()
 
     def add(self, gradient: Tensor, look: Callable[[], None]) -> None:
@@ -91,16 +111,20 @@ class Backlog:
             look()
 
     def _begin_forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._depth.forward += 1
+        if self._depth.forward:
+            self._depth.drop_left()
+        self._depth.forward.append(sys._getframe(2))
         return self._own["new_graph"](*args, **kwargs)
 
     def _end_forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._depth.forward = max(0, self._depth.forward - 1)
+        frame, forward = sys._getframe(2), self._depth.forward
+        if frame in forward:
+            del forward[forward.index(frame) :]
         return self._own["end_graph"](*args, **kwargs)
 
     def _compute(self, *args: Any, **kwargs: Any) -> Any:
         depth = self._depth
-        forward, depth.forward = depth.forward, 0  # what a recomputed cell runs is no second order
+        forward, depth.forward = depth.forward, []  # what a recomputed cell runs is no second order
         depth.backward += 1
         try:
             return self._own["grad"](*args, **kwargs)

@@ -774,3 +774,31 @@ def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded
     assert np.array_equal(gradient, plain)
     lost = recorded(probe).manifests[0]["lost"]
     assert list(lost) == ["second-order gradients: NotImplementedError"]
+
+
+def test_gradients_are_recorded_after_one_that_raised(layer_probe, recorded):
+    """A trainer that skips a batch whose loss raised: what follows in the phase is first order."""
+    network = Policy()
+    x = tensor(3, start=1.0)
+
+    def loss(x: Tensor) -> Tensor:
+        return (network(x) ** 2).sum()
+
+    def raising(x: Tensor) -> Tensor:
+        raise ValueError(f"a bad batch: {loss(x).shape}")
+
+    def both() -> list[np.ndarray]:
+        for bad in (raising, ms.grad(raising)):
+            with pytest.raises(ValueError, match="a bad batch"):
+                ms.grad(bad)(x)
+        return [ms.grad(loss)(x).asnumpy() for _ in range(2)]
+
+    plain = both()
+    probe = layer_probe()
+    probe.watch(actor=network)
+    with probe.phase(PHASE):
+        found = both()
+    assert np.array_equal(found, plain)
+    run = recorded(probe)
+    root = [e.name for e in run.entries() if e.name.startswith("Cell.root.Policy.backward")]
+    assert len(root) == 2, root

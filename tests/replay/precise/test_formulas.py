@@ -86,6 +86,8 @@ def calls():
         vars(settings).update(pre_tokens=1 << 31, next_tokens=1 << 31)
         given = queries, keys, values, None, None, None, np.triu(np.ones((3, 3)), 1)
         yield "Primitive", "FlashAttentionScore", given, {"settings": settings}
+    yield "Tensor", "remainder", (x, positive), {}
+    yield "Functional", "logit", (x, 0.01), {}
     yield "MintFunctional", "softmax", (x,), {"dim": -1}
     yield "Functional", "log_softmax", (x, 0), {}
     yield "Primitive", "Softmax", (x,), {"settings": Settings(axis=(-1,))}

@@ -63,7 +63,18 @@ def _floor_divide(b: Basic, input: Any, other: Any) -> Value:
 
 @formula("remainder", "__mod__", "floor_mod")
 def _remainder(b: Basic, input: Any, other: Any) -> Value:
-    return b.compare(np.mod, input, other)
+    if not (b.of(input).floating or b.of(other).floating):
+        return b.compare(np.mod, input, other)
+    whole = b.compare(np.floor_divide, input, other)
+    return b.subtract(input, b.multiply(whole, other))  # MindSpore rounds the product
+
+
+@formula("logit")
+def _logit(b: Basic, input: Any, eps: Any = None) -> Value:
+    """log(x / (1 - x)); 1 - eps, at which x ends, has few bits left in its own precision."""
+    if eps is not None and eps >= 0:
+        input = b.minimum(b.maximum(input, eps), b.subtract(1.0, eps))
+    return b.log(b.divide(input, b.subtract(1.0, input)))
 
 
 @formula("pow", "__pow__", "float_power")
