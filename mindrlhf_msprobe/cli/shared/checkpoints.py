@@ -56,7 +56,7 @@ def compare(arguments: argparse.Namespace, paths: list[str]) -> int:
         if getattr(arguments, name) not in (default, None):
             raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
     if arguments.mapping == "suggest":
-        raise UsageError.saying("checkpoint.option", option="--mapping suggest")
+        raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
         raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
     began = time.perf_counter()
