@@ -82,7 +82,7 @@ def test_positions_are_named_that_do_not_follow(tmp_path, calls, wrong):
     """As in ordinary decode: which was given, and which would follow."""
     one = find_mismatch(recorded(tmp_path / "run", calls(wrong))).found[0]
     assert (one.status, one.cause) == (Agreement.PARTED, Cause.INPUT)
-    assert one.first.name == "root input.1"
+    assert one.first.name == "places output.0"
     (said,) = one.said
     assert said.code == "mismatch.positions"
     assert said.params["given"] == said.params["right"] + wrong

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.causal_phase import HIDDEN, PAD, CausalPhase, value, values
 
-from mindrlhf_msprobe.comparison.tokens.axes.layouts import Layout, only_layout, rows_of
+from mindrlhf_msprobe.comparison.tokens.axes.layouts import only_layout, rows_of
 from mindrlhf_msprobe.comparison.tokens.matching import match
 from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, read_tokens
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -326,10 +326,3 @@ def test_leading_padding_of_ids_alone_is_what_the_configuration_calls_padding(tm
     told = [read_tokens(phase.entries, pad=PAD) for phase in (mine, other)]
     assert match(*told).rows == 3
     assert told[0].calls[0].sequence.tolist() == [-1, -1, 0, 0, 0]
-
-
-def test_integers_of_batch_and_sequence_have_a_row_for_each_token():
-    """Positions [batch, sequence] of one call; floats of that shape may be of a sample each."""
-    call = ((3, 10), 3, 10)
-    assert only_layout([call], features=False) == {call: Layout.BATCH_FIRST}
-    assert only_layout([call]) == {}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.tokens.axes.layouts import Layout, Shape, only_layout
 from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens
-from mindrlhf_msprobe.storage.arrays.sketches import FLOATS, Place
+from mindrlhf_msprobe.storage.arrays.sketches import Place
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -160,8 +160,7 @@ class Value:
         for call, form in zip(self.calls, self._forms):
             of = tokens.calls[call]
             seen.add((form.shape, of.batch, of.width))
-        floats = any(form.dtype in FLOATS for form in self.forms())
-        return only_layout(seen, heads=heads, features=floats)
+        return only_layout(seen, heads=heads)
 
     def _at(self, call: int) -> int:
         at = bisect_left(self.calls, call)

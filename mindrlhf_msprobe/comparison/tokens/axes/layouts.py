@@ -29,22 +29,17 @@ class Layout(Enum):
 Shape = tuple[int, ...]
 
 
-def layouts_of(
-    shape: Shape, batch: int, width: int, *, heads: bool = False, features: bool = True
-) -> set[Layout]:
+def layouts_of(shape: Shape, batch: int, width: int, *, heads: bool = False) -> set[Layout]:
     """Return the layouts that a shape fits; those that are one and the same are named once.
 
     Args:
         heads: a last axis as long as the sequence has features, no keys.
-        features: whether an axis may be features: of positions, and other integers, none is.
     """
     found = {layout for layout, fits in _FITS.items() if shape and fits(shape, batch, width)}
     if heads and len(shape) == 4 and (shape[0], shape[2]) == (batch, width):
         found.add(Layout.HEADS)
     if Layout.BATCH_FIRST in found and 1 in (batch, width):
         found.discard(Layout.TOKENS)
-    if Layout.BATCH_FIRST in found and not features:
-        found.discard(Layout.SAMPLES)
     return found
 
 
@@ -72,16 +67,15 @@ _FITS: dict[Layout, Callable[[Shape, int, int], bool]] = {
 
 
 def only_layout(
-    seen: Iterable[tuple[Shape, int, int]], *, heads: bool = False, features: bool = True
+    seen: Iterable[tuple[Shape, int, int]], *, heads: bool = False
 ) -> dict[tuple[Shape, int, int], Layout]:
     """Return the layout of each call of one value; without those that nothing decides.
 
     Args:
         seen: of each call, the shape of the value, and the batch and width of the token ids.
         heads: a last axis as long as the sequence has features, no keys.
-        features: whether an axis may be features: of positions, and other integers, none is.
     """
-    fits = {call: layouts_of(*call, heads=heads, features=features) for call in seen}
+    fits = {call: layouts_of(*call, heads=heads) for call in seen}
     alone = {next(iter(found)) for found in fits.values() if len(found) == 1}
     chosen = {}
     for call, found in fits.items():
