@@ -106,6 +106,14 @@ class Held:
                 return message("checkpoint.layout")
         return found
 
+    def is_gradient_of_shared(self, experts: int | str) -> bool:
+        """Return whether it is the gradient of what every rank of an expert's axis has.
+
+        Each of these has the gradient of its own samples.
+        """
+        copies = experts in (COPY, ANY)
+        return copies and self.first.io == PARAMETERS_GRAD and self.strategy is None
+
     def modes(self) -> dict[str, int | str]:
         """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
         if self.layout is None:
@@ -113,7 +121,7 @@ class Held:
         if self.strategy is not None:  # of ranks with the same part each has a copy
             return dict.fromkeys(self.layout.cut, COPY)
         modes = self.layout.modes(self.name, self.first.io)
-        own = {axis: COPY if how == ANY else how for axis, how in modes.items()}
+        own = _without_open(modes)
         size = len(self.first.leaf.shape or ())
         found: dict[str, int | str] = {}
         for axis, how in modes.items():
@@ -149,13 +157,11 @@ def join_both(
     a, b = (one or other for one, other in zip(held, like))
     if a is not None and b is not None:
         modes = [a.modes(), b.modes()]
-        said = [{axis for axis, how in of.items() if how != ANY} for of in modes]
+        unsaid = [of.get(EXPERT) == ANY for of in modes]
         _resolve((a, b), modes, calls)
-        for one, of, known in zip((a, b), modes, said):
-            shared = one.first.io == PARAMETERS_GRAD and one.strategy is None
-            if shared and of.get(EXPERT, 0) in (COPY, ANY):
-                # Of what all have of an expert's axis, each has the gradient of its own samples.
-                of |= {} if EXPERT in known else {EXPERT: MEAN}
+        for one, of, by_shape in zip((a, b), modes, unsaid):
+            if by_shape and one.is_gradient_of_shared(of[EXPERT]):
+                of[EXPERT] = MEAN
     found = [
         None if one is None else _join(one, how, order)
         for one, how, order in zip(held, modes, orders)
@@ -172,34 +178,43 @@ def _resolve(
     shapes = [one.first.leaf.shape for one in held]
     if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
         return
+    _place_by_place(held, modes)
+    free = [(side, axis) for side in (0, 1) for axis, how in modes[side].items() if how == ANY]
+    dims = range(len(shapes[0] or ()))
+    if not free or (len(dims) + 1) ** len(free) > _MOST_TRIED:
+        return
+    fitting = []
+    for choice in itertools.product([COPY, *dims], repeat=len(free)):
+        tried = _chosen(modes, free, choice)
+        if _fit(_whole_shape(held[0], tried[0]), _whole_shape(held[1], tried[1]), calls):
+            unlike = sum(map(_unlike_copies, held, tried))
+            fitting.append((unlike, _odd(free, choice), tried))
+    if fitting:
+        modes[0], modes[1] = min(fitting, key=lambda one: one[:2])[2]
+
+
+def _chosen(
+    modes: Sequence[Modes], free: Sequence[tuple[int, str]], choice: Sequence[int | str]
+) -> list[dict[str, int | str]]:
+    """Return both runs' ways to cut, the free ones as they were chosen."""
+    tried = [{**of} for of in modes]
+    for (side, axis), how in zip(free, choice):
+        tried[side][axis] = how
+    return tried
+
+
+def _place_by_place(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None:
+    """Let parts that both runs have in the same number stand for each other."""
     for axis in [axis for axis, how in modes[0].items() if how == ANY == modes[1].get(axis)]:
         of = [one.layout.axes[axis] for one in held if one.layout is not None]
         if len(of) == 2 and of[0] == of[1]:
             modes[0][axis] = modes[1][axis] = 0
-    free = [(side, axis) for side in (0, 1) for axis, how in modes[side].items() if how == ANY]
-    if not free:
-        return
-    dims = range(len(shapes[0] or ()))
-    if (len(dims) + 1) ** len(free) > _MOST_TRIED:
-        return
-    best: tuple[Any, ...] | None = None
-    for choice in itertools.product([COPY, *dims], repeat=len(free)):
-        tried = [{**of} for of in modes]
-        for (side, axis), how in zip(free, choice):
-            tried[side][axis] = how
-        whole = [_whole_shape(one, of) for one, of in zip(held, tried)]
-        if whole[0] is None or whole[1] is None or not _fit(whole[0], whole[1], calls):
-            continue
-        unlike = sum(_unlike_copies(one, of) for one, of in zip(held, tried))
-        key = unlike, _odd(free, choice)
-        if best is None or key < best[0]:
-            best = key, tried
-    if best is not None:
-        modes[0], modes[1] = best[1]
 
 
-def _fit(a: tuple[int, ...], b: tuple[int, ...], calls: tuple[int, int]) -> bool:
+def _fit(a: tuple[int, ...] | None, b: tuple[int, ...] | None, calls: tuple[int, int]) -> bool:
     """Return whether two shapes are equal, or hold equally many rows in all calls together."""
+    if a is None or b is None:
+        return False
     unlike = [(m * calls[0], n * calls[1]) for m, n in zip(a, b) if m != n]
     return not unlike or (len(unlike) == 1 and unlike[0][0] == unlike[0][1])
 
@@ -218,7 +233,11 @@ def _whole_shape(held: Held, modes: Modes) -> tuple[int, ...] | None:
     if held.layout is None:
         return held.first.leaf.shape
     sizes = _sizes(held, modes)
-    return None if sizes is None else tuple(sum(of.values()) for of in sizes)
+    return None if sizes is None else _shape_of(sizes)
+
+
+def _shape_of(sizes: Sequence[Mapping[int, int]]) -> tuple[int, ...]:
+    return tuple(sum(of.values()) for of in sizes)
 
 
 def _sizes(held: Held, modes: Modes) -> list[dict[int, int]] | None:
@@ -292,19 +311,13 @@ def _join(held: Held, modes: Modes, order: Order) -> Record:
         return first
     if isinstance(held.strategy, Message):
         return joined(first, first.leaf, gap=held.strategy)
-    modes = {axis: COPY if how == ANY else how for axis, how in modes.items()}
+    modes = _without_open(modes)
     leaves = [record.leaf for record in held.records.values()]
-    why = next((r for r in held.records.values() if r.leaf.why is not None), None)
-    if why is not None:
-        return joined(first, why.leaf)
-    missing = [rank for rank in held.wanted if rank not in held.records]
-    cut = any(how != COPY for how in modes.values())
-    cut |= isinstance(held.strategy, Mapping) and any(map(any, held.strategy.values()))
-    if missing and (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
-        said = message("layout.missing", ranks=few_numbers(missing))
-        if held.recorded.isdisjoint(missing):
-            return joined(first, first.leaf, gap=said)
-        return joined(first, replace(first.leaf, why=said))
+    unread = next((leaf for leaf in leaves if leaf.why is not None), None)
+    if unread is not None:
+        return joined(first, unread)
+    if (lacking := _without_ranks(first, held, modes)) is not None:
+        return lacking
     if any(leaf.is_tensor != leaves[0].is_tensor for leaf in leaves):
         return joined(first, replace(first.leaf, why=message("layout.unlike", name=held.name)))
     if not leaves[0].is_tensor:
@@ -313,6 +326,25 @@ def _join(held: Held, modes: Modes, order: Order) -> Record:
         gap = message("layout.values_differ", ranks=few_numbers([*held.records]))
         return joined(first, first.leaf, gap=gap)
     return _join_tensors(first, held, modes, order)
+
+
+def _without_open(modes: Modes) -> dict[str, int | str]:
+    """Return how a value is cut where nothing says more: each rank has a copy."""
+    return {axis: COPY if how == ANY else how for axis, how in modes.items()}
+
+
+def _without_ranks(first: Record, held: Held, modes: Modes) -> Record | None:
+    """Return what stands for a value that ranks lack; None where none does, or others have it."""
+    missing = [rank for rank in held.wanted if rank not in held.records]
+    leaves = [record.leaf for record in held.records.values()]
+    cut = any(how != COPY for how in modes.values())
+    cut |= isinstance(held.strategy, Mapping) and any(map(any, held.strategy.values()))
+    if not missing or not (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
+        return None
+    said = message("layout.missing", ranks=few_numbers(missing))
+    if held.recorded.isdisjoint(missing):
+        return joined(first, first.leaf, gap=said)
+    return joined(first, replace(first.leaf, why=said))
 
 
 def _by_batch(held: Held, modes: Modes) -> bool:
@@ -341,22 +373,85 @@ def _join_values(first: Record, held: Held, modes: Modes) -> Record:
     return joined(first, replace(first.leaf, why=why))
 
 
+#: Of each part of the whole, the numbers of the shards that hold it: those of one copy are terms of
+#: a sum or mean.
+_Groups = Mapping[tuple[int, ...], Mapping[tuple[int, ...], Sequence[int]]]
+
+
 def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Record:
     unlike = _why_not_one(held, modes)
     if unlike is not None:
         return joined(first, replace(first.leaf, why=unlike))
-    sizes = _sizes(held, modes)
-    assert sizes is not None
-    assert held.layout is not None
+    layout = held.layout
+    assert layout is not None
     ranks = tuple(sorted(held.records))
     shards = tuple(held.records[rank] for rank in ranks)
-    groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
-    reduced = [axis for axis, how in modes.items() if how in (SUM, MEAN)]
+    groups = _grouped(held, modes, ranks)
+    sizes = _sizes(held, modes)
+    assert sizes is not None
+    shape = _shape_of(sizes)
+    stored = all(shard.location is not None for shard in shards)
+    terms, gap = _terms_of_copies(groups), None
+    if not stored and {SUM, MEAN} & {*modes.values()}:
+        if _is_mean_of_equals(groups, shards, modes):
+            terms = _first_terms(terms)
+        else:
+            gap = message("layout.partial_statistics")
+    alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
+    times = layout.times(held.name, modes, held.divided, alone)
+    leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in terms)
+    divided_by = math.prod(layout.axes[axis] for axis, how in modes.items() if how == MEAN)
+    tiles = _tiles_of_whole(held, modes, order, groups, sizes)
+    return joined(
+        first,
+        leaves[0],
+        location=first.location if stored else None,
+        sketches=None,
+        made_of=Assembly(ranks, shards, tiles, divided_by, times, leaves, layout.size),
+        gap=gap,
+    )
+
+
+def _grouped(held: Held, modes: Modes, ranks: Sequence[int]) -> _Groups:
+    """Return which shards hold which part, by copies of it."""
+    assert held.layout is not None
     kept = [axis for axis, how in modes.items() if how == COPY]
+    groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
     for number, rank in enumerate(ranks):
         part = tuple(_parts(held, modes, rank))
         copy = tuple(held.layout.place(rank, axis) for axis in kept)
         groups.setdefault(part, {}).setdefault(copy, []).append(number)
+    return groups
+
+
+def _terms_of_copies(groups: _Groups) -> list[list[Sequence[int]]]:
+    """Return of each copy of the whole the shards of its parts; the last copy of a part is used
+    again where other parts have more."""
+    count = max(map(len, groups.values()))
+    return [
+        [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
+        for n in range(count)
+    ]
+
+
+def _first_terms(copies: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
+    """Return one term alone of each part, which stands for the mean of equal ones."""
+    return [[terms[:1] for terms in parts] for parts in copies]
+
+
+def _is_mean_of_equals(groups: _Groups, shards: Sequence[Record], modes: Modes) -> bool:
+    """Return whether what is averaged is the same on all ranks, so that it is the mean."""
+    return SUM not in modes.values() and all(
+        same_value([shards[number].leaf for copy in copies.values() for number in copy])
+        for copies in groups.values()
+    )
+
+
+def _tiles_of_whole(
+    held: Held, modes: Modes, order: Order, groups: _Groups, sizes: Sequence[Mapping[int, int]]
+) -> tuple[Tile, ...]:
+    """Return where the parts stand in the whole."""
+    assert held.layout is not None
     tiles = [
         tile
         for part, copies in groups.items()
@@ -369,40 +464,7 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
     rows = next((modes[axis] for axis in held.batches if isinstance(modes[axis], int)), None)
     if isinstance(rows, int) and len(order):
         tiles = [t for tile in tiles for t in _in_order(tile, rows, sizes[rows], order)]
-    means = [held.layout.axes[axis] for axis in reduced if modes[axis] == MEAN]
-    shape = tuple(sum(of.values()) for of in sizes)
-    count = max(len(copies) for copies in groups.values())
-    parts = [
-        [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
-        for n in range(count)
-    ]
-    equal = all(
-        same_value([shards[i].leaf for copy in copies.values() for i in copy])
-        for copies in groups.values()
-    )
-    stored = all(shard.location is not None for shard in shards)
-    gap: Message | None = None
-    if (
-        reduced
-        and not stored
-        and not (equal and MEAN in modes.values() and SUM not in modes.values())
-    ):
-        gap = message("layout.partial_statistics")
-    if equal and reduced and gap is None and not stored:  # a mean of what is the same
-        parts = [[terms[:1] for terms in of] for of in parts]
-    alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
-    times = held.layout.times(held.name, modes, held.divided, alone)
-    leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in parts)
-    divided_by, of = math.prod(means), held.layout.size
-    assembly = Assembly(ranks, shards, tuple(tiles), divided_by, times, leaves, of)
-    return joined(
-        first,
-        leaves[0],
-        location=first.location if stored else None,
-        sketches=None,
-        made_of=assembly,
-        gap=gap,
-    )
+    return tuple(tiles)
 
 
 def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Leaf:
