@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -205,6 +206,19 @@ def test_another_network_is_refused(runs, tmp_path, monkeypatch, factory, said):
         runpy.run_path(str(tmp_path / "replay.py"), run_name="__main__")
     assert said in str(refused.value)
     assert said in json.loads(result.read_text(encoding="utf-8"))["refused"]
+
+
+def test_of_a_refused_network_no_folder_is_left(runs, tmp_path, monkeypatch):
+    """It is another one; a script that fails otherwise stays, to be run by itself."""
+    monkeypatch.chdir(runs["healthy"].parent)
+    run, out = (str(runs["healthy"]),), tmp_path / "out"
+    with pytest.raises(RunError, match=r"feed_forward\.w1\.weight"):
+        replay_entry(Asked(run, LAYER, str(out), network="networks_of_tests:wider"))
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(RunError, match=re.escape(f"{out / 'replay.py'}")):
+        replay_entry(Asked(run, LAYER, str(out), network="networks_of_tests:no_such"))
+    assert (out / "replay.py").exists()
+    assert (out / "a" / "entry.json").exists()
 
 
 def test_a_record_without_elements_says_what_to_record(runs, tmp_path):

@@ -172,6 +172,33 @@ def test_a_second_replay_into_a_folder_leaves_nothing_of_the_first(tmp_path):
     assert not (tmp_path / "out" / "b").exists()
 
 
+def test_of_a_refused_replay_nothing_is_left_and_nothing_is_lost(tmp_path):
+    """Neither where nothing was, nor beside an earlier replay and what a user put there."""
+    healthy = write_run(tmp_path / "healthy", [Operation("Mint.add", (X, X), {}, (X,))])
+    text = Leaf({"type": "str", "value": "/etc/passwd"})
+    odd = write_run(tmp_path / "odd", [Operation("Mint.add", (X, text), {}, (X,))])
+    command, entry = ["--no-run", "--lang", "en", "-o"], "Mint.add.0.forward"
+    refused = [["replay", str(odd), entry], ["replay", str(healthy), str(odd), entry]]
+
+    def state(root: Path) -> dict[str, bytes | None]:
+        found = {str(p.relative_to(tmp_path)): p for p in [root, *root.rglob("*")] if p.exists()}
+        return {name: p.read_bytes() if p.is_file() else None for name, p in found.items()}
+
+    for what in refused:
+        assert main([*what, *command, str(tmp_path / "new" / "out")]) == 2
+        assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    assert main([*refused[0], *command, str(tmp_path / "empty")]) == 2
+    assert not [*(tmp_path / "empty").iterdir()]
+    out = tmp_path / "out"
+    assert main(["replay", str(healthy), entry, *command, str(out)]) == 0
+    (out / "a" / "mine.txt").write_text("mine", encoding="utf-8")
+    before = state(out)
+    for what in refused:
+        assert main([*what, *command, str(out)]) == 2
+        assert state(out) == before
+
+
 def test_an_entry_of_several_phases_asks_for_one(tmp_path):
     run = write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))])
     write_run(run, [Operation("Mint.add", (X, X), {}, (X,))], phase="critic_update")
@@ -184,6 +211,17 @@ def test_an_entry_of_several_phases_asks_for_one(tmp_path):
 def test_what_is_no_run_and_no_entry_is_refused(tmp_path, capsys, what):
     assert main(["replay", *what, "-o", str(tmp_path), "--lang", "en"]) == 2
     assert "expected RUN, RUN ENTRY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_name_that_is_no_entry_is_said_with_the_nearest(tmp_path, capsys, runs):
+    run = str(write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))]))
+    command = ["replay", *[run] * runs, "Mint.ad", "-o", str(tmp_path / "out"), "--lang", "en"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "no entry Mint.ad." in said
+    assert "Mint.add.0.forward" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_without_mindspore_it_is_said(tmp_path, monkeypatch, capsys):

@@ -55,13 +55,24 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     """
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.replay.offline.replaying import Asked
-    from mindrlhf_msprobe.storage.records import direction_of
 
     what = arguments.what
-    entry = what[-1] if len(what) > 1 and direction_of(what[-1]) else None
+    entry = what[-1] if len(what) > 1 and _is_entry(what) else None
     runs = what if entry is None else what[:-1]
     if len(runs) > 2 or (len(what) > 1 and entry is None) or "" in runs:
         raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
     place = {name: getattr(arguments, name) for name in ("phase", "step", "rank")}
     given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
     return Asked(tuple(runs), entry, arguments.output, **place, **given)
+
+
+def _is_entry(what: list[str]) -> bool:
+    """Return whether the last of what is given is to be an entry: by its name, or as no run is."""
+    from pathlib import Path
+
+    from mindrlhf_msprobe.storage.records import direction_of
+
+    *runs, last = what
+    if direction_of(last):
+        return True
+    return bool(last) and all(Path(run).is_dir() for run in runs) and not Path(last).exists()

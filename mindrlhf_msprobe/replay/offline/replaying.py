@@ -28,6 +28,7 @@ from mindrlhf_msprobe.replay.offline.script.operators import (
 )
 from mindrlhf_msprobe.replay.offline.script.primitives import attributes_of, is_recorded
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Place, find_call
+from mindrlhf_msprobe.replay.offline.script.staging import ScriptError, staged
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -115,25 +116,42 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     network = subject.called is None
     if network and run:
         check_installed()
-    folder.write_folder(output, calls, subject.python, words, network=network, compute_dtype=dtype)
-    if subject.yaml is not None:
-        shutil.copyfile(subject.yaml, output / folder.NETWORK)
-    command = [sys.executable, str(output / folder.SCRIPT)]
-    command += ["--device", asked.device] if asked.device else []
-    shown = shlex.join(["python", *command[1:]])
+    found: dict[str, Any] | None = None
+    with staged(output) as made:
+        folder.write_folder(
+            made, calls, subject.python, words, network=network, compute_dtype=dtype
+        )
+        if subject.yaml is not None:
+            shutil.copyfile(subject.yaml, made / folder.NETWORK)
+        if not network:
+            _judge_operator(made, subject, asked.device)
+        if run:
+            found = _run(made, asked, str(output / folder.SCRIPT), network=network)
+    shown = shlex.join(["python", str(output / folder.SCRIPT), *_on(asked.device)])
     written = say("replay.written", folder=str(output), command=shown)
-    if network and run:
-        judging = [sys.executable, "-m", _JUDGING, str(output), asked.device or ""]
-        _in_a_process(judging, command[1])
-    elif not network:
-        _judge_operator(output, subject, asked.device)
-    if not run:
+    if found is None:
         return Replayed(output, written)
-    found = _in_a_process([*command, "--json"], command[1])
-    if "sides" not in found:
-        raise RunError.saying("replay.failed", script=command[1], why="")
     text = "\n".join([found["text"], written])
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
+
+
+def _run(made: Path, asked: Asked, script: str, *, network: bool) -> dict[str, Any]:
+    """Judge what a network computes, and return what the script says.
+
+    Args:
+        script: what an error calls it.
+    """
+    if network:
+        _in_a_process([sys.executable, "-m", _JUDGING, str(made), asked.device or ""], script)
+    command = [sys.executable, str(made / folder.SCRIPT), *_on(asked.device), "--json"]
+    found = _in_a_process(command, script)
+    if "sides" not in found:
+        raise ScriptError.saying("replay.failed", script=script, why="")
+    return found
+
+
+def _on(device: str | None) -> list[str]:
+    return ["--device", device] if device else []
 
 
 def _judge_operator(output: Path, subject: _Subject, device: str | None) -> None:
@@ -225,5 +243,5 @@ def _in_a_process(command: Sequence[str], script: str) -> dict[str, Any]:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
         why = shortened(lines[-1], _MOST_SAID)
-        raise RunError.saying("replay.failed", script=script, why=why)
+        raise ScriptError.saying("replay.failed", script=script, why=why)
     return dict(found)

@@ -61,27 +61,18 @@ def write_folder(
     """Write the folder of a call, of one run or of both.
 
     Args:
+        output: an empty folder; see `staged`.
         subject: Python that defines `subject()`; made of nothing that stands in a dump.
         words: the texts of the script.
         network: whether the subject is a network; else it is an operator.
         also: what else stands in entry.json.
 
     Raises:
-        RunError: a tensor was recorded without its elements, or cannot be read; the folder holds
-            something else, or cannot be written.
+        RunError: a tensor was recorded without its elements, or cannot be read; the folder
+            cannot be written.
         UsageError: an argument cannot be made again.
     """
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        held = {path.name for path in output.iterdir()}
-        if held and SCRIPT not in held:
-            raise RunError.saying("replay.other_folder", path=str(output), held=min(held))
-        for side in SIDES:
-            for path in (output / side).glob("*.npy"):
-                path.unlink()
-        if len(calls) < len(SIDES) and (output / SIDES[1] / ENTRY).exists():
-            (output / SIDES[1] / ENTRY).unlink()
-            (output / SIDES[1]).rmdir()
         for call, side in zip(calls, SIDES):
             title = printable(words["title"].format(side=side.upper(), **_place(call)))
             write_side(output / side, call, title=title, **also)

@@ -118,7 +118,7 @@ def find_call(run: Run, name: str, place: Place) -> Call:
         RunError: there is no such entry; the message names the nearest.
         UsageError: several phases have one, and none was chosen; or it is of no call.
     """
-    wanted = forward_name(name)
+    wanted = forward_name(name) if direction_of(name) else ""  # a name of no entry has near ones
     near: dict[str, None] = {}
     found: Call | None = None
     for calls in _places(run, place):
@@ -136,7 +136,7 @@ def find_call(run: Run, name: str, place: Place) -> Call:
         return found
     import difflib  # slow to import, and only a mistake needs it
 
-    close = difflib.get_close_matches(wanted, near, n=3, cutoff=0.3)
+    close = difflib.get_close_matches(wanted or name, near, n=3, cutoff=0.3)
     hint = message("error.nearest_records", names=", ".join(close)) if close else ""
     raise RunError.saying("replay.no_entry", path=run.path, name=shortened(name), hint=hint)
 
