@@ -126,12 +126,16 @@ def _order(cell: Cell, parts: Sequence[Cell]) -> tuple[tuple[Cell, ...], int]:
     ordered = tuple(by_name[name] for name in fused.parts)
     axis = int(fused.parts_transposed)
     sizes = [(leaf.shape or ())[axis] for part in ordered if (leaf := _matrix(part)) is not None]
-    common = math.gcd(*sizes)
-    for groups in range(1, common + 1):
-        order = interleaved(sizes, groups) if common % groups == 0 else None
-        if order is not None and np.array_equal(order, fused.order):
-            return ordered, groups
-    return ordered, 0
+    return ordered, _groups(sizes, fused.order)
+
+
+def _groups(sizes: Sequence[int], order: np.ndarray) -> int:
+    """Return how many times parts of these rows alternate in an order; 0: they do not evenly."""
+    for groups in range(1, math.gcd(*sizes) + 1):
+        rows = interleaved(sizes, groups)
+        if rows is not None and np.array_equal(rows, order):
+            return groups
+    return 0
 
 
 def _usual(cell: Cell, parts: Sequence[Cell]) -> bool:

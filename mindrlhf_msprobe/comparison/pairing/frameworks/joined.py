@@ -126,29 +126,38 @@ def _plain(record: Record) -> tuple[Any, ...]:
 def together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
     """Return what statistics say of tensors that are put together."""
     first = leaves[0]
-    known = {
-        name: [getattr(leaf, name) for leaf in leaves] for name in ("max", "min", "mean", "norm")
-    }
-    sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
-    whole = {name: all(map(is_number, values)) for name, values in known.items()}
-    weighted = [mean * size for mean, size in zip(known["mean"], sizes)] if whole["mean"] else []
-    counts = [leaf.nan_count for leaf in leaves], [leaf.inf_count for leaf in leaves]
+    norms = [leaf.norm for leaf in leaves]
     return Leaf(
         first.type,
         first.dtype,
         shape,
-        max=_of_all(max, known["max"]) if whole["max"] else None,
-        min=_of_all(min, known["min"]) if whole["min"] else None,
-        mean=sum(weighted) / sum(sizes) if weighted and sum(sizes) else None,
-        norm=math.hypot(*known["norm"]) if whole["norm"] else None,
-        nan_count=None if None in counts[0] else sum(n for n in counts[0] if n),
-        inf_count=None if None in counts[1] else sum(n for n in counts[1] if n),
+        max=_extreme(max, [leaf.max for leaf in leaves]),
+        min=_extreme(min, [leaf.min for leaf in leaves]),
+        mean=_mean(leaves),
+        norm=math.hypot(*norms) if all(map(is_number, norms)) else None,
+        nan_count=_sum([leaf.nan_count for leaf in leaves]),
+        inf_count=_sum([leaf.inf_count for leaf in leaves]),
         data_name=first.data_name,
         why=next((leaf.why for leaf in leaves if leaf.why is not None), None),
         dialect=first.dialect,
     )
 
 
-def _of_all(choose: Callable[[list[Any]], Any], values: list[Any]) -> Any:
-    """Return an extreme of several; one NaN makes it NaN."""
+def _extreme(choose: Callable[[list[Any]], Any], values: list[Any]) -> Any:
+    """Return an extreme of several, None where one is unknown; one NaN makes it NaN."""
+    if not all(map(is_number, values)):
+        return None
     return next((value for value in values if is_nan(value)), choose(values))
+
+
+def _mean(leaves: Sequence[Leaf]) -> float | None:
+    """Return the mean of all elements; None where that of one is unknown, or there are none."""
+    means: list[Any] = [leaf.mean for leaf in leaves]
+    sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
+    if not all(map(is_number, means)) or not sum(sizes):
+        return None
+    return sum(mean * size for mean, size in zip(means, sizes)) / sum(sizes)
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else sum(n for n in counts if n)

@@ -7,7 +7,7 @@ paired by their order, as far as shapes fit. Parameters are paired by their name
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -104,31 +104,60 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
     for io in dict.fromkeys(io for io, _ in (*a, *b)):
         mine = {place: record for place, record in a.items() if place[0] == io}
         theirs = {place: record for place, record in b.items() if place[0] == io}
-        of_step = _arguments(mine, theirs) if inside and io == "output" else None
-        pairs = _parameters(mine, theirs) if io in _WEIGHTS else _values(mine, theirs)
-        pairs = pairs if of_step is None else of_step
-        largest = _largest([*mine.values(), *theirs.values()])
-        for place, other in pairs.items():
-            both = _alike(io, mine[place], theirs[other])
-            if io == PARAMETERS_GRAD:
-                both = among(both[0], largest), among(both[1], largest)
-            found[0][place], found[1][place] = both
-            if inside and io == "output" and of_step is None:
-                gaps[place] = message("coverage.other_framework_gradient")
-        paired = {*pairs.values()}
-        for side, records, taken in ((0, mine, pairs.keys()), (1, theirs, paired)):
-            for place, record in records.items():
-                if place in taken:
-                    continue
-                own = place
-                while own in found[0] or own in found[1]:
-                    own = (io, f"{own[1]} ")
-                found[side][own] = record
-                if io not in _WEIGHTS:
-                    gaps[own] = message("coverage.other_framework_value")
-                elif place[1] in _BUFFERS:
-                    gaps[own] = message("coverage.other_framework_buffer")
+        if io in _WEIGHTS:
+            pairs = _parameters(mine, theirs)
+        elif not (inside and io == "output"):
+            pairs = _values(mine, theirs)
+        elif (of_step := _arguments(mine, theirs)) is not None:
+            pairs = of_step
+        else:
+            pairs = _values(mine, theirs)
+            gaps |= dict.fromkeys(pairs, message("coverage.other_framework_gradient"))
+        paired = _paired(io, mine, theirs, pairs)
+        for side in range(2):
+            found[side].update(paired[side])
+        for side, own, record, why in _without_partner(mine, theirs, pairs):
+            found[side][own] = record
+            if why is not None:
+                gaps[own] = why
     return Together(*found, gaps)
+
+
+def _paired(
+    io: str, a: Records, b: Records, pairs: Mapping[tuple[str, str], tuple[str, str]]
+) -> tuple[Records, Records]:
+    """Return the records of pairs, each under its place in A and in A's form."""
+    found: tuple[Records, Records] = ({}, {})
+    largest = _largest([*a.values(), *b.values()])
+    for place, other in pairs.items():
+        both = _alike(io, a[place], b[other])
+        if io == PARAMETERS_GRAD:
+            both = among(both[0], largest), among(both[1], largest)
+        found[0][place], found[1][place] = both
+    return found
+
+
+def _without_partner(
+    a: Records, b: Records, pairs: Mapping[tuple[str, str], tuple[str, str]]
+) -> Iterator[tuple[int, tuple[str, str], Record, Message | None]]:
+    """Yield the records in no pair: the side, a place where no other stands, and why it is so."""
+    used = {*pairs}
+    for side, records, taken in ((0, a, {*pairs}), (1, b, {*pairs.values()})):
+        for place, record in records.items():
+            if place in taken:
+                continue
+            own = place
+            while own in used:
+                own = (own[0], f"{own[1]} ")
+            used.add(own)
+            yield side, own, record, _why_alone(*place)
+
+
+def _why_alone(io: str, path: str) -> Message | None:
+    """Return why a record without partner is not compared; None where it ought to have one."""
+    if io not in _WEIGHTS:
+        return message("coverage.other_framework_value")
+    return message("coverage.other_framework_buffer") if path in _BUFFERS else None
 
 
 def _largest(records: Iterable[Record]) -> float:
@@ -158,21 +187,28 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
 
     None where it is not known that PyTorch's are those of the arguments.
     """
-    names = [parse_operator(_entry_of(r)) for r in (*a.values(), *b.values()) if _is_torch(r)]
-    if not names or not all(name and name.name in _ONE_STEP for name in names):
+    if not _are_of_one_step(record for record in (*a.values(), *b.values()) if _is_torch(record)):
         return None
-    if {*a} <= {*b} or {*b} <= {*a}:
-        pairs = {place: place for place in a if place in b}
-    elif len(a) == len(b):
-        pairs = dict(zip(a, b))
-    else:
-        return None
-    some = {one: other for one, other in pairs.items() if _both_tensors(a[one], b[other])}
+    pairs = _argument_by_argument(a, b)
+    tensors = {one: other for one, other in pairs.items() if _both_tensors(a[one], b[other])}
     alike = (
         a[x].leaf.dtype == b[y].leaf.dtype and a[x].leaf.shape == b[y].leaf.shape
-        for x, y in some.items()
+        for x, y in tensors.items()
     )
-    return some if some and all(alike) else None
+    return tensors if tensors and all(alike) else None
+
+
+def _are_of_one_step(records: Iterable[Record]) -> bool:
+    """Return whether PyTorch does the operator of these records, if there are any, in one step."""
+    names = [parse_operator(_entry_of(record)) for record in records]
+    return bool(names) and all(name and name.name in _ONE_STEP for name in names)
+
+
+def _argument_by_argument(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return place in A → place in B by place, else by order; nothing where counts do not fit."""
+    if {*a} <= {*b} or {*b} <= {*a}:
+        return {place: place for place in a if place in b}
+    return dict(zip(a, b)) if len(a) == len(b) else {}
 
 
 def _entry_of(record: Record) -> str:

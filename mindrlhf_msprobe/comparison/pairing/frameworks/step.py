@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-
-import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused, find_fused
 from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.frameworks.joined import joined, transposed
+from mindrlhf_msprobe.comparison.pairing.frameworks.fused_entries import (
+    joined_entry,
+    reordered_entry,
+)
+from mindrlhf_msprobe.comparison.pairing.frameworks.joined import transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     SAME_PARAMETERS,
@@ -69,18 +71,10 @@ def translate(
     kinds = of_pytorch(a.entries), of_pytorch(b.entries)
     if None in kinds or kinds[0] == kinds[1]:
         return Translated((a, b), rules)
-    notes: list[Message] = []
     cells = _cells(a.entries), _cells(b.entries)
-    named = {cell for cell in cells[0] if any(r.rename(cell) is not None for r in rules)}
     preset = preset_names(cells[0], cells[1])
-    used = [r for r in preset if any(r.rename(c) is not None for c in cells[0] - named)]
     all_rules = (*rules, *preset)
-    if used:
-        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
-        notes.append(message("pairing.preset", count=len(used), rules=", ".join(shown)))
-    floats = [sorted(_floats(side.entries)) for side in (a, b)]
-    if floats[0] != floats[1]:
-        notes.append(message("pairing.other_floats", a=floats[0], b=floats[1]))
+    notes = [*_preset_note(preset, rules, cells[0]), *_floats_note(a.entries, b.entries)]
     names = match_names(*cells, all_rules)
     sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
     for own, other in (sides, sides[::-1]):
@@ -97,6 +91,24 @@ def translate(
 
 def _cells(entries: Iterable[Entry]) -> set[str]:
     return {entry.cell for entry in entries if not is_operator(entry.name)}
+
+
+def _preset_note(
+    preset: Sequence[NameRule], rules: Sequence[NameRule], cells: set[str]
+) -> Iterator[Message]:
+    """Say which rules of a preset name cells of A that the caller's rules do not name."""
+    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
+    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
+    if used:
+        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        yield message("pairing.preset", count=len(used), rules=", ".join(shown))
+
+
+def _floats_note(a: Iterable[Entry], b: Iterable[Entry]) -> Iterator[Message]:
+    """Say where both sides compute in other floating-point dtypes."""
+    floats = sorted(_floats(a)), sorted(_floats(b))
+    if floats[0] != floats[1]:
+        yield message("pairing.other_floats", a=floats[0], b=floats[1])
 
 
 def _floats(entries: Iterable[Entry]) -> set[str]:
@@ -132,6 +144,11 @@ class _Side:
 
     def _own(self, common: str) -> str:
         return f"{self._prefix}.{common}" if self._prefix else common
+
+    def _called(self, entry: Entry, common: str) -> str:
+        """Return the name of an entry as one of the cell with this common name."""
+        plain = entry_name(self._own(common), entry.class_name, entry.direction, entry.call)
+        return plain.replace("Cell.", f"{entry.name.partition('.')[0]}.", 1)
 
     def cells(self) -> set[str]:
         """Return the common names of its cells."""
@@ -228,46 +245,38 @@ class _Side:
         """Put activations beside a gate into it, where the other network has them there."""
         mine = self.by_cell()
         changed: dict[int, Entry | None] = {}
-        count = 0
+        found = [*self._activations(other, mine)]
+        for name, gate, beside in found:
+            for key, entry in mine[gate].items():
+                activated = mine[beside].get(key)
+                if activated is None or entry.direction == PARAMETERS_GRAD:
+                    continue
+                changed[id(entry)] = _with_activation(entry, activated)
+                changed[id(activated)] = replace(activated, name=self._called(activated, name))
+        self.replace(changed)
+        if found:
+            yield message("pairing.activations", count=len(found))
+
+    def _activations(self, other: _Side, mine: Container[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield an activation inside a gate of the other, the gate, and what is beside it here.
+
+        All by common names.
+        """
         for name, own in sorted(other.own_names().items()):
             around, _, last = own.rpartition(".")
             gate = other.common(around) if last == _ACTIVATION else None
             if gate is None or gate not in mine or (name.startswith(f"{gate}.") and name in mine):
                 continue
-            beside = [name, *(f"{gate.rpartition('.')[0]}.{act}" for act in _ACTIVATIONS)]
-            beside = [act for act in beside if act in mine]
-            if not beside:
-                continue
-            count += 1
-            for key, entry in mine[gate].items():
-                activated = mine[beside[0]].get(key)
-                io = "output" if key[1] == "forward" else "input"
-                if activated is None or key[1] == PARAMETERS_GRAD:
-                    continue
-                after = [r for r in activated.records if r.io == io]
-                before = [r for r in entry.records if r.io != io]
-                changed[id(entry)] = replace(entry, records=(*before, *after))
-                inside = entry_name(self._own(name), activated.class_name, key[1], key[2])
-                scope = activated.name.partition(".")[0]
-                changed[id(activated)] = replace(
-                    activated, name=inside.replace("Cell.", f"{scope}.", 1)
-                )
-        self.replace(changed)
-        if count:
-            yield message("pairing.activations", count=count)
+            beside = (name, *(f"{gate.rpartition('.')[0]}.{act}" for act in _ACTIVATIONS))
+            activation = next((act for act in beside if act in mine), None)
+            if activation is not None:
+                yield name, gate, activation
 
     def join(self, other: _Side, rules: Sequence[FusedRule]) -> Iterator[Message]:
         """Make one cell of several, where the other network has one."""
-        mine, theirs = self.parameters(), other.parameters()
-        own_cells, their_cells = self.cells(), other.cells()
-        left = {n: r for n, r in theirs.items() if cell_of_parameter(n) not in own_cells}
-        parts = {n: r for n, r in mine.items() if cell_of_parameter(n) not in their_cells}
-        named = [
-            _OwnRule(rule.parts, rule.groups, other.own_names(), self.common) for rule in rules
-        ]
-        found = find_fused(left, parts, named) if left and parts else {}
         by_cell = self.by_cell()
-        fitting = [fused for fused in found.values() if all(p in by_cell for p in fused.parts)]
+        found = self._fused_in(other, rules)
+        fitting = [fused for fused in found if all(part in by_cell for part in fused.parts)]
         for fused in fitting:
             self._join(fused, by_cell)
         for code, some in (
@@ -277,6 +286,25 @@ class _Side:
             if some:
                 shown = f"{some[0].cell} = {', '.join(some[0].parts)}"
                 yield message(code, count=len(some), shown=shown)
+
+    def _fused_in(self, other: _Side, rules: Sequence[FusedRule]) -> list[Fused]:
+        """Return the cells of the other network that are several here, by weights of one alone."""
+        own_cells, their_cells = self.cells(), other.cells()
+        parts = {
+            name: record
+            for name, record in self.parameters().items()
+            if cell_of_parameter(name) not in their_cells
+        }
+        left = {
+            name: record
+            for name, record in other.parameters().items()
+            if cell_of_parameter(name) not in own_cells
+        }
+        if not left or not parts:
+            return []
+        own_names = other.own_names()
+        named = [_OwnRule(rule.parts, rule.groups, own_names, self.common) for rule in rules]
+        return [*find_fused(left, parts, named).values()]
 
     def _join(
         self, fused: Fused, by_cell: Mapping[str, Mapping[tuple[str, str, int], Entry]]
@@ -288,50 +316,8 @@ class _Side:
             if len(each) < len(parts):
                 continue
             changed |= dict.fromkeys(map(id, each))
-            changed[id(each[-1])] = self._joined_entry(fused, each, key)
+            changed[id(each[-1])] = joined_entry(fused, each, self._called(each[0], fused.cell))
         self.replace(changed)
-
-    def _joined_entry(
-        self, fused: Fused, each: Sequence[Entry], key: tuple[str, str, int]
-    ) -> Entry:
-        scope = each[0].name.partition(".")[0]
-        plain = entry_name(self._own(fused.cell), each[0].class_name, key[1], key[2])
-        name = plain.replace("Cell.", f"{scope}.", 1)
-        records: list[Record] = []
-        gradient = key[1] == "backward"
-        for record in each[0].records:
-            same = [
-                r for e in each for r in e.records if (r.io, r.path) == (record.io, record.path)
-            ]
-            own = f"{name}.{record.io}.{record.path}"
-            weights = record.io in ("parameters", PARAMETERS_GRAD)
-            cut = record.io == ("input" if gradient else "output") or weights
-            if not cut or (len(each) == 1 and not weights):
-                if not gradient or len(each) == 1:  # the gradient of what all were given is a sum
-                    records.append(replace(record, name=own))
-                continue
-            if len(same) < len(each) or not all(r.leaf.shape for r in same):
-                continue
-            if len(each) > 1 and sum(_rows(r, fused, weights) for r in same) != len(fused.order):
-                continue
-            matrix = weights and len(record.leaf.shape or ()) == 2
-            turned = matrix and fused.parts_transposed
-            records.append(
-                joined(
-                    same,
-                    own,
-                    axis=0 if weights else -1,
-                    order=fused.order.tolist() if len(each) > 1 else None,
-                    turned=turned,
-                    turned_back=matrix and fused.transposed,
-                )
-            )
-        begin = min(entry.seq for entry in each)
-        ends = [entry.end for entry in each if entry.end is not None]
-        whole = len(ends) == len(each)
-        return replace(
-            each[0], name=name, seq=begin, end=max(ends) if whole else None, records=tuple(records)
-        )
 
     def turn(self, other: _Side) -> None:
         """Transpose square weights of classes whose other weights show that they are transposed.
@@ -365,9 +351,7 @@ class _Side:
         by_cell = self.by_cell()
         changed: dict[int, Entry | None] = {}
         for cell, order in orders.items():
-            for (_, direction, _), entry in by_cell[cell].items():
-                records = [_reordered(r, direction, order) for r in entry.records]
-                changed[id(entry)] = replace(entry, records=tuple(records))
+            changed |= {id(e): reordered_entry(e, order) for e in by_cell[cell].values()}
         self.replace(changed)
         if orders:
             yield message("pairing.interleaved", count=len(orders), shown=next(iter(orders)))
@@ -379,24 +363,15 @@ def _is_one(a: Leaf, b: Leaf) -> bool:
     return a.norm is not None and all(getattr(a, name) == getattr(b, name) for name in known)
 
 
-def _rows(record: Record, fused: Fused, weights: bool) -> int:
-    """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
-    shape = record.leaf.shape or ()
-    turned = weights and len(shape) == 2 and fused.parts_transposed
-    return shape[1 if turned else 0 if weights else -1]
+def _with_activation(gate: Entry, activated: Entry) -> Entry:
+    """Return an entry of a gate whose result is that of the activation behind it."""
+    result = "output" if gate.direction == "forward" else "input"
+    before = [record for record in gate.records if record.io != result]
+    after = [record for record in activated.records if record.io == result]
+    return replace(gate, records=(*before, *after))
 
 
 def _turned(record: Record) -> Record:
     matrix = len(record.leaf.shape or ()) == 2
     weights = record.io in ("parameters", PARAMETERS_GRAD)
     return transposed(record) if matrix and weights else record
-
-
-def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
-    shape = record.leaf.shape or ()
-    weights = record.io in ("parameters", PARAMETERS_GRAD)
-    cut = weights or record.io == ("input" if direction == "backward" else "output")
-    axis = 0 if weights else len(shape) - 1
-    if not cut or not shape or shape[axis] != len(order):
-        return record
-    return joined([record], record.name, axis=axis, order=order.tolist())

@@ -92,21 +92,7 @@ def suggest_mapping(
     path = Path(directory) / _FILE
     if path.exists():
         raise UsageError.saying("error.suggestion_exists", path=str(path))
-    fused = [[*fused_cells(*both)] for both in (cells, cells[::-1])]
-    known: list[set[str]] = [set(), set()]
-    for side, found_cells in enumerate(fused):
-        known[side] |= {one.cell.name for one in found_cells}
-        known[1 - side] |= {part.name for one in found_cells for part in one.parts}
-    left = [[c for c in side if c.name not in names] for side, names in zip(cells, known)]
-    pairs = _pairs(left[0], left[1])
-    lines = (*_lines(pairs), *(line for side in fused for line in _fused_lines(side)))
-    known[0] |= {x.name for x, _, _ in pairs}
-    known[1] |= {y.name for _, y, _ in pairs}
-    alone = tuple(
-        tuple(dict.fromkeys(of_any_layer(c.name) for c in side if c.name not in paired))
-        for side, paired in zip(cells, known)
-    )
-    found = Suggestion(path, lines, (alone[0], alone[1]))
+    found = Suggestion(path, *_proposed((cells[0], cells[1])))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, [_text(found).encode()])
@@ -114,6 +100,27 @@ def suggest_mapping(
         why = error.strerror or str(error)
         raise RunError.saying("error.suggestion_unwritten", path=str(path), why=why) from None
     return found
+
+
+def _proposed(
+    cells: tuple[Sequence[Cell], Sequence[Cell]],
+) -> tuple[tuple[Line, ...], tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return the lines that both networks' cells lead to, and of each the cells without partner."""
+    fused = [[*fused_cells(*both)] for both in (cells, cells[::-1])]
+    known: list[set[str]] = [set(), set()]
+    for side, found in enumerate(fused):
+        known[side] |= {one.cell.name for one in found}
+        known[1 - side] |= {part.name for one in found for part in one.parts}
+    left = [[c for c in side if c.name not in names] for side, names in zip(cells, known)]
+    pairs = _pairs(left[0], left[1])
+    known[0] |= {x.name for x, _, _ in pairs}
+    known[1] |= {y.name for _, y, _ in pairs}
+    lines = (*_lines(pairs), *(line for side in fused for line in _fused_lines(side)))
+    return lines, (_of_no_pair(cells[0], known[0]), _of_no_pair(cells[1], known[1]))
+
+
+def _of_no_pair(cells: Sequence[Cell], paired: set[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(of_any_layer(c.name) for c in cells if c.name not in paired))
 
 
 def _opened(
