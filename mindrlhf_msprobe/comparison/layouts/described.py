@@ -31,22 +31,14 @@ def whole_of(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
     if len(leaves) == 1:
         return leaves[0]
     some = [leaf for leaf in leaves if math.prod(leaf.shape or ())]
-    sizes = [math.prod(leaf.shape or ()) for leaf in some]
-    means, norms = [leaf.mean for leaf in some], [leaf.norm for leaf in some]
-    mean = norm = None
-    if some and all(map(is_number, means)):
-        total = math.fsum(m * n for m, n in zip(means, sizes)) if _finite(means) else sum(means)
-        mean = total / sum(sizes)
-    if some and all(map(is_number, norms)):
-        norm = math.hypot(*norms) if _finite(norms) else math.nan if _nan(norms) else math.inf
     return Leaf(
         leaves[0].type,
         leaves[0].dtype,
         shape,
         max=_extreme([leaf.max for leaf in some], max),
         min=_extreme([leaf.min for leaf in some], min),
-        mean=mean,
-        norm=norm,
+        mean=_mean(some),
+        norm=_norm([leaf.norm for leaf in some]),
         nan_count=_sum([leaf.nan_count for leaf in leaves]),
         inf_count=_sum([leaf.inf_count for leaf in leaves]),
         data_name=leaves[0].data_name,
@@ -63,6 +55,10 @@ def scaled(leaf: Leaf, times: float) -> Leaf:
     return replace(leaf, fingerprint=None, md5=None, **changed)
 
 
+def _known(values: Sequence[Any]) -> bool:
+    return bool(values) and all(map(is_number, values))
+
+
 def _finite(values: Sequence[Any]) -> bool:
     return all(map(is_finite, values))
 
@@ -71,8 +67,26 @@ def _nan(values: Sequence[Any]) -> bool:
     return any(map(is_nan, values))
 
 
+def _mean(leaves: Sequence[Leaf]) -> Any:
+    """Return the mean of all elements of parts that have some; None where one is unknown."""
+    means: list[Any] = [leaf.mean for leaf in leaves]
+    if not _known(means):
+        return None
+    sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
+    total = math.fsum(m * n for m, n in zip(means, sizes)) if _finite(means) else sum(means)
+    return total / sum(sizes)
+
+
+def _norm(norms: Sequence[Any]) -> float | None:
+    if not _known(norms):
+        return None
+    if _finite(norms):
+        return math.hypot(*norms)
+    return math.nan if _nan(norms) else math.inf
+
+
 def _extreme(values: Sequence[Any], most: Callable[[Sequence[Any]], Any]) -> Any:
-    if not values or not all(map(is_number, values)):
+    if not _known(values):
         return None
     return math.nan if _nan(values) else most(values)
 

@@ -230,12 +230,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
     if unknown := {*map(str, content)} - _KEYS:
         known = ", ".join(sorted(_KEYS))
         raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
-    axes = dict(content["axes"])
-    for axis, size in axes.items():
-        if not isinstance(axis, str) or type(size) is not int or size < 1:
-            raise _wrong(path, "layout.axis", axis=str(axis), size=repr(size))
-    if not axes or math.prod(axes.values()) > _MOST_RANKS:
-        raise _wrong(path, "layout.no_axes", side=side)
+    axes = _axes(path, content["axes"], side)
     whole = Layout.from_sizes(axes)
     found = Layout(
         axes,
@@ -250,6 +245,17 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
     return found if given is None else _by_strategy(path, found, given)
 
 
+def _axes(path: str | Path, given: Mapping[Any, Any], side: str) -> dict[str, int]:
+    """Return name → size of the axes of a rank grid."""
+    axes = dict(given)
+    for axis, size in axes.items():
+        if not isinstance(axis, str) or type(size) is not int or size < 1:
+            raise _wrong(path, "layout.axis", axis=str(axis), size=repr(size))
+    if not axes or math.prod(axes.values()) > _MOST_RANKS:
+        raise _wrong(path, "layout.no_axes", side=side)
+    return axes
+
+
 def _of_micro_batches(path: str | Path, how: Any) -> str | None:
     known = {None: None, "mean": MEAN, "sum": SUM}
     if not isinstance(how, (str, type(None))) or how not in known:
@@ -259,17 +265,7 @@ def _of_micro_batches(path: str | Path, how: Any) -> str | None:
 
 def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:
     """Return a layout with what strategy files, given by paths beside `path`, say of parameters."""
-    names = given if isinstance(given, list) else [given]
-    if not names or not all(isinstance(name, (str, Path)) for name in names):
-        raise _wrong(path, "layout.strategy", given=repr(given))
-    around = Path() if names == [path] else Path(path).parent
-    files = []
-    for name in names:
-        file = around / name
-        inside = sorted(file.iterdir()) if file.is_dir() else [file]
-        files += [one for one in inside if one.suffix in _STRATEGIES] if file.is_dir() else inside
-    if not files:
-        raise _wrong(path, "layout.strategy", given=repr(given))
+    files = _strategy_files(path, given)
     try:
         root = Path(os.path.commonpath([file.absolute().parent for file in files]))
         strategy = read_strategies([file.absolute() for file in files], root)
@@ -283,6 +279,23 @@ def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:
         sizes = sorted(n * stages for n in devices)
         raise _wrong(path, "layout.strategy_ranks", size=whole.size, sizes=few_numbers(sizes))
     return replace(whole, strategy=strategy)
+
+
+def _strategy_files(path: str | Path, given: Any) -> list[Path]:
+    """Return the strategy files that are given by name, or by the name of their folder."""
+    names = given if isinstance(given, list) else [given]
+    if not names or not all(isinstance(name, (str, Path)) for name in names):
+        raise _wrong(path, "layout.strategy", given=repr(given))
+    around = Path() if names == [path] else Path(path).parent
+    files: list[Path] = []
+    for file in (around / name for name in names):
+        if file.is_dir():
+            files += (one for one in sorted(file.iterdir()) if one.suffix in _STRATEGIES)
+        else:
+            files.append(file)
+    if not files:
+        raise _wrong(path, "layout.strategy", given=repr(given))
+    return files
 
 
 def _is_cut(cut: Cut | Message) -> TypeGuard[Cut]:

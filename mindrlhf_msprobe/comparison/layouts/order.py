@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,8 @@ _Entries = Mapping[tuple[str, str], Mapping[int, Entry]]
 _Data = Mapping[tuple[str, int], Mapping[int, KeyDatum]]
 #: (phase, opening)
 _Opened = tuple[str, int]
+#: What events are ordered by, an entry or a save, and which of its times it is.
+_Event = tuple[tuple[int, bool, int, int], tuple[str, Any], str]
 
 
 def in_time(
@@ -46,34 +48,9 @@ def _of_whole(name: str, of_ranks: Mapping[int, Entry], layout: Layout | None, r
 def _by_stages(
     entries: _Entries, data: _Data, layout: Layout
 ) -> tuple[list[Entry], dict[tuple[str, int], int | None]]:
-    begun: dict[int, dict[_Opened, int]] = {}
-    for of_ranks in entries.values():
-        for rank, entry in of_ranks.items():
-            own, opened = begun.setdefault(rank, {}), (entry.phase, entry.opening)
-            own[opened] = min(own.get(opened, entry.seq), entry.seq)
-    turn: dict[_Opened, int] = {}
-    for rank in sorted(begun):
-        for opened in sorted(begun[rank], key=begun[rank].__getitem__):
-            turn.setdefault(opened, len(turn))
-    events: list[tuple[tuple[Any, ...], Any, str]] = []
-    for at, of_entry in entries.items():
-        stages: dict[int, int] = {}  # the lowest rank of each
-        for rank in sorted(of_entry):
-            stages.setdefault(layout.place(rank, PIPELINE), rank)
-        back = next(iter(of_entry.values())).direction != "forward"
-        first, last = (min(stages), max(stages))[:: -1 if back else 1]
-        begin, end = of_entry[stages[first]], of_entry[stages[last]]
-        number = turn[begin.phase, begin.opening]
-        sign = -1 if back else 1
-        events.append(((2 * number + 1, back, sign * first, begin.seq), at, "seq"))
-        if end.end is not None:
-            events.append(((2 * number + 1, back, sign * last, end.end), at, "end"))
-    for save, of_save in data.items():
-        rank = min(of_save)
-        seq = of_save[rank].seq
-        if seq is not None:
-            before = (turn[opened] for opened, at in begun.get(rank, {}).items() if at < seq)
-            events.append(((2 * max(before, default=-1) + 2, False, 0, seq), save, "save"))
+    begun = _begun(entries)
+    turn = _turns(begun)
+    events = [*_entry_events(entries, turn, layout), *_save_events(data, begun, turn)]
     times: dict[tuple[Any, str], int] = {}
     for number, (_, at, kind) in enumerate(sorted(events, key=lambda event: event[0])):
         times[at, kind] = number
@@ -83,3 +60,52 @@ def _by_stages(
         found.append(replace(entry, seq=times[at, "seq"], end=times.get((at, "end"))))
     saves = {save: times.get((save, "save")) for save in data}
     return sorted(found, key=lambda entry: entry.seq), saves
+
+
+def _begun(entries: _Entries) -> dict[int, dict[_Opened, int]]:
+    """Return when each opening of a phase began, by the clock of each rank."""
+    begun: dict[int, dict[_Opened, int]] = {}
+    for of_ranks in entries.values():
+        for rank, entry in of_ranks.items():
+            own, opened = begun.setdefault(rank, {}), (entry.phase, entry.opening)
+            own[opened] = min(own.get(opened, entry.seq), entry.seq)
+    return begun
+
+
+def _turns(begun: Mapping[int, Mapping[_Opened, int]]) -> dict[_Opened, int]:
+    """Return the number of each opening of a phase among all, in the order of the lowest ranks."""
+    turn: dict[_Opened, int] = {}
+    for rank in sorted(begun):
+        for opened in sorted(begun[rank], key=begun[rank].__getitem__):
+            turn.setdefault(opened, len(turn))
+    return turn
+
+
+def _entry_events(
+    entries: _Entries, turn: Mapping[_Opened, int], layout: Layout
+) -> Iterator[_Event]:
+    """Yield the begin and the end of each entry, by the stages that ran it first and last."""
+    for at, of_entry in entries.items():
+        stages: dict[int, int] = {}  # the lowest rank of each
+        for rank in sorted(of_entry):
+            stages.setdefault(layout.place(rank, PIPELINE), rank)
+        back = next(iter(of_entry.values())).direction != "forward"
+        first, last = (min(stages), max(stages))[:: -1 if back else 1]
+        begin, end = of_entry[stages[first]], of_entry[stages[last]]
+        number = turn[begin.phase, begin.opening]
+        sign = -1 if back else 1
+        yield (2 * number + 1, back, sign * first, begin.seq), at, "seq"
+        if end.end is not None:
+            yield (2 * number + 1, back, sign * last, end.end), at, "end"
+
+
+def _save_events(
+    data: _Data, begun: Mapping[int, Mapping[_Opened, int]], turn: Mapping[_Opened, int]
+) -> Iterator[_Event]:
+    """Yield each save, behind the openings that its lowest rank had begun before it."""
+    for save, of_save in data.items():
+        rank = min(of_save)
+        seq = of_save[rank].seq
+        if seq is not None:
+            before = (turn[opened] for opened, at in begun.get(rank, {}).items() if at < seq)
+            yield (2 * max(before, default=-1) + 2, False, 0, seq), save, "save"
