@@ -25,34 +25,55 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
         ConfigError: the file is wrong.
         UsageError: a layout is not that of its run, or goes with another choice.
     """
-    a, b = (side.run for side in job.sides)
-    if path is not None and (within_one or job.noise or any(side.only_ranks for side in job.sides)):
-        raise UsageError.saying("layout.not_with")
-    if path is None:
-        if job.noise or any(side.only_ranks for side in job.sides):
-            return job, []
-        found = layout_of(a), layout_of(b)
-    else:
-        found = load_layouts(path, (len(a.ranks), len(b.ranks)), (layout_of(a), layout_of(b)))
-    regrouped = any(layout is not None and layout.micro_batches for layout in found)
-    if _is_one_layout(*found) and not regrouped:
-        return job, []
-    for name, run, layout in zip("AB", (a, b), found):
-        _check(name, run, layout, given=path is not None)
-    if path is None and not all(map(_is_known, (a, b), found)):
+    found = _layouts(job, path, within_one=within_one)
+    if found is None:
         return job, []
     sides = [laid_out(side, layout) for side, layout in zip(job.sides, found)]
-    notes = [
+    runs = job.sides[0].run, job.sides[1].run
+    return replace(job, sides=(sides[0], sides[1])), _notes(runs, found)
+
+
+def _layouts(
+    job: Job, path: str | Path | None, *, within_one: bool
+) -> tuple[Layout | None, Layout | None] | None:
+    """Return the layouts by which both sides are put together; None: rank is compared with rank."""
+    rank_by_rank = bool(job.noise) or any(side.only_ranks for side in job.sides)
+    if path is not None and (within_one or rank_by_rank):
+        raise UsageError.saying("layout.not_with")
+    if path is None and rank_by_rank:
+        return None
+    runs = job.sides[0].run, job.sides[1].run
+    found = layout_of(runs[0]), layout_of(runs[1])
+    if path is not None:
+        found = load_layouts(path, (len(runs[0].ranks), len(runs[1].ranks)), found)
+    if _is_one_layout(*found) and not any(map(_reduces_micro_batches, found)):
+        return None
+    if path is None:
+        return found if all(map(_is_known, runs, found)) else None
+    for name, run, layout in zip("AB", runs, found):
+        _check(name, run, layout)
+    return found
+
+
+def _reduces_micro_batches(layout: Layout | None) -> bool:
+    return layout is not None and layout.micro_batches is not None
+
+
+def _notes(runs: tuple[Run, Run], layouts: tuple[Layout | None, Layout | None]) -> list[Message]:
+    """Say how the ranks of each side were put together, then which of them it lacks."""
+    sides = [
+        (name, run, layout) for name, run, layout in zip("AB", runs, layouts) if layout is not None
+    ]
+    joined = [
         message("layout.joined", side=name, ranks=layout.size, axes=_shown(layout))
-        for name, layout in zip("AB", found)
-        if layout is not None
+        for name, _, layout in sides
     ]
     absent = [
         message("layout.absent_ranks", side=name, ranks=few_numbers(missing))
-        for name, run, layout in zip("AB", (a, b), found)
-        if layout is not None and (missing := sorted({*layout.places} - {*run.ranks}))
+        for name, run, layout in sides
+        if (missing := sorted({*layout.places} - {*run.ranks}))
     ]
-    return replace(job, sides=(sides[0], sides[1])), [*notes, *absent]
+    return [*joined, *absent]
 
 
 def _is_one_layout(a: Layout | None, b: Layout | None) -> bool:
@@ -71,10 +92,8 @@ def _shown(layout: Layout) -> str:
     return ", ".join(f"{axis} {layout.axes[axis]}" for axis in shown)
 
 
-def _check(name: str, run: Run, layout: Layout | None, *, given: bool) -> None:
+def _check(name: str, run: Run, layout: Layout | None) -> None:
     """Refuse a layout that is not that of a run."""
-    if not given:
-        return
     ranks = run.ranks
     if layout is None and len(ranks) > 1:
         raise UsageError.saying("layout.no_layout", side=name, ranks=few_numbers(ranks))

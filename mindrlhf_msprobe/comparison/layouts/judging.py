@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,15 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance,
 from mindrlhf_msprobe.comparison.judging.metrics.sums import Sums
 from mindrlhf_msprobe.comparison.judging.status import compare_records, status_of_elements
 from mindrlhf_msprobe.comparison.judging.texts import Decode
-from mindrlhf_msprobe.comparison.layouts.joined import CHUNK, WHOLE, Joined, Reader, Tile, boxes
+from mindrlhf_msprobe.comparison.layouts.joined import (
+    CHUNK,
+    WHOLE,
+    Assembly,
+    Joined,
+    Reader,
+    Tile,
+    boxes,
+)
 from mindrlhf_msprobe.comparison.layouts.layout import MEAN, SUM
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import Piece
 from mindrlhf_msprobe.findings import Status
@@ -65,17 +72,21 @@ def _apart(found: PairFound) -> float:
 
 def _variants(record: Record) -> Iterable[Record]:
     """Return a record with each copy of its parts, without those that are known to be alike."""
-    if isinstance(record, Piece) and not isinstance(record, Joined):
-        return _of_pieces(record)
-    if not isinstance(record, Joined) or record.made_of is None or record.made_of.copies == 1:
-        return [record]
-    made = record.made_of
-    alike = True
+    if isinstance(record, Joined):
+        return [record] if record.made_of is None else _unlike_copies(record, record.made_of)
+    return _of_pieces(record) if isinstance(record, Piece) else [record]
+
+
+def _unlike_copies(own: Joined, made: Assembly) -> list[Joined]:
+    """Return a record with each copy of its parts; itself alone where all are known to be alike."""
+    if made.copies == 1:
+        return [own]
     for tile in made.tiles:
         for copies in itertools.zip_longest(*tile.copies):
             prints = {made.shards[i].leaf.fingerprint for i in copies if i is not None}
-            alike &= len(prints) == 1 and None not in prints
-    return [record] if alike else [*record.variants()]
+            if len(prints) != 1 or None in prints:
+                return [*own.variants()]
+    return [own]
 
 
 def _of_pieces(piece: Piece) -> Iterator[Piece]:
@@ -153,32 +164,33 @@ def _close(a: object, b: object, scale: object) -> bool:
 def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
     """Say which parts of each side that was put together differ, by the ranks that hold them."""
     for side, own, other in (("A", a, b), ("B", b, a)):
-        if isinstance(own, Piece) and not isinstance(own, Joined) and own.sources:
+        if isinstance(own, Joined):
+            if own.made_of is not None and own.made_of.of != 1:
+                yield from _which_parts(side, own, own.made_of, other, tolerance)
+        elif isinstance(own, Piece) and own.sources:
             yield from _which_rows(side, own, other, tolerance)
-            continue
-        if not isinstance(own, Joined) or own.made_of is None or own.made_of.of == 1:
-            continue
-        made = own.made_of
-        differ = _by_extremes
-        if own.location is not None and other.location is not None:
-            differ = _by_elements
-        odd: set[int] = set()
-        sums = False
-        variants = [*_variants(own)]
-        for variant in variants:
-            assert isinstance(variant, Joined)
-            for tile in differ(variant, other, tolerance):
-                copies = range(made.copies) if len(variants) == 1 else [variant.copy]
-                odd |= {rank for copy in copies for rank in made.holders(tile, copy)}
-                sums |= len(tile.copies[0]) > 1
-        if odd:
-            others = [rank for rank in made.ranks if rank not in odd]
-            what: dict[str, Any] = {"side": side, "ranks": sorted(odd)}
-            rest = others if differ is _by_elements else []
-            if sums:
-                yield message("note.sum_differs", **what)
-            else:
-                yield message("note.parts_differ", **what, others=rest)
+
+
+def _which_parts(
+    side: str, own: Joined, made: Assembly, other: Record, tolerance: Tolerance
+) -> Iterator[Message]:
+    """Say which ranks hold the parts that differ, or the terms of a sum that does."""
+    stored = own.location is not None and other.location is not None
+    odd: set[int] = set()
+    sums = False
+    variants = _unlike_copies(own, made)
+    for variant in variants:
+        copies = range(made.copies) if len(variants) == 1 else [variant.copy]
+        for tile in (_by_elements if stored else _by_extremes)(variant, other, tolerance):
+            odd |= {rank for copy in copies for rank in made.holders(tile, copy)}
+            sums |= len(tile.copies[0]) > 1
+    if not odd:
+        return
+    if sums:
+        yield message("note.sum_differs", side=side, ranks=sorted(odd))
+    else:
+        others = [rank for rank in made.ranks if rank not in odd] if stored else []
+        yield message("note.parts_differ", side=side, ranks=sorted(odd), others=others)
 
 
 def _which_rows(side: str, own: Piece, other: Record, tolerance: Tolerance) -> Iterator[Message]:

@@ -41,33 +41,50 @@ def regrouped(
     of_phase: dict[str, CutStep] = {}
     for phase in (phase for phase in phases[0] if phase in phases[1]):
         one, other = (replace(side, entries=_of(phase, side.entries)) for side in (a, b))
-        found = cut(one, other, rules, (phase, phase), regroup=True)
-        whole = [_whole_gradients(s, how) for s, how in zip((one, other), reductions)]
-        if found is not None and whole[0] is not None and whole[1] is not None:
-            lacking = [_without_gradients(side) for side in (one, other)]
-            found = cut(lacking[0], lacking[1], rules, (phase, phase), regroup=True)
-            if found is not None:
-                of = zip(found.data, whole)
-                both = [_with_gradients(side, entries or ()) for side, entries in of]
-                found = replace(found, data=(both[0], both[1]))
+        found = _cut_of_phase(one, other, phase, rules, reductions)
         if found is not None:
             backward = (any(e.direction != "forward" for e in s.entries) for s in found.data)
             of_phase[phase] = found if all(backward) else replace(found, gradients=None)
     if not of_phase:
         return None
-    data = _merged(a, of_phase, 0), _merged(b, of_phase, 1)
-    counts = [Counter(datum.key for datum in side.key_data) for side in data]
+    of_keys = _cut_of_keys(_merged(a, of_phase, 0), _merged(b, of_phase, 1))
+    notes = [note for step in (*of_phase.values(), of_keys) for note in step.notes]
+    return CutStep(of_keys.data, tuple(notes), of_keys.extra, of_phase=of_phase)
+
+
+def _cut_of_phase(
+    a: StepData, b: StepData, phase: str, rules: tuple[NameRule, ...], reductions: Reductions
+) -> CutStep | None:
+    """Cut the batches of one phase, with gradients of the whole batch where these are known."""
+    found = cut(a, b, rules, (phase, phase), regroup=True)
+    whole = _whole_gradients(a, reductions[0]), _whole_gradients(b, reductions[1])
+    if found is None or whole[0] is None or whole[1] is None:
+        return found
+    lacking = _without_gradients(a), _without_gradients(b)
+    found = cut(*lacking, rules, (phase, phase), regroup=True)
+    if found is None:
+        return None
+    one, other = found.data
+    return replace(found, data=(_with_gradients(one, whole[0]), _with_gradients(other, whole[1])))
+
+
+def _cut_of_keys(a: StepData, b: StepData) -> CutStep:
+    """Cut the saves of each key whose rows are in other micro-batches, or of other ones.
+
+    What cannot be cut and was saved another number of times is not compared.
+    """
+    counts = [Counter(datum.key for datum in side.key_data) for side in (a, b)]
     unlike = {key for key, n in counts[0].items() if counts[1][key] not in (0, n)}
     saved = {key for key, n in counts[0].items() if key in unlike or n == counts[1][key] > 1}
-    of_keys = cut_keys(*data, {key: key for key in sorted(saved)}, regroup=True)
-    extra = {} if of_keys is None else of_keys.extra
-    known = set() if of_keys is None else {*of_keys.cut}
-    data = data if of_keys is None else of_keys.data
-    left = unlike - known
-    sides = [replace(s, key_data=[_not_compared(d, left) for d in s.key_data]) for s in data]
-    notes = [note for step in of_phase.values() for note in step.notes]
-    notes += [] if of_keys is None else of_keys.notes
-    return CutStep((sides[0], sides[1]), tuple(notes), extra, of_phase=of_phase)
+    found = cut_keys(a, b, {key: key for key in sorted(saved)}, regroup=True)
+    if found is None:
+        found = CutStep((a, b))
+    left = unlike - {*found.cut}
+    one, other = (
+        replace(side, key_data=[_not_compared(datum, left) for datum in side.key_data])
+        for side in found.data
+    )
+    return replace(found, data=(one, other))
 
 
 def _without_gradients(side: StepData) -> StepData:
@@ -89,20 +106,33 @@ def _whole_gradients(side: StepData, how: str | None) -> list[Entry] | None:
     micro-batches of unlike size were to be averaged.
     """
     calls: dict[str, list[Entry]] = defaultdict(list)
-    shapes: dict[str, set[object]] = defaultdict(set)
     for entry in side.entries:
         if entry.direction == PARAMETERS_GRAD:
             calls[entry.call_name].append(entry)
-        elif entry.direction == "forward" and not is_operator(entry.name):
-            given = [r.leaf.shape for r in entry.records if r.io == "input"]
-            if entry.call_name in shapes and any(r.io == "parameters" for r in entry.records):
-                return None
-            shapes[entry.call_name].add(tuple(given))
-    if not calls or all(len(entries) == 1 for entries in calls.values()):
-        return [entry for entries in calls.values() for entry in entries] if calls else None
-    if how is None or (how == MEAN and any(len(of) > 1 for of in shapes.values())):
+    given = _given_by_cell(side.entries)
+    if not calls or given is None:
+        return None
+    if all(len(entries) == 1 for entries in calls.values()):
+        return [entry for entries in calls.values() for entry in entries]
+    if how is None or (how == MEAN and any(len(shapes) > 1 for shapes in given.values())):
         return None
     return [_added(entries, how) for entries in calls.values()]
+
+
+def _given_by_cell(entries: Sequence[Entry]) -> dict[str, set[object]] | None:
+    """Return cell → the shapes that its forward passes were given; None after an update of weights.
+
+    An update shows by parameters that are recorded anew.
+    """
+    shapes: dict[str, set[object]] = {}
+    for entry in entries:
+        if entry.direction != "forward" or is_operator(entry.name):
+            continue
+        if entry.call_name in shapes and any(r.io == "parameters" for r in entry.records):
+            return None
+        given = tuple(record.leaf.shape for record in entry.records if record.io == "input")
+        shapes.setdefault(entry.call_name, set()).add(given)
+    return shapes
 
 
 def _added(entries: Sequence[Entry], how: str) -> Entry:

@@ -123,16 +123,24 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         unlike = unlike_axes([record for record, _ in (*a, *b)])
         if not a or not b or unlike is None:
             continue
+        if not unlike:
+            axes[place] = _axis_of_alike([*a, *b]) if given.alike else None
+            continue
         each = [_each([*a, *b], axis) for axis in unlike]
-        if not unlike and given.alike and (rows := _each([*a, *b], 0)) and _changes([*a, *b]):
-            axes[place] = 0, rows
-        elif not unlike:
-            axes[place] = None
-        elif len(unlike) == 1 and each[0]:
+        if len(unlike) == 1 and each[0]:
             axes[place] = unlike[0], each[0]
         elif len(unlike) == 1 or all(each):  # rows against rows
             axes[place] = message("coverage.batch_other_sizes")
     return axes
+
+
+def _axis_of_alike(records: Sequence[tuple[Record, int]]) -> tuple[int, int] | None:
+    """Return the first axis and the places of each row there, of tensors of one shape.
+
+    None where they hold no rows.
+    """
+    each = _each(records, 0)
+    return (0, each) if each and _changes(records) else None
 
 
 def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:
