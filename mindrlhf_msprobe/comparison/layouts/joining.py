@@ -30,6 +30,8 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
 
+#: Codes of what the layout is to blame for, and no file.
+UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
 _MOST_TRIED = 4096  # ways in which a shape may be cut
 _PREFERRED = {DATA: 0, CONTEXT: 1}
 
@@ -487,13 +489,14 @@ def _why_not_one(held: Held, modes: Modes) -> Message | None:
     size = len(first.shape or ())
     for axis, how in modes.items():
         if isinstance(how, int) and not 0 <= how < size:
-            return message(
-                "layout.dimension", axis=axis, dim=how, shape=str(list(first.shape or ()))
-            )
+            assert held.layout is not None
+            dim = held.layout.rule(held.name).get(axis, how)  # as it was given, e.g. -3
+            given = {"axis": axis, "dim": dim, "pattern": held.layout.pattern_of(held.name)}
+            return message(UNFIT, **given, shape=str(list(first.shape or ())))
     if _sizes(held, modes) is None:
         shapes = {rank: str(list(record.leaf.shape or ())) for rank, record in records.items()}
         said = "; ".join(f"{rank}: {shape}" for rank, shape in [*shapes.items()][:8])
-        return message("layout.shapes", shapes=said)
+        return message(UNLIKE_PARTS, shapes=said)
     return None
 
 

@@ -113,6 +113,10 @@ class Layout:
             self._known[name] = next(found, {})
         return self._known[name]
 
+    def pattern_of(self, name: str) -> str | None:
+        """Return the first pattern that matches the name of a record; None where none does."""
+        return next((source for source, _ in self.shards if pattern(source).search(name)), None)
+
     def cut_of(self, parameter: str, rank: int) -> tuple[Cut | Message, int] | None:
         """Return how the strategy cuts a parameter, and the device of its stage that a rank is.
 

@@ -9,6 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
+from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.rows.pieces import gap_of
@@ -281,11 +282,16 @@ def _changed(pair: Pair) -> str | None:
 def _explain_unreadable(pair: Pair) -> _Explained:
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
-    prints = [record.leaf.fingerprint for record in (pair.a, pair.b) if record is not None]
+    origin = pair.entry.name if pair.entry else None
+    held = [record.leaf for record in (pair.a, pair.b) if record is not None]
+    codes = {leaf.why.code for leaf in held if isinstance(leaf.why, Message)}
+    if codes & {UNFIT, UNLIKE_PARTS}:
+        return Cause.UNREADABLE, origin, (message("explanation.layout_unfit"),)
+    prints = [leaf.fingerprint for leaf in held]
     known = len(prints) == 2 and None not in prints
     agree = prints[0] == prints[1] if known else None
     why = message("explanation.unreadable", fingerprints_agree=agree)
-    return Cause.UNREADABLE, pair.entry.name if pair.entry else None, (why,)
+    return Cause.UNREADABLE, origin, (why,)
 
 
 def _happened(finding: Finding) -> Message:

@@ -181,6 +181,24 @@ def test_copies_that_add_up_to_the_whole_differ_and_it_is_said(whole, tmp_path):
     assert "`partial` in the layout" in notes(result)
 
 
+@pytest.mark.parametrize("dim", [2, -3])
+def test_a_dimension_that_a_shape_does_not_have_is_the_layouts_fault(whole, tmp_path, capsys, dim):
+    """Pattern, dimension and shape are named; no file is blamed."""
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2})
+    shards = {"wq.*weight": {"tp": dim}, **SHARDS}
+    shards = {n: {"tp": how["tp"]} for n, how in shards.items() if "tp" in how}
+    given = layout(tmp_path / "l.yaml", {"tp": 2}, shards=shards)
+    command = ["compare", str(a), str(b), "--layout", str(given), "-o", str(tmp_path / "o")]
+
+    assert main([*command, "--lang", "en"]) == 1
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"('wq.*weight') cuts dimension {dim} over tp, which the shape [" in said
+    assert "correct the layout" in said
+    assert "to blame yet but the file" not in said
+
+
 def test_samples_are_matched_by_their_tokens(whole, tmp_path):
     cells, a = whole
     b = record_split(tmp_path / "b", cells, {"dp": 2}, order=[2, 0, 3, 1])

@@ -85,6 +85,10 @@ TEXTS: Mapping[str, Any] = chosen(
             "Nothing is known of its elements, so nothing is to blame yet but the file"
             "{fingerprints}."
         ),
+        "layout_unfit": (
+            "The layout that was given does not fit what was recorded; the files are not to blame, "
+            "and nothing is said of the computation: correct the layout, then compare again."
+        ),
         "unreadable_files": (
             "Nothing is known of what was lost with it, so nothing is to blame yet but the file."
         ),

@@ -107,7 +107,10 @@ TEXTS: dict[str, Text] = {
     "missing": "the part of rank {ranks} is missing",
     "unlike": "not all ranks hold a tensor as {name}",
     "dtypes": "rank {rank} holds {dtype}, rank {first} {other}",
-    "dimension": "its layout cuts dimension {dim} over {axis}, the ranks hold the shape {shape}",
+    "dimension": (
+        "its layout ({pattern!r}) cuts dimension {dim} over {axis}, which the shape {shape} that "
+        "the ranks hold does not have"
+    ),
     "shapes": "the parts do not fit together, by rank: {shapes}",
     "values_differ": (
         "ranks {ranks} have unlike numbers of their own samples; nothing tells that of the whole"

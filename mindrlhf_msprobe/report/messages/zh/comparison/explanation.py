@@ -85,6 +85,10 @@ TEXTS: Mapping[str, Any] = chosen(
         "place_unreadable": "该 step、该 rank 的数据均无法比对。",
         "phase_unreadable": "该阶段的数据均无法比对。",
         "unreadable": "其元素未知，目前只能归因于该文件{fingerprints}。",
+        "layout_unfit": (
+            "给出的布局与落盘数据不符；问题不在文件，也无法据此判断计算是否有差异："
+            "请更正布局，然后再次比对。"
+        ),
         "unreadable_files": "随之丢失的内容未知，目前只能归因于该文件。",
         "file_changed": (
             "按采集时的指纹，两侧数据相同；{whose_file}文件内容已与其指纹不符。无法据此判断计算是否"

@@ -96,7 +96,10 @@ TEXTS: dict[str, Text] = {
     "missing": "缺少 rank {ranks} 的分片",
     "unlike": "并非所有 rank 的 {name} 都是 tensor",
     "dtypes": "rank {rank} 为 {dtype}，rank {first} 为 {other}",
-    "dimension": "布局在 {axis} 上切分第 {dim} 维，而各 rank 的 shape 为 {shape}",
+    "dimension": (
+        "布局（模式 {pattern!r}）在 {axis} 上切分维度 {dim}，"
+        "而各 rank 的 shape 为 {shape}，没有该维度"
+    ),
     "shapes": "各分片无法拼合，按 rank：{shapes}",
     "values_differ": "rank {ranks} 各有自己样本的数值，无法得知整体的数值",
     "copies_differ": "rank {ranks} 的值与 rank {first} 不同，二者本应相同",
