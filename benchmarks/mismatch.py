@@ -29,6 +29,7 @@ from mindrlhf_msprobe.capture.tensors.summary import Summaries, to_host
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.sketches import (
     ALGORITHM,
+    MASK,
     SKETCH,
     WHOLE,
     Place,
@@ -77,7 +78,7 @@ class Recording:
             leaf = self._summaries.describe(host)
             kept = WHOLE if self._task == "tensor" else kept_of(leaf.dtype, leaf.shape)
             name = sketch = None
-            if kept == WHOLE:
+            if kept in (WHOLE, MASK):
                 name = sink.save(record, value, leaf.fingerprint)
             elif kept == SKETCH:
                 offset = sink.save_sketch(leaf.fingerprint or "", lambda: bytes_of_sketch(host))

@@ -32,9 +32,11 @@ from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
 from mindrlhf_msprobe.storage.arrays.sketches import (
     ALGORITHM,
+    MASK,
     SKETCH,
     STATISTICS,
     WHOLE,
+    MaskRoom,
     Place,
     block_for,
     kept_of,
@@ -108,6 +110,7 @@ class HostEntries:
         self._summaries = summaries
         self._elements = elements if callable(elements) else lambda _, stored=elements: stored
         self._sketches = sketches
+        self._masks = MaskRoom()
         self._directions = directions
         self._overflows = overflows
         self._fingerprint = fingerprint
@@ -187,6 +190,9 @@ class HostEntries:
                 host = to_host(value)
                 leaf = self._summaries.describe(host)
                 kept = kept_of(leaf.dtype, leaf.shape) if self._sketches else STATISTICS
+                if kept == MASK:
+                    room = self._masks.has(host.array.nbytes, leaf.fingerprint)
+                    kept = WHOLE if room else SKETCH
                 name = sketch = None
                 if self._elements(record) or kept == WHOLE:
                     name = self._sink.save(record, host.values(), leaf.fingerprint)
@@ -198,7 +204,12 @@ class HostEntries:
 
     def _sketch(self, host: HostTensor, fingerprint: str | None) -> Place:
         assert fingerprint is not None
-        offset = self._sink.save_sketch(fingerprint, lambda: bytes_of_sketch(host))
+
+        def made() -> np.ndarray:
+            self._masks.sketched(host.array.nbytes)
+            return bytes_of_sketch(host)
+
+        offset = self._sink.save_sketch(fingerprint, made)
         return Place(ALGORITHM, block_for(host.dtype), offset)
 
     def _held(self, value: Any, record: str) -> Any:

@@ -41,13 +41,15 @@ _MINUS = 0x045BDC7C91948A70
 SIGNS = np.array([-1 if _MINUS >> i & 1 else 1 for i in range(COLUMNS)], np.float32)
 
 #: What is kept of a tensor beside its statistics.
-WHOLE, SKETCH, STATISTICS = "whole", "sketch", "statistics"
+WHOLE, MASK, SKETCH, STATISTICS = "whole", "mask", "sketch", "statistics"
 #: The floating dtypes of which there are sums, by MindSpore's name.
 FLOATS = ("Float32", "BFloat16", "Float16", "Float64")
 #: Rows of floats with fewer columns are stored whole: their sketches would be as large.
 SHORT = 16
 #: Bytes of a tensor that is stored whole, in its own dtype.
 MOST_WHOLE = 4 << 20
+#: Bytes of a row of a mask of three axes or more that is stored whole.
+MOST_OF_A_MASK_ROW = 2048
 _ITEM_SIZES = {
     **{"Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Float16": 2, "BFloat16": 2},
     **{"Int32": 4, "UInt32": 4, "Float32": 4},
@@ -143,6 +145,10 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
 
     Args:
         dtype: by MindSpore's name.
+
+    Returns:
+        MASK: integers or bools that may be an attention mask of three or four axes, as they have no
+        fewer columns than queries: stored whole while there is `MaskRoom`, else as a sketch.
     """
     if not shape or not dtype or 0 in shape:
         return STATISTICS
@@ -152,10 +158,53 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
     short = shape[-1] < SHORT
     if is_float and short and len(shape) == 1:
         return STATISTICS
-    whole = short if is_float else len(shape) <= 2
-    if whole and math.prod(shape) * _ITEM_SIZES.get(dtype, 8) <= MOST_WHOLE:
+    size = _ITEM_SIZES.get(dtype, 8)
+    if math.prod(shape) * size > MOST_WHOLE:
+        return SKETCH
+    if short if is_float else len(shape) <= 2:
         return WHOLE
-    return SKETCH
+    return MASK if not is_float and _may_be_mask(shape, size) else SKETCH
+
+
+def _may_be_mask(shape: tuple[int, ...], size: int) -> bool:
+    """Return whether a tensor of three axes or more may be a mask that is stored.
+
+    Args:
+        size: bytes of an element.
+    """
+    keys = len(shape) <= 4 and shape[-1] >= shape[-2]
+    return keys and shape[-1] * size <= MOST_OF_A_MASK_ROW
+
+
+class MaskRoom:
+    """How many bytes of masks of three axes or more one phase may store.
+
+    One mask is always stored; all together take no more than it, or than 256 KiB and a 4096th of
+    the bytes of the tensors that are sketched. So what is not a mask, as the choices of experts in
+    every layer, cannot take more, and sketches keep their size: of a network of 32 layers of 12
+    bfloat16 tensors with 4096 columns a token has 3 MB, and its row of the mask at most 2 KiB.
+    """
+
+    _FREE = 256 << 10
+    _SHARE = 4096
+
+    def __init__(self) -> None:
+        self._left = float(self._FREE)
+        self._stored: set[str | None] = set()
+
+    def sketched(self, size: int) -> None:
+        """Take note of a tensor of so many bytes of which there is a new sketch."""
+        self._left += size / self._SHARE
+
+    def has(self, size: int, fingerprint: str | None) -> bool:
+        """Return whether a mask is stored; equal ones are stored once, and take room once."""
+        if fingerprint in self._stored:
+            return True
+        if self._stored and size > self._left:
+            return False
+        self._left -= size
+        self._stored.add(fingerprint)
+        return True
 
 
 def block_for(dtype: str | None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,9 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 )
 from mindrlhf_msprobe.storage.arrays.sketches import (
     HEAD,
+    MOST_OF_A_MASK_ROW,
     SIGNS,
+    MaskRoom,
     Place,
     bytes_of,
     kept_of,
@@ -173,11 +176,41 @@ def test_what_is_kept_of_which_tensor():
         ("Int32", (4, 512)): "whole",
         ("Bool", (7,)): "whole",
         ("Int64", (1024, 1024)): "sketch",
-        ("Bool", (4, 1, 8, 8)): "sketch",
+        ("Bool", (4, 1, 8, 8)): "mask",
+        ("UInt8", (4, 1, 300)): "mask",
+        ("Int32", (1, 1, 512, 512)): "mask",
+        ("Int32", (1, 1, 1, 513)): "sketch",
+        ("Bool", (1, 1, 1, 2049)): "sketch",
+        ("Bool", (2, 2, 1024, 1025)): "sketch",
+        ("Bool", (4, 8, 7)): "sketch",
+        ("Bool", (1, 1, 1, 8, 8)): "sketch",
         ("Complex64", (4, 64)): "statistics",
         (None, None): "statistics",
     }
     assert {at: kept_of(*at) for at in kept} == kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_masks_take_no_more_than_their_share(seed):
+    """Whatever they are and come in turn with: one mask, or a 4096th of what is sketched."""
+    draw, room = random.Random(seed), MaskRoom()
+    tensors, sizes, refused = 0, {}, 0
+    for _ in range(400):
+        if draw.random() < 0.5:
+            size = draw.randrange(1 << draw.randrange(12, 31))
+            tensors += size
+            room.sketched(size)
+            continue
+        name = draw.randrange(60)
+        size = sizes.get(name) or draw.randrange(1, 1 << draw.randrange(8, 23))
+        stored = room.has(size, str(name))
+        assert stored or name not in sizes
+        refused += not stored
+        if stored:
+            sizes[name] = size
+        assert sum(sizes.values()) <= max(next(iter(sizes.values())), (256 << 10) + tensors / 4096)
+    assert refused
+    assert len(sizes) > 1
 
 
 def file_of(path, arrays):
@@ -245,6 +278,8 @@ def test_sizes():
     """At hidden size 4096 a sketch takes less than a thirtieth of the bytes of bfloat16."""
     assert size_of((512, 4096), 64) == 512 * (8 + 4 * 64)
     assert 512 * 4096 * 2 / size_of((512, 4096), 64) > 31
+    # A token of 32 layers, 12 tensors each, whose row of the mask is as long as may be.
+    assert 32 * 12 * 8192 / (32 * 12 * size_of((1, 4096), 64) + MOST_OF_A_MASK_ROW) > 30
     for rows, columns in itertools.product((1, 3), (1, 64, 65)):
         assert size_of((rows, columns), 64) % 8 == 0
 

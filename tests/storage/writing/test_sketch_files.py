@@ -110,9 +110,9 @@ def test_a_large_sketch_is_taken_over_from_another_phase(tmp_path):
 
 
 def test_what_names_rows_is_stored_whole(tmp_path):
-    """Token ids and masks have their elements; integers of three axes only fingerprints."""
+    """Token ids and masks have their elements; what is no mask only fingerprints."""
     recording = runs.Recording(tmp_path, task="sketch")
-    ids, many = np.arange(12).reshape(3, 4), np.arange(24).reshape(2, 3, 4)
+    ids, many = np.arange(12).reshape(3, 4), np.arange(24).reshape(2, 4, 3)
     with recording.phase("actor_update"):
         recording.call("embed", "Embed", lambda ids, many: ids > 2, ids, many)
     recording.end_step()
@@ -121,8 +121,8 @@ def test_what_names_rows_is_stored_whole(tmp_path):
     assert np.array_equal(found["input.0"].array(), ids)
     assert np.array_equal(found["output.0"].array(), ids > 2)
     sketch = found["input.1"].sketch()
-    assert sketch.sums.shape == (6, 0)
-    assert len(set(sketch.fingerprints.tolist())) == 6
+    assert sketch.sums.shape == (8, 0)
+    assert len(set(sketch.fingerprints.tolist())) == 8
     dump = json.loads((tmp_path / "actor_update/step0/rank0/dump.json").read_bytes())
     assert dump["task"] == "statistics"
 

@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_size
 from mindrlhf_msprobe.storage.arrays.sketches import (
     HEAD,
+    MASK,
     SKETCH,
     WHOLE,
     block_for,
@@ -273,9 +274,10 @@ class _Recording:
         return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
 
     def _kept(self, what: str, records: Sequence[Record]) -> list[Record]:
-        """Return the tensors that would be stored whole, or as sketches."""
+        """Return the tensors that would be stored whole, masks among them, or as sketches."""
         if self._wanted.task == "sketch":
-            return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) == what]
+            alike = (WHOLE, MASK) if what == WHOLE else (what,)
+            return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) in alike]
         return [*records] if self._wanted.task == "tensor" and what == WHOLE else []
 
     def _sketch_file(self, leaves: Sequence[Leaf]) -> int:
