@@ -13,6 +13,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
     HEAD,
     read_ckpt,
+    refuse_json,
     refuse_others,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
@@ -91,6 +92,7 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
     file = DataFile(file_path)
     head = bytes(file.read(0, min(file.size, HEAD)))
     named = file_path.suffix == _SAFETENSORS
+    refuse_json(file, head)
     if named and len(head) == HEAD and not looks_like_safetensors(head):
         refuse_others(file, head)
     if named or looks_like_safetensors(head):
@@ -101,9 +103,8 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
 
 
 def _of_index(path: Path, directory: Path) -> Checkpoint:
-    tensors, unlisted = read_index(path, _root_of(directory))
-    notes = (message("checkpoint.unlisted", names=unlisted[:_SHOWN], count=len(unlisted)),)
-    return Checkpoint(path, "safetensors", {0: tensors}, notes=notes if unlisted else ())
+    tensors, notes = read_index(path, _root_of(directory))
+    return Checkpoint(path, "safetensors", {0: tensors}, notes=notes)
 
 
 def _root_of(directory: Path) -> Path:

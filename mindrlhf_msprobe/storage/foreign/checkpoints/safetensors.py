@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -31,6 +31,7 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
+_SHOWN = 4  # names of parameters in a note
 _METADATA = "__metadata__"
 _MINDSPORE, _CRC, _PACKED = "ms", "crc_num", "Int4"
 _NUMBER = re.compile("[0-9]{1,10}")
@@ -177,8 +178,8 @@ def _check_parts(file: DataFile, parts: list[tuple[int, int, str]], present: int
         raise file.error("checkpoint.rest", size=at, present=present)
 
 
-def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], list[str]]:
-    """Return the parameters of all files that an index names, and names that it does not have.
+def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], Messages]:
+    """Return the parameters of all files that an index names, and where it does not fit them.
 
     Args:
         root: the directory that no file may leave.
@@ -199,13 +200,23 @@ def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], list[st
     files: dict[str, Path] = {}
     for file in dict.fromkeys(names.values()):
         files[file] = _inside(path, root, file)
-    found = read_all([*files.values()])
+    found, homes = _read_all([*files.values()])
     missing = {
         name: _Missing(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
         for name, file in names.items()
         if name not in found
     }
-    return {**found, **missing}, [name for name in found if name not in names]
+    wrong = [name for name in found if name in names and homes[name] != files[names[name]]]
+    unlisted = [name for name in found if name not in names]
+    notes = [message("checkpoint.unlisted", **_some(unlisted))] if unlisted else []
+    if wrong:
+        place = {"file": homes[wrong[0]].name, "said": names[wrong[0]]}
+        notes.append(message("checkpoint.in_another_file", **_some(wrong), **place))
+    return {**found, **missing}, tuple(notes)
+
+
+def _some(names: list[str]) -> dict[str, Any]:
+    return {"names": names[:_SHOWN], "count": len(names)}
 
 
 class _Missing(StoredTensor):
@@ -232,6 +243,11 @@ def read_all(paths: list[Path]) -> dict[str, StoredTensor]:
     Raises:
         CheckpointError: a file cannot be used, or a name stands in two.
     """
+    return _read_all(paths)[0]
+
+
+def _read_all(paths: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, Path]]:
+    """Return the parameters of several files, and in which one each lies; see `read_all`."""
     found: dict[str, StoredTensor] = {}
     homes: dict[str, Path] = {}
     for path in paths:
@@ -242,4 +258,4 @@ def read_all(paths: list[Path]) -> dict[str, StoredTensor]:
             raise file.error("checkpoint.in_two_files", name=shortened(name), other=others)
         found |= tensors
         homes |= dict.fromkeys(tensors, path)
-    return found
+    return found, homes

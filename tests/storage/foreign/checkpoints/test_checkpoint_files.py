@@ -202,6 +202,12 @@ REFUSED = {
     "tar.ckpt": (b"BZh91AY" + bytes(30), "is compressed"),
     "pointer.safetensors": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
     "pointer.ckpt": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
+    "plain.ckpt": (b'{"a": 1}', "is JSON"),
+    "nested.ckpt": (b'{"model": {"w": [1, 2]}, "epoch": 1}', "is JSON"),
+    "nested.safetensors": (b'{"model": {"w": [1, 2]}, "epoch": 1}', "is JSON"),
+    "ninth.ckpt": (b'{"model":{"w": [1, 2]}, "epoch": 1}', "is JSON"),
+    "ninth.safetensors": (b'{"abcde":{"w": [1, 2]}, "epoch": 1}', "is JSON"),
+    "indented.bin": (b'{\n                                "a": [1, 2]}', "is JSON"),
     "gguf.ckpt": (b"GGUF" + bytes(30), "is a GGUF file"),
     "json.safetensors": (safetensors(b"{nothing", b""), "not valid JSON"),
     "deep.safetensors": (safetensors(b'{"a":' + b"[" * 200_000, b""), "not valid JSON"),
@@ -334,6 +340,24 @@ def test_an_index_brings_files_together(tmp_path):
         assert np.array_equal(elements(found, "b"), second)
         assert found.ranks[0]["d"].why.code == "checkpoint.not_in_file"
         assert [note.code for note in found.notes] == ["checkpoint.unlisted"]
+
+
+def test_an_index_that_names_the_wrong_file_is_said(tmp_path):
+    """The parameter is read where it is; one that two files hold is refused."""
+    write_safetensors(tmp_path / "1.safetensors", {"a": np.float32([1])})
+    write_safetensors(tmp_path / "2.safetensors", {"b": np.float32([2]), "c": np.float32([3])})
+    files = {"a": "1.safetensors", "b": "1.safetensors", "c": "2.safetensors"}
+    found = open_checkpoint(index(tmp_path, files))
+    assert elements(found, "b") == [2]
+    (note,) = found.notes
+    assert note.code == "checkpoint.in_another_file"
+    assert note.params == {
+        **{"names": ["b"], "count": 1},
+        **{"file": "2.safetensors", "said": "1.safetensors"},
+    }
+    write_safetensors(tmp_path / "1.safetensors", {"a": np.float32([1]), "b": np.float32([2])})
+    with pytest.raises(CheckpointError, match=r"'b', as 1\.safetensors does"):
+        open_checkpoint(index(tmp_path, files))
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "..", "", "a/b", "a\0", "l"])

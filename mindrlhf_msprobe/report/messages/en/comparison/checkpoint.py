@@ -27,6 +27,14 @@ def _unlisted(names: Sequence[str], count: int) -> str:
     return f"its files hold {counted(count, 'parameter')} that its index does not list: {what}"
 
 
+def _in_another_file(names: Sequence[str], count: int, file: str, said: str) -> str:
+    what = some(list(names), count - len(names))
+    return (
+        f"its index names the wrong file of {counted(count, 'parameter')}: {what}; "
+        f"{names[0]} is in {file}, not in {said}. They were read where they are"
+    )
+
+
 def _last_step(epoch: int, step: int, others: int) -> str:
     older = f" ({counted(others, 'earlier one')} left)" if others else ""
     return (
@@ -118,6 +126,10 @@ TEXTS: dict[str, Text] = {
         "is a pointer of Git LFS: the text that stands for the file until it is fetched. Run "
         "`git lfs pull` where it was cloned"
     ),
+    "json": (
+        "is JSON; expected a .ckpt of MindSpore or safetensors. The index of safetensors is read "
+        "by a name that ends with .safetensors.index.json"
+    ),
     "gguf": "is a GGUF file (llama.cpp); expected a .ckpt of MindSpore or safetensors",
     "hdf5": "is an HDF5 file; expected a .ckpt of MindSpore or safetensors",
     "encrypted": (
@@ -167,6 +179,7 @@ TEXTS: dict[str, Text] = {
     "in_two_files": "holds {name!r}, as {other} does; expected each parameter once",
     "not_in_file": "the index says it is in {file}, which does not hold it",
     "unlisted": _unlisted,
+    "in_another_file": _in_another_file,
     # directories
     "link_leaves": "is a symbolic link that leaves the directory, so it is not opened",
     "several": _several,

@@ -29,6 +29,13 @@ def _unlisted(names: Sequence[str], count: int) -> str:
     return f"文件中有 {count} 个权重未列入索引：{_some(count, names)}"
 
 
+def _in_another_file(names: Sequence[str], count: int, file: str, said: str) -> str:
+    return (
+        f"有 {count} 个权重，索引所指的文件不对：{_some(count, names)}；"
+        f"{names[0]} 在 {file} 中，而不在 {said} 中。已按实际位置读取"
+    )
+
+
 def _last_step(epoch: int, step: int, others: int) -> str:
     older = f"（另有 {others} 个更早的未读取）" if others else ""
     return f"有多个 checkpoint，取所有 rank 都有的最后一个：epoch {epoch}、step {step}{older}"
@@ -77,6 +84,10 @@ TEXTS: dict[str, Text] = {
     "gzip": "是 gzip 压缩文件；应为 MindSpore 保存的 checkpoint。请先解压",
     "compressed": "是压缩文件；应为 MindSpore 的 checkpoint 或 safetensors。请先解压",
     "git_lfs": ("是 Git LFS 的指针文件，真正的内容尚未下载。请在克隆所在处用 `git lfs` 下载"),
+    "json": (
+        "是 JSON 文件；应为 MindSpore 的 .ckpt 或 safetensors。"
+        "safetensors 的索引，文件名须以 .safetensors.index.json 结尾"
+    ),
     "gguf": "是 GGUF 文件（llama.cpp）；应为 MindSpore 的 .ckpt 或 safetensors",
     "hdf5": "是 HDF5 文件；应为 MindSpore 的 .ckpt 或 safetensors",
     "encrypted": "是加密的 checkpoint（enc_key），无法读取；请保存为不加密的文件",
@@ -119,6 +130,7 @@ TEXTS: dict[str, Text] = {
     "in_two_files": "含有 {name!r}，而 {other} 中也有；每个权重应只出现一次",
     "not_in_file": "索引称其位于 {file}，但该文件中没有",
     "unlisted": _unlisted,
+    "in_another_file": _in_another_file,
     # directories
     "link_leaves": "是指向目录之外的符号链接，不予打开",
     "several": _several,

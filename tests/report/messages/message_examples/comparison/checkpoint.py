@@ -8,6 +8,10 @@ _NAMES = [
 EXAMPLES = {
     "several": [{"path": "d", "names": ["a.ckpt", "b.ckpt"]}],
     "only_pickles": [{"path": "d", "names": ["a.pt"]}],
+    "in_another_file": [
+        {"names": ["w"], "count": 1, "file": "2.safetensors", "said": "1.safetensors"},
+        {"names": ["w", "x"], "count": 5, "file": "2.safetensors", "said": "1.safetensors"},
+    ],
     "unlisted": [{"names": ["w"], "count": 1}, {"names": ["w", "x"], "count": 5}],
     "last_step": [{"epoch": 1, "step": 2, "others": n} for n in (0, 1, 2)],
     "of_role": [
