@@ -32,6 +32,8 @@ def read_yaml(
     of: Message = _SETTINGS,
     unique: str | None = None,
     items: Message | None = None,
+    *,
+    apart: bool = False,
 ) -> Any:
     """Read a YAML file whose top is a mapping.
 
@@ -40,6 +42,8 @@ def read_yaml(
         items: what errors call a list, if the top may be one, too.
         unique: the section in which no key may stand twice; None, or without it, the top of the
             file. YAML takes the last of them and says nothing about the others.
+        apart: whether keys of unlike types that Python holds equal (1, true, 1.0) are kept apart:
+            of such keys all but the first one are texts.
 
     Raises:
         ConfigError: it is missing, unreadable, too large, not YAML, not a mapping, or holds a key
@@ -62,6 +66,8 @@ def read_yaml(
     try:
         loader = yaml.SafeLoader(text)
         _stop_early(loader)
+        if apart:
+            _keep_apart(loader)
         top = loader.get_single_node()
         if top is not None:
             _check_size(top)
@@ -129,6 +135,28 @@ def _stop_early(loader: Any) -> None:
         return node
 
     loader.compose_node = counting
+
+
+def _keep_apart(loader: Any) -> None:
+    """Let a loader keep keys of unlike types in one mapping, whatever Python holds equal."""
+    plain = loader.construct_mapping
+
+    def construct(node: Any, deep: bool = False) -> Any:
+        made = plain(node, deep=deep)  # refuses what cannot be a key; merges what `<<` names
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        if len(made) == len({(type(key), key) for key in keys}):
+            return made
+        names: dict[tuple[type, Any], Any] = {}
+        found: dict[Any, Any] = {}
+        for key, (_, value) in zip(keys, node.value):
+            name = names.get((type(key), key), key)
+            while (type(key), key) not in names and name in found:
+                name = f"{name}~" if isinstance(name, str) else str(name)
+            names[type(key), key] = name
+            found[name] = loader.construct_object(value, deep=deep)
+        return found
+
+    loader.construct_mapping = construct
 
 
 def _check_size(top: Any) -> None:

@@ -33,7 +33,7 @@ def _read(path: Path) -> Any:
     if path.suffix.lower() == ".json":
         content = _read_json(path)
     else:
-        content = read_yaml(path, message("collect.a_configuration"))
+        content = read_yaml(path, message("collect.a_configuration"), apart=True)
     return to_plain(content, lambda *_: None)
 
 

@@ -404,6 +404,18 @@ def test_no_secret_is_written(here: Path, monkeypatch: Any) -> None:
     assert content["configurations"]["c.yaml"]["lr"] == 1.0
 
 
+def test_keys_of_yaml_that_python_holds_equal_are_both_kept(here: Path) -> None:
+    """1, true and 1.0 are one key of a dict; of a key that stands twice the last one counts."""
+    (here / "c.yaml").write_text(
+        'of: {1: a, true: b, 1.0: c, "1": d, "True": e, 1: f, true: g}\n'
+        "base: &base {0: a, 2: z}\n"
+        "more: {<<: *base, false: b, 2: y, 0: c}\n"
+    )
+    content = collect(Asked(configurations=["c.yaml"]), "a.json")["configurations"]["c.yaml"]
+    assert content["of"] == {"1": "f", "True": "g", "1.0": "c", "1~": "d", "True~": "e"}
+    assert content["more"] == {"0": "c", "2": "y", "False": "b"}
+
+
 BAD = [
     (Asked(data="my_batches:nothing"), "returned None"),
     (Asked(data="my_batches:raises"), "ValueError: no such corpus"),
