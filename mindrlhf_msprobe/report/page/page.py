@@ -30,7 +30,13 @@ from mindrlhf_msprobe.report.page.places.details import Details
 from mindrlhf_msprobe.report.page.places.elements import Elements
 from mindrlhf_msprobe.report.page.places.heat import Measure, Place
 from mindrlhf_msprobe.report.page.places.overview import Overview, Seconds
-from mindrlhf_msprobe.report.page.rollout_gap import answer_of, line_of, states_of, write_mismatches
+from mindrlhf_msprobe.report.page.rollout_gap import (
+    answer_of,
+    line_of,
+    not_compared_of,
+    states_of,
+    write_mismatches,
+)
 from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -280,6 +286,7 @@ def _top(shown: Shown) -> dict[str, Any]:
     comparison = shown.comparison
     mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
     lines = [line_of(found) for found in mismatches]
+    not_checked = answer.not_checked_of(shown.checks) + not_compared_of(shown.mismatches)
     if comparison is not None:
         said = answer.of_comparison(comparison)
         said["lines"] += lines
@@ -287,7 +294,7 @@ def _top(shown: Shown) -> dict[str, Any]:
             "answer": said,
             "preflight": answer.preflight_of(comparison),
             "coverage": answer.coverage_of(comparison),
-            "not_checked": answer.not_checked_of(shown.checks),
+            "not_checked": not_checked,
             "notes": each_said(lambda: comparison.notes),
         }
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
@@ -300,7 +307,7 @@ def _top(shown: Shown) -> dict[str, Any]:
         "answer": of_run,
         "preflight": nothing,
         "coverage": [],
-        "not_checked": answer.not_checked_of(shown.checks),
+        "not_checked": not_checked,
         "notes": [],
     }
 

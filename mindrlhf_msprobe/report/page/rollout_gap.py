@@ -20,7 +20,7 @@ from mindrlhf_msprobe.report.page.blocks import (
 )
 from mindrlhf_msprobe.report.page.places.heat import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
-from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said
+from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -104,6 +104,37 @@ def line_of(found: Mismatches) -> dict[str, Any]:
     one = found.first or found.found[0]
     link = {"view": "mismatch", "step": one.step, "rank": one.rank}
     return {"text": both(lambda: headline(one, found.status)), "link": link}
+
+
+def not_compared_of(found: Sequence[Mismatches | Message]) -> list[dict[str, Any]]:
+    """Return what of training against inference was not compared, in all steps, by reason.
+
+    Args:
+        found: of one run, or of A and B.
+    """
+    rows = []
+    for side, one in zip("AB", found):
+        texts = [said(one)] if isinstance(one, Message) else _not_compared(one.found)
+        of = side if len(found) > 1 else None
+        rows += [{"text": text, "only_in": of, "records": None} for text in texts]
+    return rows
+
+
+def _not_compared(found: Sequence[Mismatch]) -> list[Words]:
+    by_reason: dict[str, tuple[Message, dict[str, None]]] = {}
+    for one in found:
+        for name, why in one.not_compared:
+            by_reason.setdefault(repr(why), (why, {}))[1][name] = None
+    texts = [
+        spoken("report.mismatch_values_left", names=[*names], why=why)
+        for why, names in by_reason.values()
+    ]
+    if weights := [*dict.fromkeys(name for one in found for name in one.weights_unknown)]:
+        texts.append(spoken("report.mismatch_weights_left", names=weights))
+    if left := sum(max(0, one.tokens - one.rows) for one in found):
+        tokens = sum(one.tokens for one in found)
+        texts.append(spoken("report.mismatch_rows_left", left=left, tokens=tokens))
+    return texts
 
 
 def states_of(found: Mismatches | Message) -> dict[Place, str]:

@@ -336,7 +336,7 @@ def test_phases_of_different_steps_cannot_be_held_against_each_other(parted, hea
 
 
 def test_other_token_ids_cannot_be_aligned(healthy, tmp_path):
-    """Another tokenizer: what both begin with is shown."""
+    """Another tokenizer: what both begin with is shown, and what may be the reason."""
 
     def plant(trainer):
         right = trainer.compute_log_prob
@@ -350,6 +350,7 @@ def test_other_token_ids_cannot_be_aligned(healthy, tmp_path):
     one = find_mismatch(run).found[0]
     assert one.status is Agreement.UNDECIDED
     assert [said.code for said in one.said] == ["mismatch.no_common_tokens"]
+    assert "other prompts, another tokenizer, or ids shifted by padding" in str(one.said[0])
 
 
 def test_what_cannot_be_read_is_not_compared(healthy, tmp_path):

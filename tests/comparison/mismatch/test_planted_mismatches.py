@@ -156,6 +156,7 @@ def test_tokens_that_are_not_those_of_the_rollout_are_an_input(tmp_path):
     assert (one.status, one.cause, one.first) == (Agreement.PARTED, Cause.INPUT, None)
     (said,) = one.said
     assert said.code == "mismatch.other_tokens"
+    assert "nother tokenizer" in str(said)
     assert (said.params["sample"], said.params["position"]) == (0, 4)
     assert said.params["rollout"] % 12 + 1 == said.params["training"]
     assert (said.params["count"], said.params["of"]) == (8, 8)

@@ -39,3 +39,4 @@ def test_ids_that_stand_nowhere_are_said(tmp_path):
     found = unlike_saved(saves(tmp_path / "run", responses=np.array([[7, 9, 8, 3]])), SEQUENCES)
     assert "responses" in str(found)
     assert "phase.tokens" in str(found)
+    assert "another tokenizer" in str(found)

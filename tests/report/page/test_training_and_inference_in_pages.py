@@ -159,7 +159,7 @@ def test_the_map_tells_each_token_and_shows_the_one_that_is_picked(recorded, ope
     opened.press("Home", "ArrowDown")
     told = opened.text("#mismatch .told")
     assert told.startswith("sample 0 · position 0")
-    assert "prompt" in told
+    assert "behind padding" in told
     opened.press("Enter")
     assert "token=0.0" in opened.fragment
     assert opened.text("#token h3").startswith("sample 0")
@@ -304,6 +304,31 @@ def test_what_is_not_finite_or_not_there_is_said(shown):
         assert "NaN" in page.text("#mismatch")
         assert "Inf" in page.text("#mismatch")
         assert "undefined" not in page.text("#mismatch")
+
+
+def test_values_that_were_not_compared_are_counted_as_such(shown):
+    """At the top, by reason; never that everything is covered."""
+    why = message("mismatch.no_sums"), message("mismatch.keys_not_stored")
+    given = {"status": Agreement.IDENTICAL, "cause": None, "rows": 5, "tokens": 9}
+    names = [f"layer{number} output.0" for number in range(6)]
+    found = result(
+        not_compared=(*((name, why[0]) for name in names), ("mask", why[1])),
+        weights_unknown=("table",),
+        **given,
+    )
+    with shown(found) as page:
+        text = page.text("#coverage")
+        assert "Not checked 4" in text
+        assert "6 values not compared" in text
+        assert str(why[0]) in text
+        assert "layer0 output.0" in text
+        assert "mask" in text
+        assert "4 of 9 tokens" in text
+        assert "table" in text
+    with shown(result(**given | {"rows": 9})) as page:
+        assert "Everything" not in page.text("#coverage")
+    with shown(why[0]) as page:
+        assert str(why[0]) in page.text("#coverage")
 
 
 @pytest.mark.parametrize(

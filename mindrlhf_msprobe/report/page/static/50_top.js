@@ -97,7 +97,7 @@
     const text = (item) => el("li", null, R.long(R.t(item), 300));
     return el("section", { id: "coverage", class: "panel" },
       el("h2", null, R.w(R.paired() ? "not_covered" : "not_covered_run"), " ", el("span", { class: "count", text: total })),
-      total === 0 && el("p", { text: R.w("all_covered") }),
+      total === 0 && R.head.kind !== "mismatch" && el("p", { text: R.w("all_covered") }),
       problems.length > 0 && [el("h3", { text: R.w("problems") }), list(problems, text)],
       gaps.length > 0 && list(gaps, (gap) => el("li", null,
         gap.only_in && R.paired() && el("span", { class: "tag", text: gap.only_in === "both"

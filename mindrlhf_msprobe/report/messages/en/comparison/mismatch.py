@@ -233,7 +233,8 @@ TEXTS = {
     "other_tokens": (
         "{count} of {of} sequences of the rollout go on otherwise in the training: that of sample "
         "{sample} has token {rollout} at position {position}, the nearest one of the training "
-        "{training}; from there on no rows of them can be compared"
+        "{training}; from there on no rows of them can be compared. Another tokenizer, or ids "
+        "shifted by padding, may be the reason"
     ),
     "log_prob_not_finite": lambda row, place, rollout, training, count: (
         f"the log-probability of token {place} of response {row} is {rollout:.4g} in the rollout "
@@ -250,7 +251,8 @@ TEXTS = {
     ),
     "other_response": (
         "{count} of {of} saved responses go on otherwise in the training: that of sample {sample} "
-        "has token {saved} at position {position}, the training network was given {training}"
+        "has token {saved} at position {position}, the training network was given {training}. "
+        "Another tokenizer, or ids shifted by padding, may be the reason"
     ),
     "worst_sampled": lambda row, place, id, rollout, training: (
         f"worst sampled token: response {row}, token {place}{'' if id is None else f', id {id}'}: "
@@ -324,8 +326,9 @@ TEXTS = {
     ),
     "no_common_tokens": (
         "no sequence of the rollout begins with the tokens of one of the training's: the first "
-        "begin with {rollout} and {training}. If one side is padded on the left, its network must "
-        "be given positions, lengths or a mask that say so"
+        "begin with {rollout} and {training}. The reason may be other prompts, another tokenizer, "
+        "or ids shifted by padding. If one side is padded on the left, its network must be given "
+        "positions, lengths or a mask that say so"
     ),
     "no_metrics": "no metrics of log-probabilities: {why}",
     "no_phase": _no_phase,

@@ -39,7 +39,8 @@ TEXTS = {
     "unlike_saved": (
         "{missing} of {rows} rows of prompts and responses that were saved as token ids, among "
         "them of {key}, stand in no sequence that the network was given: what was taken for token "
-        "ids may be something else (phase.tokens says which they are)"
+        "ids may be something else (phase.tokens says which they are), or what was saved is of "
+        "other prompts or another tokenizer"
     ),
     "drafts": lambda count: (
         f"{counted(count, 'row')} of rejected drafts: by the responses that were saved, no tokens "

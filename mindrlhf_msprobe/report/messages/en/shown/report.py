@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.en.words import counted, some
 
 
 def _left_out(one: str, several: str, how: str) -> Text:
@@ -40,6 +41,17 @@ TEXTS: dict[str, Text] = {
         "training and inference are not compared: nothing says which tokens went through the "
         "networks. Record with task: sketch (or tensor), token_range_start: 0 and a "
         "token_range_end behind the last token"
+    ),
+    "mismatch_values_left": lambda names, why: (
+        f"training against inference: {counted(len(names), 'value')} not compared "
+        f"({some(names[:4], len(names) - 4)}): {why}"
+    ),
+    "mismatch_weights_left": lambda names: (
+        f"training against inference: {counted(len(names), 'weight')} not compared "
+        f"({some(names[:4], len(names) - 4)})"
+    ),
+    "mismatch_rows_left": (
+        "training against inference: {left} of {tokens} tokens of the rollout were not aligned"
     ),
     "loading": (
         "Loading … If this line stays, the file is not whole: it should have {size} bytes. "

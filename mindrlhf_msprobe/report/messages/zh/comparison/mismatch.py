@@ -209,7 +209,8 @@ TEXTS = {
     "other_tokens": (
         "推理侧 {of} 条序列中有 {count} 条的后续 token 与训练侧不同："
         "样本 {sample} 的位置 {position} 为 token {rollout}，"
-        "训练侧最接近的序列为 {training}；此后的行无法比对"
+        "训练侧最接近的序列为 {training}；此后的行无法比对。"
+        "原因可能是另一个 tokenizer，或 id 因填充而错位"
     ),
     "log_prob_not_finite": lambda row, place, rollout, training, count: (
         f"第 {row} 条回答的第 {place} 个 token 的 log-prob，推理侧为 {rollout:.4g}，"
@@ -224,7 +225,8 @@ TEXTS = {
     ),
     "other_response": (
         "已保存的 {of} 条回答中有 {count} 条的后续 token 与训练侧不同："
-        "样本 {sample} 的位置 {position} 为 token {saved}，训练网络的输入为 {training}"
+        "样本 {sample} 的位置 {position} 为 token {saved}，训练网络的输入为 {training}。"
+        "原因可能是另一个 tokenizer，或 id 因填充而错位"
     ),
     "worst_sampled": lambda row, place, id, rollout, training: (
         f"差异最大的采样 token：第 {row} 条回答的第 {place} 个 token"
@@ -278,6 +280,7 @@ TEXTS = {
     "no_common_tokens": (
         "推理侧没有任何序列与训练侧的序列开头相同："
         "两侧第一条序列分别以 {rollout} 和 {training} 开头。"
+        "原因可能是其他 prompt、另一个 tokenizer，或 id 因填充而错位。"
         "若一侧有左填充，其网络的输入须有说明填充的位置、长度或掩码"
     ),
     "no_metrics": "没有 log-prob 指标：{why}",

@@ -31,7 +31,8 @@ TEXTS = {
     ),
     "unlike_saved": (
         "以 token id 保存的 {rows} 行 prompts 和 responses 中有 {missing} 行（包括 {key} 的行）"
-        "不在网络输入的任何序列中：被当作 token id 的可能是别的内容（可用 phase.tokens 指明）"
+        "不在网络输入的任何序列中：被当作 token id 的可能是别的内容（可用 phase.tokens 指明），"
+        "或者保存的内容属于其他 prompt 或由另一个 tokenizer 得出"
     ),
     "drafts": "被拒绝的草稿共 {count} 行：由保存的响应可知，它们不是任何样本的 token",
     "padding_behind": "rollout 中有 {count} 行位于样本结束之后：属于填充，不参与比较",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mindrlhf_msprobe.report.messages import Text
+from mindrlhf_msprobe.report.messages.zh.words import some
 
 
 def _written(file: str, bytes: int, seconds: float) -> str:
@@ -29,6 +30,13 @@ TEXTS: dict[str, Text] = {
         "未比对训练与推理：无法得知经过网络的是哪些 token。请用 task: sketch（或 tensor）采集，"
         "token_range_start 为 0，token_range_end 不小于最后一个 token"
     ),
+    "mismatch_values_left": lambda names, why: (
+        f"训练与推理：{len(names)} 个值未比对（{some(names[:4], len(names) - 4)}）：{why}"
+    ),
+    "mismatch_weights_left": lambda names: (
+        f"训练与推理：{len(names)} 个权重未比对（{some(names[:4], len(names) - 4)}）"
+    ),
+    "mismatch_rows_left": "训练与推理：推理侧的 {tokens} 个 token 中有 {left} 个未能对齐",
     "loading": "正在读取…… 如果一直停在这一行，说明文件不完整：应有 {size} 字节。请重新复制。",
     "needs_script": "此页面需要 JavaScript。",
     "steps_left_out": "取值过多，热力图只显示每 n 个 step 中的一个，以及所有关注的 step",
