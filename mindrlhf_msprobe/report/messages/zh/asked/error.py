@@ -427,7 +427,8 @@ TEXTS = {
     "compare_to_ranks": (
         "compare_to：{path} 由 {recorded} 个 rank 的任务采集，本任务有 {own} 个："
         "各 rank 与同号 rank 比对，而那里的数据或网络切分不同。"
-        "请给出 rank 数相同的运行，或在采集完成后用 `mindrlhf-msprobe compare` 和 --layout 比对。"
+        "请给出 rank 数相同的采集结果，"
+        "或在采集完成后用 `mindrlhf-msprobe compare` 和 --layout 比对。"
     ),
     "compare_to_itself": (
         "compare_to：{path} 就是本次运行自己的 dump_path。请给出另一次运行的 dump_path。"
@@ -474,8 +475,7 @@ TEXTS = {
         "numpy.random.Generator 或 RandomState、mindspore.Generator、torch.Generator 组成的列表"
     ),
     "playback_generators": (
-        "rollout() 的 generators：采集的调用给出的是 [{a}]，本次是 [{b}]。"
-        "请按相同顺序给出相同的类型。"
+        "rollout() 的 generators：采集时给出的是 [{a}]，本次是 [{b}]。请按相同顺序给出相同的类型。"
     ),
     "playback_class": (
         "记录的类型 {name} 不是本次训练已导入且字段一致的 dataclass "

@@ -31,9 +31,9 @@ def _weights(
 
 
 def _other_count(rollout: int, training: int | None, sample: int, count: int, of: int) -> str:
-    other = "训练网络没有收到位置" if training is None else f"训练网络为 {training:+d}"
+    other = "训练网络没有收到位置" if training is None else f"训练网络偏移 {training:+d}"
     return (
-        f"样本 {sample} 中，推理网络收到的位置为 token 所在位置 {rollout:+d}，{other}；"
+        f"样本 {sample} 中，推理网络收到的位置相对 token 所在位置偏移 {rollout:+d}，{other}；"
         f"{of} 个序列中有 {count} 个如此。旋转位置编码不受常数偏移（如计入填充）影响，"
         "绝对位置编码会受影响"
     )
