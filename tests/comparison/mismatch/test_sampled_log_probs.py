@@ -177,6 +177,8 @@ def test_samples_are_rows_of_what_was_saved(tmp_path):
     for token in one.token_map.tokens:
         tokens[token.sample].setdefault(token.position, (token.id, token.role))
     for sample, (prompt, response) in enumerate(zip(prompts[::-1], responses[::-1])):
-        expected = [(t, "prompt") for t in prompt] + [(response[0], "first")]
+        padded = len(prompt) < max(map(len, prompts))
+        expected = [(prompt[0], "padding" if padded else "prompt")]  # the token behind padding
+        expected += [(t, "prompt") for t in prompt[1:]] + [(response[0], "first")]
         expected += [(t, "response") for t in response[1:-1]]
         assert [tokens[sample][at] for at in range(len(expected))] == expected
