@@ -1188,7 +1188,7 @@ def test_sketches_are_those_of_pynative(tmp_path: Path, make_probe: Callable[...
             {name: (s.sums.tobytes(), s.fingerprints.tobytes()) for name, s in sketches.items()}
             | {r.name: r.array().tolist() for r in records if r.leaf.data_name is not None}
         )
-        assert len(sketches) == 4 * 5
+        assert len(sketches) == 4 * 4  # int32 may be a mask: its elements are stored
     assert found[0] == found[1]
     assert len(found[0]) == 4 * len(values)
 

@@ -11,7 +11,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.programs import read_json
+from helpers.programs import read_json, run_python
 from helpers.small_networks import (
     Block,
     Catches,
@@ -776,29 +776,46 @@ def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded
     assert list(lost) == ["second-order gradients: NotImplementedError"]
 
 
-def test_gradients_are_recorded_after_one_that_raised(layer_probe, recorded):
-    """A trainer that skips a batch whose loss raised: what follows in the phase is first order."""
-    network = Policy()
-    x = tensor(3, start=1.0)
+#: A process of its own: after a differentiated function that raised, MindSpore itself takes what
+#: follows for a second differentiation until the process ends.
+_RAISED = """
+import numpy as np, pytest, mindspore as ms
+from helpers.small_networks import Policy, tensor
+from mindrlhf_msprobe import Probe
 
-    def loss(x: Tensor) -> Tensor:
-        return (network(x) ** 2).sum()
+network = Policy()
+x = tensor(3, start=1.0)
 
-    def raising(x: Tensor) -> Tensor:
-        raise ValueError(f"a bad batch: {loss(x).shape}")
 
-    def both() -> list[np.ndarray]:
-        for bad in (raising, ms.grad(raising)):
-            with pytest.raises(ValueError, match="a bad batch"):
-                ms.grad(bad)(x)
-        return [ms.grad(loss)(x).asnumpy() for _ in range(2)]
+def loss(x):
+    return (network(x) ** 2).sum()
 
-    plain = both()
-    probe = layer_probe()
+
+def raising(x):
+    raise ValueError(f"a bad batch: {loss(x).shape}")
+
+
+def both():
+    for bad in (raising, ms.grad(raising)):
+        with pytest.raises(ValueError, match="a bad batch"):
+            ms.grad(bad)(x)
+    return [ms.grad(loss)(x).asnumpy() for _ in range(2)]
+
+
+plain = both()
+given = {"msprobe": True, "actor_train_dump": True, "dump_path": "run"}
+with Probe.from_config(given) as probe:
     probe.watch(actor=network)
-    with probe.phase(PHASE):
+    with probe.phase("actor_update"):
         found = both()
-    assert np.array_equal(found, plain)
-    run = recorded(probe)
-    root = [e.name for e in run.entries() if e.name.startswith("Cell.root.Policy.backward")]
+assert np.array_equal(found, plain)
+"""
+
+
+def test_gradients_are_recorded_after_one_that_raised(tmp_path: Path) -> None:
+    """A trainer that skips a batch whose loss raised: what follows in the phase is first order."""
+    ended = run_python(_RAISED, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    entries = open_run(tmp_path / "run").entries()
+    root = [e.name for e in entries if e.name.startswith("Cell.root.Policy.backward")]
     assert len(root) == 2, root
