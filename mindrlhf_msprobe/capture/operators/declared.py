@@ -46,7 +46,7 @@ def declared_operator(cell: nn.Cell, attribute: str, value: Any) -> Operator | N
     """
     if isinstance(value, MethodType) and value.__self__ is cell:
         return None
-    found = [(module, node) for module, node in _assigned(type(cell), attribute)]
+    found = [*_assigned(type(cell), attribute)]
     operators = [_named_by(module, node) for module, node in found]
     known = {o.full_name: o for o in operators if o is not None}
     for primitive in _primitives_in(value):

@@ -23,7 +23,11 @@ import mindspore
 import numpy as np
 
 from mindrlhf_msprobe.capture.framework.private import OP_SEEDS, put_operator_seeds
-from mindrlhf_msprobe.capture.playback.own_generators import put_own_back, states_of_own
+from mindrlhf_msprobe.capture.playback.own_generators import (
+    check_state,
+    put_own_back,
+    states_of_own,
+)
 
 _TWISTER, _WORDS = "MT19937", 624
 
@@ -82,7 +86,7 @@ def put_back(states: Mapping[str, Any], own: Sequence[Any] = ()) -> list[str]:
         if name in states and hasattr(module, "set_rng_state"):
             data = np.frombuffer(base64.b64decode(states[name]["bytes"]), np.uint8).copy()
             # MindSpore takes any number of bytes for a state.
-            _check(data.size == _array(name, module.get_rng_state()).size, name)  # type: ignore[union-attr]
+            check_state(data.size == _array(name, module.get_rng_state()).size, name)  # type: ignore[union-attr]
             tensor = module.Tensor(data) if name == "mindspore" else module.from_numpy(data)  # type: ignore[union-attr]
             module.set_rng_state(tensor)  # type: ignore[union-attr]
             done.append(name)
@@ -97,7 +101,7 @@ def _python(state: Mapping[str, Any]) -> None:
 def _numpy(state: Mapping[str, Any]) -> None:
     gauss = _float(state["gauss"])
     words, place = _words(state["words"]), int(state["place"])
-    _check(words.size == _WORDS and 0 <= place <= _WORDS, "numpy")  # numpy does not look
+    check_state(words.size == _WORDS and 0 <= place <= _WORDS, "numpy")  # numpy does not look
     np.random.set_state(
         {
             "bit_generator": _TWISTER,
@@ -111,18 +115,13 @@ def _numpy(state: Mapping[str, Any]) -> None:
 def _operators(state: Mapping[str, Any]) -> None:
     seed, counters = state["seed"], {(name, op): n for name, op, n in state["counters"]}
     whole = [*([] if seed is None else [seed]), *counters.values()]
-    _check(all(type(one) is int and one >= 0 for one in whole), "operators")
+    check_state(all(type(one) is int and one >= 0 for one in whole), "operators")
     put_operator_seeds(seed, counters)
 
 
 def _array(name: str, state: Any) -> np.ndarray:
     array: np.ndarray = state.asnumpy() if name == "mindspore" else state.numpy()
     return array
-
-
-def _check(fits: bool, name: str) -> None:
-    if not fits:
-        raise ValueError(name)
 
 
 def _kept(words: Any) -> str:

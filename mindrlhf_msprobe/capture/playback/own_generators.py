@@ -58,7 +58,7 @@ def put_own_back(generators: Sequence[Any], states: Any) -> None:
         raise UsageError.saying("error.playback_generators", a=a, b=b)
     found = [_read(one["state"]) for one in states]
     for kind, generator, state in zip(kinds, generators, found):
-        _check(_alike(_state(generator), state) and _has_place(state), kind)
+        check_state(_alike(_state(generator), state) and _has_place(state), kind)
     for generator, state in zip(generators, found):
         _put(generator, state)
 
@@ -129,7 +129,12 @@ def _has_place(state: Any) -> bool:
     return not name or 0 <= {**state, **state["state"]}[name] <= last
 
 
-def _check(fits: bool, name: Any) -> None:
+def check_state(fits: bool, name: Any) -> None:
+    """Refuse a state that is none of a generator.
+
+    Raises:
+        ValueError: it does not fit; the generator is named.
+    """
     if not fits:
         raise ValueError(name)
 

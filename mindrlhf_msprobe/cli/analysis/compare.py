@@ -18,6 +18,7 @@ from mindrlhf_msprobe.cli.shared.exit_codes import (
     of_comparison,
 )
 from mindrlhf_msprobe.cli.shared.options import (
+    SUGGEST,
     add_tolerance,
     collect_rarely,
     tolerances_of,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
-#: What --mapping takes in the place of a file.
-SUGGEST = "suggest"
 #: What `compare_runs` takes as the command line has it.
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
 _SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")

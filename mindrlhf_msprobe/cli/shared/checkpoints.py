@@ -13,7 +13,7 @@ from mindrlhf_msprobe.cli.shared.exit_codes import (
     answer,
     of_checkpoints,
 )
-from mindrlhf_msprobe.cli.shared.options import tolerances_of
+from mindrlhf_msprobe.cli.shared.options import SUGGEST, tolerances_of
 from mindrlhf_msprobe.report.messages import say
 
 #: Options that say something of runs alone, and what they are when they are not given.
@@ -55,7 +55,7 @@ def compare(arguments: argparse.Namespace, paths: list[str]) -> int:
     for name, default in _OF_RUNS.items():
         if getattr(arguments, name) not in (default, None):
             raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
-    if arguments.mapping == "suggest":
+    if arguments.mapping == SUGGEST:
         raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
         raise UsageError.saying("checkpoint.one_step", value=arguments.steps)

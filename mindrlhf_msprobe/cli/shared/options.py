@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
     from mindrlhf_msprobe.errors import UsageError
 
+#: What --mapping takes in the place of a file.
+SUGGEST = "suggest"
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 

@@ -49,13 +49,13 @@ class MindFormersGeneration:
         self._batch: _Batch | None = None
 
     def watch(
-        self, session: Session, model: Any, widths: tuple[Any, Any], *, own: bool = True
+        self, session: Session, model: Any, widths: tuple[int, int], *, own: bool = True
     ) -> None:
         """Take the log-probabilities of what a network generates from now on.
 
         Args:
             model: has MindFormers' `generate` and `postprocess`.
-            widths: how wide the trainer makes the tables of responses and of prompts.
+            widths: how wide the trainer makes the tables of responses and of prompts; 0: not known.
             own: whether it is of a class that should have them.
         """
         config = session.probe.config
@@ -71,7 +71,7 @@ class MindFormersGeneration:
                 session.note_lost(key, why)
             return
         self._model = model
-        self._widths = tuple(w if isinstance(w, int) else 0 for w in widths)  # type: ignore[assignment]
+        self._widths = widths
         for method, around in (
             ("generate", self._around_generate),
             ("postprocess", self._around_postprocess),

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.integrations.mindrlhf.generation import MindFormersGeneration
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS
+from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS, as_widths
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import inform
@@ -282,11 +282,10 @@ def _section(config: Any) -> Any:
     return load_config(path, ignore=ignored_by(_TRAINER))
 
 
-def _widths(config: Any) -> tuple[Any, Any]:
-    """Return how wide MindRLHF makes the tables of responses and of prompts."""
+def _widths(config: Any) -> tuple[int, int]:
+    """Return how wide MindRLHF makes the tables of responses and of prompts; 0: not known."""
     names = "max_decode_length", "max_prompt_length"
-    response, prompt = (getattr(config, name, 0) for name in names)
-    return response, prompt
+    return as_widths(*(getattr(config, name, 0) for name in names))
 
 
 def _plain(config: Any) -> Any:

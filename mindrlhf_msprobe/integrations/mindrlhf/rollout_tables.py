@@ -41,6 +41,12 @@ def save_rollout(
     )
 
 
+def as_widths(response: Any, prompt: Any) -> tuple[int, int]:
+    """Return the widths of both tables as a configuration has them; 0 for what is no number."""
+    known = [width if isinstance(width, int) else 0 for width in (response, prompt)]
+    return known[0], known[1]
+
+
 def leave_out_rollout(session: Session, why: Message) -> None:
     """Say that the log-probabilities of what is generated cannot be recorded, and why."""
     session.probe.leave_out_data(LOG_PROB, why)

@@ -27,6 +27,7 @@ from mindrlhf_msprobe.integrations.imports import when_imported
 from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import (
     KEYS,
     LOG_PROB,
+    as_widths,
     leave_out_rollout,
     save_rollout,
 )
@@ -224,6 +225,4 @@ def widths_of(worker: Any) -> tuple[int, int]:
     """Return how wide MindRLHF makes the tables of responses and of prompts; 0: not known."""
     config = getattr(getattr(worker, "grpo_config", None), "generate_config", None)
     sampling = getattr(config, "sampling_config", None)
-    found = getattr(sampling, "max_tokens", 0), getattr(config, "max_prompt_length", 0)
-    response, prompt = (width if isinstance(width, int) else 0 for width in found)
-    return response, prompt
+    return as_widths(getattr(sampling, "max_tokens", 0), getattr(config, "max_prompt_length", 0))
