@@ -22,7 +22,7 @@ from compare_common import arguments, best, command, tables, workspace, write_ke
 #: Scripts that compare their arguments A and B into OUT, and write the seconds into a fourth.
 OURS = """
 import sys, time
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 import mindrlhf_msprobe.report.tables.summary, mindrlhf_msprobe.report.tables.workbook
 if __name__ == '__main__':
     began = time.perf_counter()

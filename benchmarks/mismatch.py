@@ -24,8 +24,7 @@ import numpy as np
 from compare_common import arguments, workspace
 from compare_large import SWITCHES, processor_seconds
 
-from mindrlhf_msprobe.capture.tensors.sketch import bytes_of_sketch
-from mindrlhf_msprobe.capture.tensors.summary import Summaries, to_host
+from mindrlhf_msprobe.capture.tensors.summary import Summaries, bytes_of_sketch, to_host
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.sketches import (
     ALGORITHM,

@@ -21,8 +21,8 @@ import numpy as np
 from median_table import print_medians
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe.capture.opening.entries import HostEntries
-from mindrlhf_msprobe.capture.recording.optimizer_state import lines_of
+from mindrlhf_msprobe.capture.opening.opening import HostEntries
+from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.writing.ledger import Ledger

@@ -8,7 +8,7 @@ import time
 
 import mindspore
 
-from mindrlhf_msprobe.capture.settings.random_states import RandomStates
+from mindrlhf_msprobe.capture.settings.environment import RandomStates
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 
 STEPS = 1000

@@ -7,6 +7,12 @@ again, warm, and cost a fraction of fresh ones. So in every round the bytes that
 are also written to a plain file, with nothing else going on: the raw speed of DIR.
 
     python benchmarks/step_overhead.py [--rounds N] [--dir DIR]
+    python benchmarks/step_overhead.py --every-other KIND [--rounds N] [--dir DIR]
+
+With --every-other there is one probe of one kind, whose phase is entered on every other step: 2 N
+steps, timed from the opening of the phase until the loss and a weight are on the host, without
+`step()`. What a step leaves to the one after it, which the first way counts with the next kind of
+step, is then counted with the steps without the phase; and the pages of files are always fresh.
 
 DIR: on tmpfs (default: /dev/shm) or on a disk. It needs about 0.4 GB a round.
 """
@@ -20,6 +26,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 os.environ.setdefault("GLOG_v", "3")
@@ -87,10 +94,13 @@ def training_step() -> tuple[nn.Cell, nn.Optimizer, Callable[[], Tensor]]:
 
     loss_and_gradients = ms.value_and_grad(loss, None, optimizer.parameters)
 
+    weight = network.head.weight
+
     def step() -> Tensor:
         value, gradients = loss_and_gradients(tokens)
         optimizer(gradients)
         value.asnumpy()
+        weight.asnumpy()
         return value
 
     return network, optimizer, step
@@ -112,6 +122,21 @@ def raw_write(path: Path, size: int) -> float:
     return time.perf_counter() - began
 
 
+def every_other(probe: Probe, step: Callable[[], Tensor], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of steps inside a phase and of those without, which take turns."""
+    times: dict[str, list[float]] = {"no phase": [], "phase": []}
+    for round_ in range(rounds + 2):
+        for name, seconds in times.items():
+            began = time.perf_counter()
+            with probe.phase("actor_update") if name == "phase" else nullcontext():
+                step()
+            if round_ >= 2:  # the first rounds warm up
+                seconds.append(time.perf_counter() - began)
+            if name == "phase":
+                probe.step()
+    return times
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
@@ -119,6 +144,7 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", help="a kind of step beside the one without a probe; repeatable"
     )
+    parser.add_argument("--every-other", help="a kind of step, alone: see above")
     arguments = parser.parse_args()
     ms.set_context(mode=ms.PYNATIVE_MODE)
     network, optimizer, step = training_step()
@@ -132,6 +158,15 @@ def main() -> None:
         "gradient signs": {**on, "task": "grad_probe"},
         "full tensors": {**on, "task": "tensor"},
     }
+    if arguments.every_other:
+        section = {**sections[arguments.every_other], "dump_path": str(root)}
+        try:
+            with Probe.from_config(section) as probe:
+                probe.watch(actor=network)
+                print_medians(every_other(probe, step, arguments.rounds), "no phase")
+        finally:
+            shutil.rmtree(root)
+        return
     if arguments.only:
         sections = {name: sections[name] for name in arguments.only}
     probes = {

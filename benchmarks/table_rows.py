@@ -22,10 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mindrlhf_msprobe.findings import Finding, Side, Status
-from mindrlhf_msprobe.report.formats.colours import FILLS
-from mindrlhf_msprobe.report.formats.sheets import Percent, Sheet
-from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
+from mindrlhf_msprobe.report.sheets import FILLS, Percent, Sheet
 from mindrlhf_msprobe.report.tables.workbook import tables_of
+from mindrlhf_msprobe.report.xlsx import write_xlsx
 
 
 def findings(rows: int) -> Iterator[Finding]:

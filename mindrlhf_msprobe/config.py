@@ -513,8 +513,8 @@ class ProbeConfig:
 
 #: All keys, in the order of the documents.
 _KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
-#: The keys the section has had from its first version on; the later ones are extensions.
-BASIC_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
+#: The keys that no other section of a trainer's file has.
+_OWN_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
 
 
 def section_of(
@@ -553,8 +553,8 @@ def load_config(source: Any, ignore: Callable[[Message], None] | None = None) ->
     if isinstance(source, (str, Path)):
         file = source
         source = read_yaml(Path(file), unique=SECTION)
-        # Extensions have everyday names (task, parameters), which a trainer's file may use too.
-        if SECTION not in source and not BASIC_KEYS & set(source):
+        # The others have everyday names (task, parameters), which a trainer's file may use too.
+        if SECTION not in source and not _OWN_KEYS & set(source):
             raise ConfigError(_of(file, message("config.no_section")))
     section = _section(source)
     try:
@@ -612,12 +612,12 @@ def _as_items(section: Any) -> dict[Any, Any]:
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
     names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
     items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
-    return {n: v for n, v in items.items() if n in _KEYS or _can_be_setting(v)}
-
-
-def _can_be_setting(value: Any) -> bool:
-    """Return whether an attribute that no setting is called like is meant as one."""
-    return not (value is _SKIPPED or callable(value) or isinstance(value, property))
+    return {
+        name: value
+        for name, value in items.items()
+        if name in _KEYS
+        or not (value is _SKIPPED or callable(value) or isinstance(value, property))
+    }
 
 
 def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.playback.playback import Playback
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
     from mindrlhf_msprobe.live.training import Live
-    from mindrlhf_msprobe.storage.manifest.ending import Stop
+    from mindrlhf_msprobe.storage.manifest.run_file import Stop
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Batch = TypeVar("_Batch")
@@ -117,6 +117,7 @@ class Probe:
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
+        CURRENT.recorded.append((self._recorder.root, rank))
         if playback is not None:
             playback.record(self._recorder)
         self._playback = playback
@@ -150,11 +151,11 @@ class Probe:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
         recorder.observe_calls(None)
         if self._config.task == ACCURACY_CHECK:
-            from mindrlhf_msprobe.replay.second_opinion.checking import check_accuracy
+            from mindrlhf_msprobe.replay.second_opinion.opinion import check_accuracy
 
             check_accuracy(recorder, self._config)
         elif self._config.task == FREE_BENCHMARK:
-            from mindrlhf_msprobe.replay.benchmark.observing import benchmark
+            from mindrlhf_msprobe.replay.benchmark.free_benchmark import benchmark
 
             benchmark(recorder, self._config)
 
@@ -273,14 +274,18 @@ class Probe:
         if (recorder := self._recording("note_generation")) is not None:
             recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
-    def note_checkpoint(self, role: str, path: str) -> None:
+    def note_checkpoint(self, role: str, path: str, *, saved_after: int | None = None) -> None:
         """Say which checkpoint a role's network was loaded from; "" if from none.
 
         Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
         none begin with random weights of their own, so that `check` expects no KL of 0 of them.
+
+        Args:
+            saved_after: the training saved this one itself, when so many of its steps had ended;
+                it is written under `saved_checkpoints`, for a comparison with it later.
         """
         if (recorder := self._recording("note_checkpoint")) is not None:
-            recorder.note_checkpoint(role, path)
+            recorder.note_checkpoint(role, path, saved_after)
 
     def phase(
         self,
@@ -493,9 +498,10 @@ class Probe:
         with self._lock:
             if self._open is not None:
                 raise UsageError.saying("error.step_in_phase", name=self._open.name)
-            recorder.wait_for_graphs()
+            CURRENT.wait()  # for what graphs that run save in the open step
             ended = recorder.advance()
         recorder.end_step(ended)
+        CURRENT.step_ended(ended, *recorder.ledger.taken_by(ended))
         if self._live is not None and self._live.step_ended(ended):
             self._end_training()
 
@@ -529,7 +535,7 @@ class Probe:
         try:
             try:
                 if not self._closed and error is None:
-                    self._recorder.wait_for_graphs()
+                    CURRENT.wait()
             finally:
                 self._closed = self._ended = True
                 CURRENT.end(self)
@@ -615,25 +621,16 @@ class Probe:
                 if recorder.is_stand_in(network):
                     recorder.enter_without_network(phase)
                 else:
-                    self._note_network(recorder, phase, network, put_in=network is model)
+                    with recorder.ledger.charge(phase.name):
+                        if network is model:  # the call of `phase` named it
+                            recorder.put_into(phase, network)
+                        watched = self._networks.get(phase.role)
+                        own = watched is None or watched is network
+                        recorder.first_entry(phase, network, own=own)
             return {phase: one for phase, one in found.items() if recorder.wants(phase)}
         except BaseException:
             self.leave_phases(context)
             raise
-
-    def _note_network(
-        self, recorder: Recorder, phase: Phase, network: Any, *, put_in: bool
-    ) -> None:
-        """Let the recorder know which network runs in a phase.
-
-        Args:
-            put_in: the call of `phase` named it.
-        """
-        with recorder.ledger.charge(phase.name):
-            if put_in:
-                recorder.put_into(phase, network)
-            watched = self._networks.get(phase.role)
-            recorder.first_entry(phase, network, own=watched is None or watched is network)
 
     def _network_of(self, phase: Phase, model: Any) -> Any:
         """Return the network that runs in a phase, None if nothing of it is recorded.

@@ -31,7 +31,8 @@ _LOGS = tempfile.TemporaryDirectory(prefix="msprobe_tests_")
 os.environ.setdefault("LOG_MF_PATH", os.path.join(_LOGS.name, "mindformers"))
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.demo.quiet import quiet_frameworks
+from mindrlhf_msprobe.common.current import CURRENT
+from mindrlhf_msprobe.demo.command import quiet_frameworks
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 quiet_frameworks(_LOGS.name)
@@ -144,6 +145,12 @@ def _seeded(request: pytest.FixtureRequest) -> None:
     own = zlib.crc32(f"{SEED} {request.node.name}".encode())
     random.seed(own)
     np.random.seed(own)
+
+
+@pytest.fixture(autouse=True)
+def _no_graphs_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what graphs of earlier tests cannot save: the next probe would warn of it."""
+    monkeypatch.setattr(CURRENT, "compiled_without", set())
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """One run → findings: on what storage reads alone. Nothing in here knows MindSpore."""
 
-from mindrlhf_msprobe.checks.check import check_run, check_runs
 from mindrlhf_msprobe.checks.registry.rule import rule
 
-__all__ = ["check_run", "check_runs", "rule"]
+__all__ = ["rule"]

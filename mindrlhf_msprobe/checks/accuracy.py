@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, NotComputed, RankedTensor
 from mindrlhf_msprobe.storage.layout import opinions_name
 from mindrlhf_msprobe.storage.operators import parse_operator
-from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion, read_opinions
 from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion, opinion_lines
 
 _GRAVITY = {Accuracy.WRONG: 2, Accuracy.UNDECIDED: 1, Accuracy.ORDINARY: 0}
 _TASK = "accuracy_check"
@@ -26,13 +27,17 @@ def accuracy_of(path: str | Path) -> AccuracyResult:
     """
     run = open_run(path)
     ranks = sorted({rank for _, rank in run.places} | {0})
-    found = [opinion for rank in ranks for opinion in read_opinions(run.path, rank)]
+    files = [(rank, opinion_lines(run.path, rank)) for rank in ranks]
+    found = [opinion for rank, lines in files for opinion in run.side_lines(lines, rank)]
     if not found:
         settings = [manifest.get("config") for manifest in run.manifests]
         if any(isinstance(one, dict) and one.get("task") == _TASK for one in settings):
             raise RunError.saying("accuracy.nothing", path=run.path, task=_TASK)
         raise RunError.saying("accuracy.none", path=run.path, file=opinions_name(ranks[0]))
-    return conclude(str(run.path), found)
+    problems = tuple(problem.said for problem in run.problems)
+    damaged = sum(lines.damaged for _, lines in files)
+    result = conclude(str(run.path), found)
+    return replace(result, gaps=result.gaps + damaged, problems=problems)
 
 
 def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
@@ -43,7 +48,7 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     """
     kept: dict[_Key, _Kept] = {}
     none: dict[tuple[str, str, str], NotComputed] = {}
-    wrong: dict[tuple[int, int, str], list[CallOpinion]] = {}
+    wrong: dict[tuple[int, int, str], set[str]] = {}
     calls, seconds, gaps = 0, 0.0, 0
     for number, one in enumerate(opinions):
         calls += 1
@@ -75,23 +80,28 @@ def call_of(entry: str) -> str:
     return f"{operator.operator}.{operator.direction}"
 
 
-def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], list[CallOpinion]]) -> bool:
-    """Return whether nothing inside a wrong call was wrong before it ended."""
-    before = wrong.setdefault((one.step, one.rank, one.phase), [])
-    inside = any(_holds(one, other) for other in before)
-    before.append(one)
-    return not inside
+def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], set[str]]) -> bool:
+    """Return whether nothing inside a wrong call was wrong before it ended.
+
+    Args:
+        wrong: of each place, the cells around what was wrong before; this call's are added.
+    """
+    around = wrong.setdefault((one.step, one.rank, one.phase), set())
+    is_operator = parse_operator(one.entry) is not None
+    begins = is_operator or one.cell not in around
+    around.update(_around(one.cell, is_operator=is_operator))
+    return begins
 
 
-def _holds(outer: CallOpinion, inner: CallOpinion) -> bool:
-    """Return whether a call is inside another, by the names of their cells."""
-    if parse_operator(outer.entry) is not None:
-        return False
-    if parse_operator(inner.entry) is not None and inner.cell == outer.cell:
-        return True
-    if outer.cell == "root":
-        return bool(inner.cell) and inner.cell != "root"
-    return inner.cell.startswith(f"{outer.cell}.")
+def _around(cell: str, *, is_operator: bool) -> Iterator[str]:
+    """Yield the cells that a call is inside of, by its cell's name."""
+    if is_operator:
+        yield cell
+    if cell and cell != "root":
+        yield "root"
+    while "." in cell:
+        cell = cell.rpartition(".")[0]
+        yield cell
 
 
 class _Kept:

@@ -1,113 +1,428 @@
-"""`check_run` and `check_runs`: the whole way from a directory to what is wrong with the run."""
+"""`check_run` and `check_runs`: from a directory to what is wrong with the run, rule by rule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.checks.checking import Checking
-from mindrlhf_msprobe.checks.reading.views import steps
-from mindrlhf_msprobe.checks.registry.loading import all_rules
-from mindrlhf_msprobe.checks.registry.rule import Rule
-from mindrlhf_msprobe.checks.registry.rule_file import Setting, read_settings, settings_of
-from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.findings.health import CheckResult, CheckResults, NotChecked
-from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+import numpy as np
 
-_Path = str | Path | Run
+from mindrlhf_msprobe.checks.next_config import next_recording
+from mindrlhf_msprobe.checks.reading.records import Layout, Layouts
+from mindrlhf_msprobe.checks.reading.views import Journal, Step, place_of, steps
+from mindrlhf_msprobe.checks.registry.loading import Setting, all_rules, read_settings, settings_of
+from mindrlhf_msprobe.checks.registry.rule import HEALTHY, Need, Rule
+from mindrlhf_msprobe.checks.story import Findings, Found, nested
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, as_message, message
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.findings.health import (
+    CheckFinding,
+    CheckResult,
+    CheckResults,
+    Evidence,
+    NotChecked,
+    Place,
+    Severity,
+)
+from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.layout import opinions_name
+from mindrlhf_msprobe.storage.reading.holdings.inventory import limits_of
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+#: Findings of one run that are kept, and what of one is.
+_MOST_FINDINGS = 1000
+_MOST_EVIDENCE = 20
+_MOST_WHY = 5  # reasons why one rule was not checked
+#: What a run holds → the fields of records that show it.
+_SHOWN_BY = {"numbers": ("Max",), "fingerprints": ("fingerprint", "md5")}
+
+
+class Check:
+    """What one rule is given in the check of one run.
+
+    Attributes:
+        run: the run.
+        healthy: the runs that are known to be healthy (`--healthy`).
+        rule: the rule.
+        memory: what a rule that is a function keeps from step to step.
+        learning: which of `healthy` a rule that learns from them is given; None: the run itself.
+    """
+
+    def __init__(self, run: Run, rule: Rule, setting: Setting, healthy: Sequence[Run] = ()) -> None:
+        self.run, self.rule, self.setting, self.healthy = run, rule, setting, tuple(healthy)
+        self.memory: dict[str, Any] = {}
+        self.learning: int | None = None
+        self.whys: dict[Message, None] = {}
+        self.looked = 0
+
+    def threshold(self, name: str) -> float:
+        """Return a threshold: that of the rule file, else the rule's own."""
+        value = self.setting.thresholds.get(name)
+        return self.rule.thresholds[name] if value is None else value
+
+    def not_checked(self, why: Message) -> None:
+        """Say that something could not be checked, and why; each reason counts once."""
+        if len(self.whys) < _MOST_WHY:
+            self.whys[why] = None
+
+    def checked(self, count: int = 1) -> None:
+        """Say that so much was looked at, where `not_checked` may say the same of other things.
+
+        A rule that says neither was checked.
+        """
+        self.looked += count
+
+    def finding(
+        self,
+        said: Message | str,
+        at: Place | KeyDatum,
+        *,
+        shown: Mapping[str, Any] | None = None,
+        evidence: Iterable[Evidence] = (),
+        severity: Severity | None = None,
+        causes: Iterable[Message | str] | None = None,
+        next_step: Mapping[str, Any] | None = None,
+        stack: Sequence[str] = (),
+        same: Any = None,
+        ranks: Iterable[int] | None = None,
+        times: int = 1,
+        last_step: int | None = None,
+        follows: Iterable[str] | None = None,
+        explained_by: Callable[[CheckFinding], bool] | None = None,
+        followed_by: Sequence[CheckFinding] = (),
+    ) -> Found:
+        """Return a finding for the rule to yield.
+
+        Args:
+            said: a message; a text for a rule that is nobody else's.
+            at: where; `at.seq` orders findings within a step.
+            shown: values of that place which show it, as the first evidence.
+            severity, causes, follows: None: as the rule says; causes are messages, or their codes.
+            next_step: an msprobe_config section; see `next_recording`.
+            same: findings of this rule with equal `same` are one, reported with how often and where
+                it was; None: those of one place's name in whatever step and rank, that say the
+                same.
+            ranks: on which it is; None: that of the place.
+            explained_by: see `Found`.
+        """
+        what = as_message(said)
+        at = at if isinstance(at, Place) else place_of(at)
+        own = [] if shown is None else [Evidence(at, shown)]
+        given = self.rule.causes if causes is None else causes
+        finding = CheckFinding(
+            rule=self.rule.name,
+            severity=self.setting.severity or severity or self.rule.severity,
+            said=what,
+            place=at,
+            causes=tuple(one if isinstance(one, Message) else Message(one) for one in given),
+            evidence=(*own, *evidence)[:_MOST_EVIDENCE],
+            next_step=None if next_step is None else dict(next_step),
+            stack=tuple(stack),
+            times=times,
+            last_step=at.step if last_step is None else last_step,
+            ranks=tuple(sorted(set(ranks)))
+            if ranks is not None
+            else (() if at.rank is None else (at.rank,)),
+            followed_by=tuple(followed_by),
+        )
+        names = self.rule.follows if follows is None else tuple(follows)
+        key = (what.code, at.phase, at.name) if same is None else same
+        return Found(finding, key, names, explained_by)
+
+    def next_recording(self, at: Place, **options: Any) -> dict[str, Any] | None:
+        """Return the settings that record a place more closely; see `next_config`."""
+        return next_recording(self.run, at, **options)
+
+
+class Checking:
+    """One check of one run, fed step by step: from the disk, or while it trains.
+
+        checking = Checking(run, rules)
+        for step in steps(run):
+            checking.feed(step)
+        result = checking.finish()
+
+    Args:
+        run: the run.
+        rules: those that are to run.
+        settings: rule → setting, of those that have one.
+        healthy: runs that are known to be healthy.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        rules: Iterable[Rule],
+        settings: Mapping[str, Setting] | None = None,
+        healthy: Sequence[Run] = (),
+    ) -> None:
+        self._run = run
+        self._findings = Findings(_MOST_FINDINGS)
+        self._running: dict[str, _Running] = {}
+        self._cut: int | None = None  # the last step, if it was not ended
+        self._broken: dict[str, Message] = {}
+        self._layouts = Layouts()
+        self._seen = {"healthy"} if healthy else set()
+        self.steps = self.entries = self.saves = 0
+        self.ranks: set[int] = set()
+        for rule in rules:
+            setting = (settings or {}).get(rule.name, Setting())
+            if setting.on:
+                check = Check(run, rule, setting, healthy)
+                self._guarded(rule, partial(self._start, check))
+
+        self._learn(healthy)
+
+    def _start(self, check: Check) -> None:
+        self._running[check.rule.name] = _Running(check)
+
+    def _learn(self, healthy: Iterable[Run]) -> None:
+        """Give the runs that are known to be healthy to the rules that learn from them."""
+        learning = [one for one in self._running.values() if one.learns]
+        known = enumerate(healthy if learning else ())
+        for number, step in ((number, step) for number, run in known for step in steps(run)):
+            for one in learning:
+                one.check.learning = number
+            for journal in step.journals(self._layouts):
+                self._to_rules(journal, learning)
+            for one in learning:
+                self._guarded(one.check.rule, partial(self._take, one, partial(one.step, step), []))
+        for one in learning:
+            one.check.learning = None
+
+    def _look(self, journal: Journal) -> None:
+        """Note what the run holds."""
+        self.entries += len(journal)
+        self._seen |= journal.layout.once(_parts_of)
+        for kind, names in _SHOWN_BY.items():
+            if kind not in self._seen and any(map(journal.holds, names)):
+                self._seen.add(kind)
+
+    def _to_rules(self, journal: Journal, running: Iterable[_Running]) -> None:
+        """Give a journal, and its entries, to the rules that want them."""
+        for one in running:
+            if one.journal is not None:
+                self._guarded(one.check.rule, partial(one.journal, journal))
+            if one.entry is not None:
+                self._guarded(one.check.rule, partial(one.give, journal))
+
+    def feed(self, step: Step) -> list[CheckFinding]:
+        """Take the next step of the run; return what was found for the first time.
+
+        Of the step nothing is held afterwards but what rules keep of its past, which is bounded.
+        """
+        for journal in step.journals(self._layouts):
+            self._look(journal)
+            self._to_rules(journal, [*self._running.values()])
+        self.steps += 1
+        self.ranks.update(step.ranks)
+        self._cut = None if step.complete else step.number
+        saves = sum(len(step.keys(rank)) for rank in step.ranks)
+        self.saves += saves
+        if saves:
+            self._seen.add("numbers")
+        new: list[CheckFinding] = []
+        for one in [*self._running.values()]:
+            if one.step is not None:
+                self._guarded(
+                    one.check.rule, partial(self._take, one, partial(one.step, step), new)
+                )
+        return new
+
+    def story(self) -> tuple[CheckFinding, ...]:
+        """Return what was found so far in order of time; what follows from one stands under it."""
+        return nested(self._findings.all())
+
+    def finish(self, not_loaded: Iterable[NotChecked] = ()) -> CheckResult:
+        """Return what was found, after the last step.
+
+        Args:
+            not_loaded: rules that could not be loaded.
+        """
+        for one in [*self._running.values()]:
+            if one.end is not None:
+                self._guarded(one.check.rule, partial(self._take, one, one.end, []))
+        checked, not_checked = [], [*self._limits(), *not_loaded]
+        for rule, why in self._broken.items():
+            not_checked.append(NotChecked(rule, why, failed=True))
+        for name, one in self._running.items():
+            lacks = [need.said for need in one.check.rule.needs if not self._has(need)]
+            whys = lacks or [*one.check.whys]
+            not_checked += [NotChecked(name, why) for why in whys]
+            if not lacks and (one.check.looked or not whys):
+                checked.append(name)
+        return CheckResult(
+            path=str(self._run.path),
+            findings=self.story(),
+            checked=tuple(checked),
+            not_checked=tuple(not_checked),
+            problems=tuple(problem.said for problem in self._run.problems),
+            steps=self.steps,
+            ranks=len(self.ranks),
+            entries=self.entries,
+            saves=self.saves,
+        )
+
+    def _limits(self) -> list[NotChecked]:
+        """Return what no rule could look at, and findings that were not kept."""
+        whys = [*limits_of(self._run)]
+        if self._cut is not None and not self._run.finished:
+            whys.append(message("checks.cut_off", step=self._cut))
+        if left_out := self._findings.left_out:
+            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
+        return [NotChecked("", why) for why in whys]
+
+    def _has(self, need: Need) -> bool:
+        if need.kind == "key":
+            return any(name in self._run.keys for name in need.names)
+        if need.kind == "phase":
+            return any(name in self._run.phases for name in need.names)
+        if need.kind == "ranks":
+            return len(self.ranks) >= need.count
+        if need.kind == "steps":
+            return self.steps >= need.count
+        if need.kind == "opinions":
+            names = {opinions_name(rank) for rank in self.ranks}
+            return any((self._run.path / name).is_file() for name in names)
+        return need.kind in self._seen
+
+    def _take(
+        self,
+        one: _Running,
+        find: Callable[[], Iterator[Found] | None],
+        new: list[CheckFinding],
+    ) -> None:
+        for item in find() or ():
+            if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):
+                new.append(item.finding)
+
+    def _guarded(self, rule: Rule, function: Callable[[], None]) -> None:
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # a damaged record may hold anything
+                function()
+        except Exception as error:
+            self._stop(rule, error)
+
+    def _stop(self, rule: Rule, error: Exception) -> None:
+        """Go on without a rule that failed: it costs no other one, and is said."""
+        logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
+        self._broken[rule.name] = message(
+            "checks.failed", kind=type(error).__name__, error=str(error)[:300]
+        )
+        self._running.pop(rule.name, None)
+
+
+class _Running:
+    """A rule in one run: its instance, or the function itself."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+        make = check.rule.make
+        self.learns: bool = getattr(make, "learns", False)
+        self.entry: Any = None
+        self.end: Any = None
+        self.step: Any = None
+        self.journal: Any = None
+        if HEALTHY in check.rule.needs and not check.healthy:
+            return  # it has nothing to compare with
+        if isinstance(make, type):
+            made = make(check)
+            self.journal, self.entry, self.step, self.end = (
+                getattr(made, name, None) for name in ("journal", "entry", "step", "end")
+            )
+        else:
+            self.step = lambda step: make(step, check)
+
+    def give(self, journal: Journal) -> None:
+        """Give the rule the entries of a journal that it wants."""
+        for number in self._wanted(journal):
+            self.entry(journal.entry(number))
+
+    def _wanted(self, journal: Journal) -> Iterable[int]:
+        rule, content = self.check.rule, journal.content
+        if rule.names is not None:
+            return journal.layout.once(self._named)
+        if not rule.marks or content is None:
+            return range(len(journal))
+        marks = [mark for mark in rule.marks if mark in content]
+        raw_lines = enumerate(journal.raw_lines) if marks else ()
+        return [number for number, raw in raw_lines if any(mark in raw for mark in marks)]
+
+    def _named(self, layout: Layout) -> list[int]:
+        wants = self.check.rule.names
+        assert wants is not None
+        return [number for number, name in enumerate(layout.names) if wants(name)]
+
+
+def _parts_of(layout: Layout) -> set[str]:
+    """Return what a journal holds, by the needs of rules."""
+    parts = {part for structure in layout.structures for part, _ in structure}
+    shown = {"layers": bool(layout.names), "parameters": "parameters" in parts}
+    shown["gradients"] = any(map(holds_gradients, layout.names))
+    shown["backward"] = any(".backward." in name for name in layout.names)
+    return {kind for kind, there in shown.items() if there}
+
+
 _Settings = str | Path | Mapping[Any, Any]
 
 
-def check_run(
-    run: _Path,
-    *,
-    rules: _Settings | None = None,
-    extra: Iterable[Any] = (),
-    healthy: Sequence[_Path] = (),
-    progress: Callable[[int, int], None] | None = None,
-) -> CheckResult:
-    """Check one run by itself: no other run is compared with it.
+@dataclass(frozen=True)
+class Prepared:
+    """The rules that are followed.
 
-    Args:
-        run: its directory, or a run that was opened.
-        rules: a rule file (YAML), or its content as a mapping: rules that are off, thresholds.
-        extra: further rules: `module:function`, functions, or classes (see `rule`).
-        healthy: runs that are known to be healthy, for the rules that compare with such ones.
-        progress: is given how many steps were read, and how many there are.
+    Attributes:
+        rules: those that could be loaded.
+        broken: those that could not, and why.
+        settings: name of a rule → whether it is off, and its thresholds.
+    """
+
+    rules: list[Rule]
+    broken: list[NotChecked]
+    settings: Mapping[str, Setting]
+
+
+def prepared(rules: _Settings | None = None, extra: Iterable[Any] = ()) -> Prepared:
+    """Return the rules of a rule file, or of its content, and further ones.
 
     Raises:
-        RunError: there is no such run.
         ConfigError: the rule file is wrong.
         UsageError: one of `extra` is no rule.
     """
-    return check_runs([run], rules=rules, extra=extra, healthy=healthy, progress=progress).runs[0]
+    known, broken = all_rules(extra)
+    if rules is None:
+        return Prepared(known, broken, {})
+    if isinstance(rules, Mapping):
+        return Prepared(known, broken, settings_of(rules, known, lambda *place: ""))
+    return Prepared(known, broken, read_settings(rules, known))
 
 
-def check_runs(
-    runs: Iterable[_Path],
-    *,
-    rules: _Settings | None = None,
-    extra: Iterable[Any] = (),
-    healthy: Sequence[_Path] = (),
-    output_path: str | Path | None = None,
-    lang: str | None = None,
+def check_opened(
+    runs: Sequence[Run],
+    prepared: Prepared,
+    healthy: Sequence[Run] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> CheckResults:
-    """Check several runs, each by itself; the arguments are those of `check_run`.
-
-    Args:
-        output_path: the directory for checks.xlsx, or an .xlsx file; None: none is written. Beside
-            it stand the tables of `task: free_benchmark`, if a run has such results.
-        lang: `en` or `zh`, of the workbook; None: the locale's.
-
-    Raises:
-        RunError, ConfigError, UsageError: as for `check_run`.
-        OutputError: the workbook cannot be written.
-    """
-    known, broken = all_rules(extra)
-    settings = _settings(rules, known)
-    opened = [*map(_opened, runs)]
-    if not opened:
+    """Check runs that were opened, each by itself; see `mindrlhf_msprobe.check_runs`."""
+    if not runs:
         raise UsageError.saying("checks.no_run")
-    others = [*map(_opened, healthy)]
-    results = CheckResults(
-        tuple(_check(run, known, broken, settings, others, progress) for run in opened)
-    )
-    if output_path is not None:
-        from mindrlhf_msprobe.report.tables.checks import write_checks
-
-        write_checks(results, Path(output_path), lang=lang)
-        from mindrlhf_msprobe.report.tables.free_benchmark import write_benchmark
-
-        write_benchmark(opened, Path(output_path))
-    return results
-
-
-def _settings(rules: _Settings | None, known: list[Rule]) -> dict[str, Setting]:
-    if rules is None:
-        return {}
-    if isinstance(rules, Mapping):
-        return settings_of(rules, known, lambda *place: "")
-    return read_settings(rules, known)
-
-
-def _opened(run: _Path) -> Run:
-    return run if isinstance(run, Run) else open_run(run)
+    return CheckResults(tuple(_check(run, prepared, healthy, progress) for run in runs))
 
 
 def _check(
     run: Run,
-    rules: Iterable[Rule],
-    broken: Iterable[NotChecked],
-    settings: Mapping[str, Setting],
+    prepared: Prepared,
     healthy: Sequence[Run],
     progress: Callable[[int, int], None] | None,
 ) -> CheckResult:
-    checking = Checking(run, rules, settings, healthy)
+    checking = Checking(run, prepared.rules, prepared.settings, healthy)
     total = len(run.steps)
     for step in steps(run):
         checking.feed(step)
         if progress is not None:
             progress(checking.steps, total)
-    return checking.finish(broken)
+    return checking.finish(prepared.broken)

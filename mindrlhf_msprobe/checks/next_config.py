@@ -33,9 +33,11 @@ def next_recording(
         first: the first step; None: the place's.
         also: settings without which a run did not record so.
 
-    None where no phase is known, PrecisionDebugger recorded the run, or the run itself was recorded
-    so already.
+    None where no phase is known, PrecisionDebugger recorded the run, the run itself was recorded so
+    already, or a tool wrote it that records no cells.
     """
+    if not run.dialect.records_cells:
+        return None
     config = run.config(place.rank or 0)
     known = _known_phases(config, phases or (place.phase or UNNAMED_PHASE,))
     if not known:

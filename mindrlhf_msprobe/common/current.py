@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mindrlhf_msprobe.common.message import Message, message
@@ -47,6 +48,10 @@ class Current:
         held: where it is a list, it gets what is saved, by name, and nothing is written.
         compiled_without: the keys of graphs that were compiled without a probe, so that they never
             hand anything over.
+        recorded: the directory and the rank of each run that this process has begun to record.
+        why_not: why a training of this process is not recorded, of the last one that is not.
+        step_ended: called when a step of a probe has ended, with its number, and the bytes and
+            seconds that it took.
     """
 
     def __init__(self) -> None:
@@ -56,6 +61,9 @@ class Current:
         self.held: list[tuple[str, Any]] | None = None
         self._probes: list[tuple[Recording, Callable[[Message, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
+        self.recorded: list[tuple[Path, int]] = []
+        self.why_not: Message | None = None
+        self.step_ended: Callable[[int, int, float], None] = lambda *_: None
         self._logged: set[Message] = set()
         self._missed = False  # whether it was said that there is no probe
 

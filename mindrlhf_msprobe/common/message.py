@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import mindrlhf_msprobe  # which knows where words are made: nothing in here does
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.text.printable import shortened
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The code of a text that is known as a text alone: a run of an older version holds such ones.
+#: The code of a text that is known as a text alone: what a trainer says itself.
 TEXT = "text"
 
 _DEEPEST = 20  # levels of what a file says
@@ -60,6 +60,10 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Messages = tuple[Message, ...]
 
 
+#: Characters: MindSpore lists every dtype that an operator takes.
+_MOST_OF_ERROR = 1000
+
+
 def message(code: str, /, **params: Any) -> Message:
     """Return a message; of an error among its parameters, what that says."""
     return Message(code, {name: _said_by(value) for name, value in params.items()})
@@ -72,23 +76,19 @@ def _said_by(value: Any) -> Any:
         return value.said
     # An error of Python's kinds may be made of a message, too.
     alone = value.args[0] if len(value.args) == 1 else None
-    return alone if isinstance(alone, Message) else str(value)
+    return alone if isinstance(alone, Message) else shortened(value, _MOST_OF_ERROR)
 
 
 def in_words(said: Message, lang: str | None = None) -> str:
     """Return what a message says, in a language; None: in the one that is spoken."""
-    # By its name, and when words are asked for: nothing below report imports it.
-    words: str = import_module("mindrlhf_msprobe.report.messages").text_of(said, lang)
+    words: str = mindrlhf_msprobe.text_of(said, lang)
     return words
 
 
-def read_words(text: str, area: str) -> Message | None:
-    """Return the message of an area that says a text in English, None if none does.
-
-    For files of older versions, which hold words alone.
-    """
-    read: Message | None = import_module("mindrlhf_msprobe.report.messages").message_of(text, area)
-    return read
+def all_in_words(said: Iterable[Message]) -> str:
+    """Return what several messages say, one behind the other, in the language that is spoken."""
+    words: str = mindrlhf_msprobe.texts_of(said)
+    return words
 
 
 class SpokenError(Exception):
@@ -138,7 +138,7 @@ def read_message(found: Any) -> Message | None:
     """Return the message that JSON holds, None if it holds none.
 
     Args:
-        found: what `as_json` made, or a text, as older versions wrote it.
+        found: what `as_json` made, or a text, which is somebody else's.
     """
     if isinstance(found, str):
         return as_message(found)

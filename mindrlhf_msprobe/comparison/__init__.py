@@ -1,6 +1,5 @@
 """Two runs → findings and a verdict. Nothing in here knows MindSpore."""
 
-from mindrlhf_msprobe.comparison.compare import compare_runs
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 
-__all__ = ["Tolerance", "compare_runs"]
+__all__ = ["Tolerance"]

@@ -1,4 +1,4 @@
-"""compare_runs: open, align, compare, conclude, write."""
+"""Open two runs, align, compare, conclude; `mindrlhf_msprobe.api` writes what comes of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.common.text.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.common.text.patterns import pattern
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
@@ -22,25 +22,24 @@ from mindrlhf_msprobe.comparison.engine.executor import (
     run,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.judging.texts import load_decoder
+from mindrlhf_msprobe.comparison.judging.status import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, load_cells
 from mindrlhf_msprobe.comparison.pairing.filters import (
     Filters,
     check_keys,
     check_names,
+    check_paths,
     check_steps,
     filters,
     given_to,
     record_names,
     unmatched,
 )
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import END
 from mindrlhf_msprobe.comparison.pairing.view import View, views
-from mindrlhf_msprobe.comparison.preflight.preflight import preflight
-from mindrlhf_msprobe.comparison.preflight.remark import without_consequences
-from mindrlhf_msprobe.comparison.steps.folding import FOLD_ABOVE, Folding
+from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     PairWork,
@@ -48,10 +47,10 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     compare_pair,
     compare_whole_step,
 )
-from mindrlhf_msprobe.comparison.steps.tally import is_folded
+from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
+from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.first_difference import LeftOut, is_filtered
-from mindrlhf_msprobe.comparison.verdict.next_recording.earlier import load_earlier, relation
-from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of
+from mindrlhf_msprobe.comparison.verdict.next_step import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import (
@@ -68,135 +67,94 @@ from mindrlhf_msprobe.findings import (
     Stopped,
 )
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.layout import RUN_FILE
-from mindrlhf_msprobe.storage.manifest.ending import RUNNING
+from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Given, MsprobeMapping
 
 _PathLike = str | Path
 ENGINES = ("local", "ray")
 
 
-@in_its_language
-def compare_runs(
-    a: _PathLike,
-    b: _PathLike | None = None,
-    *,
-    output_path: _PathLike | None = None,
-    tolerance: Tolerance | Tolerances | _PathLike | None = None,
-    noise: Iterable[_PathLike] = (),
-    mapping: _PathLike | None = None,
-    cell_mapping: Given = None,
-    api_mapping: Given = None,
-    data_mapping: Given = None,
-    layer_mapping: Given = None,
-    tokenizer: _PathLike | None = None,
-    phases: tuple[str, str] | None = None,
-    ranks: tuple[int, int] | None = None,
-    layout: _PathLike | None = None,
-    key_data_only: bool = False,
-    steps: str | int | Iterable[int | str] | None = None,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    keys: str | Iterable[str] | Mapping[str, str] = (),
-    first_only: bool = False,
-    common: bool = False,
-    after: _PathLike | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    workers: int | None = None,
-    csv: bool = False,
-    lang: str | None = None,
-    all_rows: bool = False,
-    keep_earlier: bool = False,
-    progress: Progress | None = None,
+@dataclass(frozen=True)
+class Asked:
+    """What of which runs is compared, and how; see `mindrlhf_msprobe.compare_runs`."""
+
+    a: _PathLike
+    b: _PathLike | None = None
+    tolerance: Tolerance | Tolerances | _PathLike | None = None
+    noise: Iterable[_PathLike] = ()
+    mapping: _PathLike | None = None
+    cell_mapping: Given = None
+    api_mapping: Given = None
+    data_mapping: Given = None
+    layer_mapping: Given = None
+    tokenizer: _PathLike | None = None
+    phases: tuple[str, str] | None = None
+    ranks: tuple[int, int] | None = None
+    layout: _PathLike | None = None
+    key_data_only: bool = False
+    steps: str | int | Iterable[int | str] | None = None
+    include: str | Iterable[str] = ()
+    exclude: str | Iterable[str] = ()
+    keys: str | Iterable[str] | Mapping[str, str] = ()
+    first_only: bool = False
+    common: bool = False
+    after: _PathLike | None = None
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    all_rows: bool = False
+    progress: Progress | None = None
+
+
+def compare_as_asked(
+    asked: Asked, ready: Callable[[], Callable[[], None] | None] = lambda: None
 ) -> Comparison:
-    """Compare two runs, or two phases or ranks of one run; say where they first diverge, and why.
+    """Compare two runs, or two phases or ranks of one run.
 
     Args:
-        a, b: the runs' directories, or one phase's or step's directory of each. Without `b`, or
-            with the same run twice, `phases` or `ranks` say what of the run is compared.
-        output_path: where tables and verdict.json are written; None writes nothing.
-        tolerance: what counts as the same: a Tolerance, the path of a YAML file with rules, or
-            Tolerances of both. The default is bitwise.
-        noise: further runs of A's configuration. What they differ by among themselves and from A
-            does not count as a difference.
-        mapping: the path of a YAML file that says how cells of A are called in B.
-        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (NPU) is which of
-            A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
-            no file; data_mapping may be a dict. With one of them names alone decide.
-        tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
-        phases: which phase of A is compared with which of B.
-        ranks: which rank of A is compared with which of B.
-        layout: the path of a YAML file that says how the ranks of A and of B divide the work. What
-            they hold is put together, and compared as the records of one rank. Without it, run.json
-            tells where the trainer knows it.
-        key_data_only: leave out layer data; the columns of `SingleComparator` come first in tables.
-        steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
-        include, exclude: regular expressions, searched in the names of records: those that any of
-            `include` and none of `exclude` matches are compared.
-        keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
-            mapping, compares one of A with another one of B, or of A itself.
-        first_only: end at the first divergence, and write its entry alone.
-        common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
-            divergence.
-        after: the output directory of an earlier comparison of the same training, recorded
-            otherwise: what it found is taken into account.
-        engine: `local`, or `ray` for a Ray cluster.
-        address: of a running Ray cluster; None starts one on this machine.
-        workers: how many processes compare at once, at most: never more than there is work for,
-            nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
-            as many as there are cores, where it is worth while to start them.
-        csv: write the tables as CSV as well.
-        lang: `en` or `zh`, of all that is said: the texts of the comparison, summary.xlsx and
-            verdict.json; None: the locale's.
-        all_rows: list every record. By default, of a comparison of more than 50 000 records those
-            of cells that agree are one row a phase, step and rank in the tables, and one of
-            `Comparison.agreements` instead of a finding each.
-        keep_earlier: name the files with the time in them, beside those of earlier comparisons;
-            else they take the place of these.
-        progress: called with how many records are done, and of how many as far as is known.
-
-    Returns:
-        The comparison; `bool(result)` is true only if something was compared and nothing
-        diverged.
+        ready: called when the runs are open and before they are compared: raises where what comes
+            of it cannot be written, or returns what is called while workers compare.
 
     Raises:
-        RunError: a directory is not a run, both are the same, or the output cannot be written,
-            or lies inside a run. Where writing fails only at the end, the finished comparison is
-            the error's attribute `comparison`.
-        ConfigError: a file of rules or names is wrong.
-        UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
+        RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
     """
-    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    paths = {"A": a, "B": b, "output_path": output_path, "tolerance": tolerance}
-    paths |= {"mapping": mapping, "tokenizer": tokenizer, "after": after}
-    paths |= {"layout": layout}
+    a, b = asked.a, asked.b
+    repetitions = [asked.noise] if isinstance(asked.noise, (str, Path)) else list(asked.noise)
+    paths = {"A": a, "B": b, "tolerance": asked.tolerance, "mapping": asked.mapping}
+    paths |= {"tokenizer": asked.tokenizer, "after": asked.after, "layout": asked.layout}
     paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions)}
-    _check_choice(paths, engine, workers, lang)
-    _check_two("phases", phases, str)
-    _check_two("ranks", ranks, int)
-    chosen = filters(steps, include, exclude, keys, first_only=first_only, common=common)
-    if chosen.keys and phases is not None:
+    check_paths(paths)
+    _check_choice(asked.engine, asked.workers)
+    _check_two("phases", asked.phases, str)
+    _check_two("ranks", asked.ranks, int)
+    chosen = filters(
+        *(asked.steps, asked.include, asked.exclude, asked.keys),
+        first_only=asked.first_only,
+        common=asked.common,
+    )
+    if chosen.keys and asked.phases is not None:
         raise UsageError.saying("error.keys_and_phases")
-    earlier = None if after is None else load_earlier(after)
+    earlier = None if asked.after is None else load_earlier(asked.after)
     by_file, remarks = _msprobe_mapping(
-        mapping,
-        cell_mapping=cell_mapping,
-        api_mapping=api_mapping,
-        data_mapping=data_mapping,
-        layer_mapping=layer_mapping,
+        asked.mapping,
+        cell_mapping=asked.cell_mapping,
+        api_mapping=asked.api_mapping,
+        data_mapping=asked.data_mapping,
+        layer_mapping=asked.layer_mapping,
     )
     job, notes = _job(
-        *(a, b, tolerance, repetitions, mapping, tokenizer, phases, ranks, chosen, key_data_only)
+        *(a, b, asked.tolerance, repetitions, asked.mapping, asked.tokenizer),
+        *(asked.phases, asked.ranks, chosen, asked.key_data_only),
     )
     job = replace(job, msprobe_mapping=by_file)
-    job, on_layouts = _laid_out(job, layout, within_one=job.sides[0].run is job.sides[1].run)
+    job, on_layouts = _laid_out(job, asked.layout, within_one=job.sides[0].run is job.sides[1].run)
     notes += on_layouts
-    notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(key_data_only)]
-    load = _check_output(output_path, (a, b, *repetitions), keep_earlier)
+    notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(asked.key_data_only)]
+    meanwhile = ready()
     all_rank_steps = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
     all_steps = {step for step, _ in all_rank_steps}
     check_steps(chosen, all_steps)
@@ -204,21 +162,20 @@ def compare_runs(
     _check_patterns(job, rank_steps)
     notes += _unused_names(job, rank_steps)
     check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
-    start = _engine(engine, job, address, workers)
-    at_once = engine == "ray" or workers is not None
+    start = _engine(asked.engine, job, asked.address, asked.workers)
     compare = partial(
-        run, job, start_workers=start, progress=progress, at_once=at_once, meanwhile=load
+        run,
+        job,
+        start_workers=start,
+        progress=asked.progress,
+        at_once=asked.engine == "ray" or asked.workers is not None,
+        meanwhile=meanwhile,
     )
-    results = _compare_steps(job, rank_steps, start, compare, all_rows=all_rows)
+    results = _compare_steps(job, rank_steps, start, compare, all_rows=asked.all_rows)
     comparison = _conclude(str(a), str(a if b is None else b), job, results, notes, earlier)
     if chosen != Filters():
         comparison = _chosen(comparison, chosen, job, all_steps)
-    from mindrlhf_msprobe.report.texts import with_texts
-
-    comparison = with_texts(comparison)
-    if output_path is None:
-        return comparison
-    return _written(comparison, output_path, csv, lang, keep_earlier=keep_earlier)
+    return comparison
 
 
 def _compare_steps(
@@ -243,46 +200,6 @@ def _compare_steps(
     again = [(result.step, result.rank) for result in results if not result.whole]
     whole = {(result.step, result.rank): result for result in run(job, again, start)}
     return [whole.get((result.step, result.rank), result) for result in results]
-
-
-def _check_output(
-    output: _PathLike | None, runs: Iterable[_PathLike | None], keep_earlier: bool
-) -> Callable[[], None] | None:
-    """Refuse an output directory that cannot be used; return what loads the writing of tables."""
-    if output is None:
-        return None
-    from mindrlhf_msprobe.report.files import load
-    from mindrlhf_msprobe.report.staging import check_output
-
-    refuse_among_evidence(Path(output), [run for run in runs if run])
-    check_output(Path(output), beside=keep_earlier)
-    return load
-
-
-def _written(
-    comparison: Comparison,
-    output: _PathLike,
-    csv: bool,
-    lang: str | None,
-    *,
-    keep_earlier: bool,
-) -> Comparison:
-    """Write the tables; whatever goes wrong there, the error holds the comparison."""
-    from mindrlhf_msprobe.report.files import write_beside, write_comparison
-    from mindrlhf_msprobe.report.staging import OutputError
-
-    try:
-        write = write_beside if keep_earlier else write_comparison
-        return write(comparison, Path(output), csv=csv, lang=lang)
-    except OutputError as error:
-        error.comparison = comparison
-        raise
-    except Exception as error:
-        failed = OutputError.saying(
-            "error.tables_unwritten", output=output, name=type(error).__name__, error=error
-        )
-        failed.comparison = comparison
-        raise failed from error
 
 
 def _of_runs(found: Iterable[tuple[str | Message, Iterable[Message]]]) -> Messages:
@@ -473,14 +390,18 @@ def _job(
     key_data_only: bool,
 ) -> tuple[Job, list[Message]]:
     within_one = _is_one_run(a, b, phases, ranks, chosen.keys)
-    own = NO_MAPPING if mapping is None else load_cells(mapping)
+    names, fused = _cells_of(mapping)
     allowed = tolerances(tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
     _check_sides(phases, ranks, first, second)
     check_keys(chosen, first.keys, second.keys)
     left, right, notes = views(first, second, phases, ranks)
-    left.key_data_only = right.key_data_only = key_data_only or bool(chosen.keys)
+    without_cells = not all(run.dialect.records_cells for run in (first, second))
+    only_keys = key_data_only or without_cells or bool(chosen.keys)
+    left.key_data_only = right.key_data_only = only_keys
+    if without_cells and (first.phases or second.phases):
+        notes.append(message(KEY_DATA_ONLY))
     if chosen.keys:  # of both sides, under A's names
         left.keys, right.keys = {key: key for key, _ in chosen.keys}, dict(chosen.keys)
         notes += [message("pairing.against", a=x, b=y) for x, y in chosen.keys if x != y]
@@ -489,7 +410,7 @@ def _job(
     decoder = None if tokenizer is None else Path(tokenizer).absolute()
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
-    job = Job((left, right), further, allowed, own.names, decoder, chosen, fused=own.fused)
+    job = Job((left, right), further, allowed, names, decoder, chosen, fused=fused)
     return job, notes
 
 
@@ -563,6 +484,19 @@ def _is_at(finding: Finding, first: Divergence) -> bool:
     return finding.entry is not None and finding.phase == first.phase
 
 
+def _cells_of(
+    mapping: _PathLike | None,
+) -> tuple[tuple[NameRule, ...], tuple[FusedRule, ...]]:
+    """Return the names, and the cells that are several, of a mapping's file."""
+    if mapping is None:
+        return (), ()
+    # It knows of rows, tokens and experts, which no other comparison needs.
+    from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+
+    given = load_cells(mapping)
+    return given.names, given.fused
+
+
 def _repetitions(
     paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None, left: View
 ) -> tuple[tuple[View, ...], list[Message]]:
@@ -600,14 +534,7 @@ def _on_noise(a: Run, view: View) -> Messages:
     return (message("pairing.noise_run", path=str(repetition.path), **what),)
 
 
-def _check_choice(
-    paths: Mapping[str, object], engine: str, workers: int | None, lang: str | None
-) -> None:
-    for name in (name for name, path in paths.items() if path == ""):
-        raise UsageError.saying("error.empty_path", name=name)
-    if lang not in (None, *LANGUAGES):
-        known = message("config.either", choices=LANGUAGES)
-        raise UsageError.saying("error.lang", lang_=lang, join=known)
+def _check_choice(engine: str, workers: int | None) -> None:
     if engine not in ENGINES:
         raise UsageError.saying(
             "error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES)
@@ -666,23 +593,6 @@ def _is_one_run(
     if not unlike and (same or not keys):
         raise RunError.saying("error.same_directory", a=a)
     return True
-
-
-def refuse_among_evidence(output: Path, runs: Iterable[_PathLike]) -> None:
-    """Refuse to write tables into what is compared."""
-    if "\0" in str(output):
-        return  # cannot be written at all
-    target = Path(os.path.realpath(output))
-    for given in runs:
-        directory = Path(os.path.realpath(given))
-        # Of a run, one phase's or one step's directory may be given.
-        whole = [path for path in list(directory.parents)[:2] if (path / RUN_FILE).is_file()]
-        for evidence in (directory, *whole):
-            if target.is_relative_to(evidence):
-                is_it = target == evidence
-                code = "error.output_is" if is_it else "error.output_lies_inside"
-                where = message(code, run=str(evidence))
-                raise RunError.saying("error.output_inside", output=output, where=where)
 
 
 def _check_sides(

@@ -1,15 +1,29 @@
-"""compare and compare_distributed: msprobe's comparisons of layer data, by their arguments."""
+"""compare, compare_distributed and GradComparator: msprobe's comparisons, by their arguments."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindrlhf_msprobe import log
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
-from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.log import logger, warn
+from mindrlhf_msprobe.report.trends import location, write_csv
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.manifest.run_file import TOOL
+from mindrlhf_msprobe.storage.outputs import Output, written
+from mindrlhf_msprobe.storage.reading.gradients import open_gradients
+from mindrlhf_msprobe.trends.similarity import (
+    GradientTrend,
+    Measure,
+    compare_gradients,
+)
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
@@ -100,7 +114,7 @@ def _compare(call: str, a: Any, b: Any, output: _PathLike, options: Mapping[str,
                 value=value,
                 nearest=nearest_of(name, (*_OF_THE_OUTPUT, *MAPPINGS)),
             )
-    from mindrlhf_msprobe.comparison import compare_runs
+    from mindrlhf_msprobe.api import compare_runs
 
     log.configure()
     mappings = {name: options[name] for name in MAPPINGS if options.get(name)}
@@ -120,3 +134,115 @@ def answer(comparison: Comparison) -> None:
     if comparison.verdict.status is Outcome.INCOMPARABLE:
         raise RunError(text)
     (logger.info if comparison else logger.warning)("%s", text)
+
+
+_TABLE, _PICTURES, _SUMMARY = "similarities.csv", "similarities_picture", "summary"
+_BEGIN = 1024  # bytes of a picture, which say what made it
+
+#: (step, update), as a column of the table.
+_Update = tuple[int, int]
+
+
+class GradComparator:
+    """Compares the signs of two runs' gradients, of this tool's runs and of msprobe's grad_probe.
+
+    A similarity is the share of elements whose signs agree; `summary` weights the parameters by
+    their numbers of elements.
+    """
+
+    @classmethod
+    def compare(cls, path1: _PathLike, path2: _PathLike, output_dir: _PathLike) -> None:
+        """Compare one rank: `similarities.csv`, and a picture a parameter if matplotlib is there.
+
+        Args:
+            path1, path2: directories `rank<R>` of grad_probe, or runs of this tool; of several
+                ranks, each has a directory `rank<R>` in the output.
+
+        Raises:
+            UsageError: they have no gradients of the same steps.
+            RunError: one of them holds neither.
+            RunError: the output cannot be written there.
+        """
+        found = _compared(path1, path2)
+        ranks = sorted({one.rank for one in found.similarities})
+        for rank in ranks:
+            below = Path(output_dir) / f"rank{rank}" if len(ranks) > 1 else Path(output_dir)
+            _write(found, rank, below)
+
+    @classmethod
+    def compare_distributed(cls, path1: _PathLike, path2: _PathLike, output_dir: _PathLike) -> None:
+        """Compare all ranks: `rank<R>/similarities.csv` and pictures; see `compare`.
+
+        Args:
+            path1, path2: what `dump_path` was, of grad_probe or of this tool.
+        """
+        found = _compared(path1, path2)
+        for rank in sorted({one.rank for one in found.similarities}):
+            _write(found, rank, Path(output_dir) / f"rank{rank}")
+
+
+def _compared(path1: _PathLike, path2: _PathLike) -> GradientTrend:
+    a, b = open_gradients(Path(path1)), open_gradients(Path(path2))
+    found = compare_gradients(a, b, measure=Measure.SIGNS)
+    for problem in (*a.problems, *b.problems):
+        logger.warning("%s", problem)
+    for one in found.similarities:
+        if one.measure is None:
+            warn("unread.at", path=location(one), why=one.why)
+    if not found.compared:
+        raise UsageError.saying("trend.no_matched", a=str(path1), b=str(path2))
+    return found
+
+
+def _write(found: GradientTrend, rank: int, output: Path) -> None:
+    similarities = [one for one in found.similarities if one.rank == rank]
+    updates = [one for one in found.updates if one.rank == rank]
+    columns = sorted({(one.step, one.update) for one in similarities})
+    of_one_phase = len({one.phase for one in similarities}) == 1
+    lines: dict[str, dict[_Update, float]] = {}
+    for one in similarities:
+        value = one.value if one.measure is not None else float("nan")
+        name = one.parameter if of_one_phase else f"{one.phase}.{one.parameter}"
+        lines.setdefault(name, {})[one.step, one.update] = value
+    lines[_SUMMARY] = {(one.step, one.update): one.value for one in updates}
+    # msprobe's steps are calls of the optimizer; a step here may have several.
+    several = any(update for _, update in columns)
+    head = [f"{step}.{update}" if several else str(step) for step, update in columns]
+    rows = ([name, *(values.get(column) for column in columns)] for name, values in lines.items())
+    pictures = _pictures(lines, output / _PICTURES)
+    outputs = [
+        Output(output / _TABLE, _is_table),
+        *(Output(path, _is_picture) for path in pictures),
+    ]
+    with written(*outputs) as (table, *parts):
+        write_csv(table, ["step", *head], rows)
+        for part, (name, values) in zip(parts, lines.items()):
+            _draw(part, name, head, [values.get(column, np.nan) for column in columns])
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether a file is such a table: a column a step, or a step's update."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return re.fullmatch(r"step(,\d+(\.\d+)?)*\r\n", file.readline()) is not None
+
+
+def _is_picture(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return TOOL.encode() in file.read(_BEGIN)
+
+
+def _pictures(names: Iterable[str], directory: Path) -> list[Path]:
+    """Return the picture of each parameter; none where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        warn("trend.no_pictures")
+        return []
+    return [directory / layout.file_name(f"{name}_similarities", ".png") for name in names]
+
+
+def _draw(path: Path, name: str, head: Sequence[str], values: Sequence[float]) -> None:
+    from matplotlib.figure import Figure
+
+    axes = (figure := Figure()).subplots()
+    axes.plot(head, values)
+    axes.set(xlabel="steps", ylabel="similarities", title=f"{name}_similarities")
+    figure.savefig(path, format="png", metadata={"Software": TOOL})

@@ -2,17 +2,301 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindrlhf_msprobe.config import ProbeConfig, load_config
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import LEVELS, NO_END, SECTION, TASKS, ProbeConfig, load_config
+from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.compat.shared import SharedProbe
+
+_OTHER_TASKS = ("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check")
+LEVEL = "L0"
+ROLE = "model"  # the one role of such a debugger's runs
+_OTHER_LEVELS = ("L2", "debug")
+_DATA_MODES = ("all", "forward", "backward", "input", "output")
+_SUMMARY_MODES = ("statistics", "md5")
+
+#: Of msprobe's settings those that change nothing here: what they steer is not done, or is done
+#: either way.
+_IGNORED = (
+    *("extra_info", "async_dump", "precision", "risk_level", "custom_op_namespaces"),
+    *("enable_dataloader", "seed", "is_deterministic", "acl_config"),
+)
+_IGNORED_IN_TASK = ("device", "precision", "file_format", "diff_nums", "check_mode")
+#: Those that would record something else than what is recorded here, unless they are empty.
+_NOT_OFFERED = ("load", "dump_enable")
+_NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", "bench_path")
+#: The settings of grad_probe, with msprobe's defaults.
+_OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
+#: The settings of free_benchmark, with msprobe's defaults; the rest of them change nothing there.
+_OF_BENCHMARK = {
+    "pert_mode": "improve_precision",
+    "handler_type": "check",
+    "fuzz_stage": "forward",
+}
+_ONLY_IN_BENCHMARK = {"fuzz_device": ("npu",), "fuzz_level": ("L1",)}
+_IGNORED_IN_BENCHMARK = ("if_preheat", "preheat_step", "max_sample")
+#: How msprobe names operators in the `list` of free_benchmark, and how entries begin.
+_NAMESPACES = {
+    "mindspore.mint.nn.functional.": "MintFunctional.",
+    "mindspore.mint.": "Mint.",
+    "mindspore.ops.": "Functional.",
+    "mindspore.Tensor.": "Tensor.",
+}
+#: Those of the probe itself, for what msprobe has no setting for.
+_OWN = ("existing", "strict", "fingerprint", "parameters", "buffer_mb", "initial_step")
+
+_LARGEST = 1_000_000  # step or rank
+_RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
+
+
+def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a probe that records what the arguments of PrecisionDebugger say.
+
+    Raises:
+        ConfigError: a setting is wrong, or is one of msprobe's that is not offered.
+    """
+    path = given.get("config_path")
+    content = {} if path is None else _read(path)
+    where = "PrecisionDebugger" if path is None else str(path)
+    settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
+    _check_keys(where, settings)
+    task, level = _task(where, settings.get("task")), settings.get("level")
+    of_gradients = task == "grad_probe"
+    if level in _OTHER_LEVELS and not of_gradients:  # which has no level in msprobe
+        known = message("config.either", choices=LEVELS)
+        raise ConfigError.saying("error.level", where=where, level=level, level2=known)
+    if level not in (None, "", *LEVELS) and not of_gradients:
+        raise _wrong(where, "level", level, message("config.either", choices=LEVELS), LEVELS)
+    section = settings.get(task) or {}
+    if not isinstance(section, Mapping):
+        raise _wrong(where, task, section, message("config.section_of_task"))
+    return {
+        "msprobe": True,
+        "dump_path": _dump_path(where, settings.get("dump_path")),
+        "task": task,
+        "level": LEVEL if of_gradients else level or LEVEL,
+        "ranks": _numbers(where, "rank", settings.get("rank")),
+        **_steps(_numbers(where, "step", settings.get("step"))),
+        **_READ.get(task, _section)(f"{where}: {task}", section),
+        **_overflow_nums(f"{where}: {task}", task, section),
+        **{name: settings[name] for name in _OWN if name in settings},
+        "phases": {UNNAMED_PHASE: ROLE},
+    }
+
+
+def _task(where: str, task: Any) -> str:
+    known = message("config.either", choices=TASKS)
+    if task in _OTHER_TASKS:
+        raise ConfigError.saying("error.task", where=where, task=task, join=known)
+    if task not in (None, "", *TASKS):
+        raise _wrong(where, "task", task, known, TASKS)
+    return task or TASKS[0]
+
+
+def _read(path: Any) -> dict[str, Any]:
+    if not isinstance(path, (str, Path)):
+        raise ConfigError.saying("error.config_path", path=path)
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError.saying("error.no_config_json", path=path) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError.saying("error.unread_json", path=path, error=error) from None
+    if not isinstance(content, dict):
+        raise ConfigError.saying("error.no_json_object", path=path, name=type(content).__name__)
+    return content
+
+
+def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
+    known = (
+        *("task", "dump_path", "rank", "step", "level"),
+        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
+    )
+    for name, value in settings.items():
+        _check_known(where, name, value, known)
+        if name == "dump_enable" and value is True:
+            continue
+        if name in _NOT_OFFERED and value is not None and value != []:
+            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
+
+
+def _check_known(where: str, name: str, value: Any, known: Iterable[str]) -> None:
+    if name not in known:
+        hint = nearest_of(name, known)
+        raise ConfigError.saying(
+            "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
+        )
+
+
+def _dump_path(where: str, path: Any) -> str:
+    if path is None:
+        return "./dump_path"  # as in the config.json that comes with msprobe
+    if not isinstance(path, (str, Path)) or not str(path).strip():
+        raise _wrong(where, "dump_path", path, message("config.directory"))
+    return str(path)
+
+
+def _steps(steps: list[int]) -> dict[str, Any]:
+    if not steps:
+        return {"step_start": 0, "step_end": NO_END}
+    return {"step_start": steps[0], "step_end": steps[-1], "steps": steps}
+
+
+def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    known = (
+        *("scope", "list", "data_mode", "summary_mode", "overflow_nums"),
+        *(*_IGNORED_IN_TASK, *_NOT_OFFERED_IN_TASK),
+    )
+    for name, value in section.items():
+        _check_known(where, name, value, known)
+        if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
+            raise ConfigError.saying("error.not_offered_there", where=where, name=name, value=value)
+    mode = section.get("summary_mode")
+    if mode not in (None, "", *_SUMMARY_MODES):
+        either = message("config.either", choices=_SUMMARY_MODES)
+        raise _wrong(where, "summary_mode", mode, either, _SUMMARY_MODES)
+    return {
+        "md5": mode == _SUMMARY_MODES[1],
+        "entries": _texts(where, "list", section.get("list")),
+        "scope": _scope(where, section.get("scope")),
+        **_data_mode(where, section.get("data_mode")),
+    }
+
+
+def _overflow_nums(where: str, task: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    number = section.get("overflow_nums")
+    if task != "overflow_check" or number is None:
+        return {}
+    if type(number) is not int or number == 0 or number < -1:
+        raise _wrong(where, "overflow_nums", number, message("config.number_or_all"))
+    return {"overflow_nums": number}
+
+
+def _texts(where: str, name: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(where, name, value, message("config.list_of_texts"))
+    return value
+
+
+def _of_gradients(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section of grad_probe says; at level L0 msprobe writes its md5, too."""
+    for name, value in section.items():
+        _check_known(where, name, value, _OF_GRADIENTS)
+    given = {name: v for name, v in section.items() if v not in (None, [], "")}
+    settings = {**_OF_GRADIENTS, **given}
+    for name, value in settings.items():
+        _checked(where, name, value)
+    return {**settings, "md5": settings["grad_level"] == "L0"}
+
+
+def _of_benchmark(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section of free_benchmark says."""
+    known = (*_OF_BENCHMARK, *_ONLY_IN_BENCHMARK, *_IGNORED_IN_BENCHMARK, "list", "scope")
+    for name, value in section.items():
+        _check_known(where, name, value, known)
+    for name, only in _ONLY_IN_BENCHMARK.items():
+        if section.get(name) not in (None, "", *only):
+            raise _wrong(where, name, section[name], message("config.this", value=only[0]))
+    given = {n: v for n, v in section.items() if n in _OF_BENCHMARK and v not in (None, "")}
+    settings = {**_OF_BENCHMARK, **given}
+    for name, value in given.items():  # fix asks for some values of the others
+        _checked(where, name, value, **{**settings, "task": "free_benchmark"})
+    names = _texts(where, "list", section.get("list"))
+    entries, scope = [*map(_entry_of, names)], _scope(where, section.get("scope"))
+    return {**settings, "entries": entries, "scope": scope}
+
+
+def _entry_of(name: str) -> str:
+    """Return how the entries begin of what msprobe calls e.g. `mindspore.mint.div`."""
+    for namespace, kind in _NAMESPACES.items():
+        if name.startswith(namespace):
+            return f"{kind}{name.removeprefix(namespace)}."
+    return name
+
+
+def _scope(where: str, value: Any) -> list[str]:
+    return _checked(where, "scope", _texts(where, "scope", value))
+
+
+def _checked(where: str, name: str, value: Any, **others: Any) -> Any:
+    """Return a value that a probe's setting of the same name takes, beside other settings.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    try:
+        ProbeConfig(**{**others, name: value})
+    except ConfigError as error:
+        setting = error.said.params["setting"].replace(f"{SECTION}.", f"{where}: ")
+        raise ConfigError(
+            Message(error.said.code, {**error.said.params, "setting": setting})
+        ) from None
+    return value
+
+
+def _data_mode(where: str, value: Any) -> dict[str, Any]:
+    modes = _texts(where, "data_mode", value)
+    for mode in modes:
+        if mode not in _DATA_MODES:
+            listed = message("config.list_of", choices=", ".join(_DATA_MODES))
+            raise _wrong(where, "data_mode", value, listed)
+    if "all" in modes and len(modes) > 1:
+        raise _wrong(where, "data_mode", value, message("config.all_or_others"))
+    directions = [mode for mode in ("forward", "backward") if mode in modes]
+    parts = [mode for mode in ("input", "output") if mode in modes]
+    return {
+        "directions": directions or ["forward", "backward"],
+        "parts": parts or ["input", "output"],
+    }
+
+
+def _numbers(where: str, name: str, value: Any) -> list[int]:
+    """Return the numbers that a list of numbers and of ranges such as "3-5" names."""
+    expected = message("config.numbers_and_ranges")
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _wrong(where, name, value, expected)
+    found: set[int] = set()
+    for item in value:
+        match = _RANGE.fullmatch(str(item)) if type(item) in (int, str) else None
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last <= _LARGEST:
+            raise _wrong(
+                where, name, value, message("config.is_none", expected=expected, item=repr(item))
+            )
+        found |= set(range(first, last + 1))
+    return sorted(found)
+
+
+def _wrong(
+    where: str, name: str, value: Any, expected: Message, known: Iterable[str] = ()
+) -> ConfigError:
+    return ConfigError.saying(
+        "config.wrong",
+        setting=f"{where}: {name}",
+        shown=repr(value),
+        kind=type(value).__name__,
+        expected=expected,
+        hint=nearest_of(value, known) if isinstance(value, str) else "",
+    )
+
+
+#: Reads the section of a task; of any other task `_section` does.
+_READ = {"grad_probe": _of_gradients, "free_benchmark": _of_benchmark}
+
 
 _NAME = "PrecisionDebugger"
 
@@ -76,7 +360,7 @@ class PrecisionDebugger:
             if given and given != known._given:
                 warn("log.debugger_again", given=_arguments(given), known=_arguments(known._given))
             return known
-        from mindrlhf_msprobe.compat.debugger_config import probe_settings
+        from mindrlhf_msprobe.compat.debugger import probe_settings
 
         shared = _shared_probe(load_config(probe_settings(given)))
         debugger = super().__new__(cls)
@@ -103,7 +387,7 @@ class PrecisionDebugger:
         """
         shared = cls._shared_for("start")
         if shared is not None:
-            from mindrlhf_msprobe.compat.debugger_config import ROLE
+            from mindrlhf_msprobe.compat.debugger import ROLE
 
             shared.start(f"{_NAME}.start", UNNAMED_PHASE, ROLE, model, token_range)
 
@@ -135,7 +419,7 @@ class PrecisionDebugger:
         """
         shared = cls._shared_for("monitor")
         if shared is not None and shared.probe.config.task == "grad_probe":
-            from mindrlhf_msprobe.compat.debugger_config import ROLE
+            from mindrlhf_msprobe.compat.debugger import ROLE
 
             shared.monitor(f"{_NAME}.monitor", UNNAMED_PHASE, ROLE, opt)
 

@@ -167,7 +167,7 @@ def _continued(place: str) -> Probe:
     from mindrlhf_msprobe.capture.recording.recorder import current_rank
     from mindrlhf_msprobe.probe import Probe
     from mindrlhf_msprobe.storage.manifest.claim import own_manifest
-    from mindrlhf_msprobe.storage.manifest.ending import FINISHED, INTERRUPTED
+    from mindrlhf_msprobe.storage.manifest.run_file import FINISHED, INTERRUPTED
 
     root = Path(place)
     steps: list[int | None] = [-1]
@@ -222,8 +222,8 @@ class SingleComparator:
             raise UsageError.saying(
                 "error.num_processes", num_processes=num_processes, most_processes=_MOST_PROCESSES
             )
+        from mindrlhf_msprobe.api import compare_runs
         from mindrlhf_msprobe.common.processes import available_cores
-        from mindrlhf_msprobe.comparison import compare_runs
         from mindrlhf_msprobe.compat.comparing import answer
 
         a, b = _run_of(dir1), _run_of(dir2)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,32 +14,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
+from mindrlhf_msprobe.log import logger as probe_logger
 from mindrlhf_msprobe.phases import GENERATE, Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
 from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.outputs import Output, refuse_inside, written
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import cell_name
 
 if TYPE_CHECKING:
     from mindspore import nn
 
-    from mindrlhf_msprobe.demo.fault import Fault
-    from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
+    from mindrlhf_msprobe.demo.fault import Fault, RolloutFault
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
+
 
 DEFAULT_CELL = ("reference_compute_log_prob", "model.layers.1.feed_forward.w2")
 EXAMPLE = "ppo_demo.yaml"
-
-#: What `--fault` calls the faults of the rollout network; rollout_fault.py plants them.
+#: What `--fault` calls the faults of the rollout network; fault.py plants them.
 NOT_SYNCHRONISED, ROTARY = "not-synchronised", "rotary-off-by-one"
 ROLLOUT_FAULTS = (NOT_SYNCHRONISED, ROTARY, "lm-head-dtype", "mask-padding", "temperature")
-
 AS_PLANTED = 0
 OTHERWISE = 1
 UNDECIDED = 2
@@ -51,13 +53,11 @@ def run_demo(arguments: argparse.Namespace) -> int:
     """
     plan = DemoPlan.from_arguments(arguments)
     _require_frameworks()
-    from mindrlhf_msprobe.demo.quiet import quiet_frameworks, quiet_probe
 
     plan.make_output()
     quiet_frameworks(plan.output / "log")
     from mindrlhf_msprobe.report.console.analysis.comparison import render
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
-    from mindrlhf_msprobe.report.console.shared.width import fitted
+    from mindrlhf_msprobe.report.console.shared.terminal import fitted, progress_bar
 
     fault = plan.fault()
     _check_training(plan)
@@ -66,7 +66,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
         advance(0, total)
         _train(plan, plan.run_a, None, lambda done: advance(done, total))
         _train(plan, plan.run_b, fault, lambda done: advance(plan.steps + done, total))
-    from mindrlhf_msprobe.comparison import compare_runs
+    from mindrlhf_msprobe.api import compare_runs
 
     start = time.perf_counter()
     result = compare_runs(plan.run_a, plan.run_b, output_path=plan.comparison)
@@ -120,6 +120,7 @@ class DemoPlan:
         Raises:
             RunError: it cannot be made.
         """
+        refuse_inside(self.output)
         try:
             self.output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -128,8 +129,7 @@ class DemoPlan:
 
     def fault(self) -> Fault | RolloutFault | None:
         """Return the fault to plant; imports the framework."""
-        from mindrlhf_msprobe.demo.fault import Fault
-        from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
+        from mindrlhf_msprobe.demo.fault import Fault, RolloutFault
 
         if self.rollout_fault is not None:
             layers = self.trainer_config["actor_config"]["model_config"]["num_layers"]
@@ -344,7 +344,7 @@ def _train(
     on_step: Callable[[int], None],
 ) -> None:
     """Train once, recorded into `dump_path`, with the fault planted if there is one."""
-    from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
+    from mindrlhf_msprobe.demo.fault import RolloutFault
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
     with Probe(replace(plan.probe_config, dump_path=str(dump_path))) as probe:
@@ -360,17 +360,14 @@ def _train(
             )
         trainer.train(plan.steps, lambda step, _: on_step(step + 1))
     if planted is not None and not planted.calls:
-        raise UsageError(_never_ran(plan, dump_path))
+        assert plan.phase is not None
+        name = plan.phase.name
+        cells = sorted({entry.cell for entry in open_run(dump_path).entries(name)})
+        raise UsageError.saying("demo.never_ran", cell=plan.cell, phase=name, cells=cells)
 
 
 def _network_of(trainer: PPOTrainer, phase: Phase) -> nn.Cell:
     return trainer.rollout if phase.name == GENERATE else trainer.networks[phase.role]
-
-
-def _never_ran(plan: DemoPlan, dump_path: Path) -> Message:
-    assert plan.phase is not None
-    cells = {entry.cell for entry in open_run(dump_path).entries(plan.phase.name)}
-    return message("demo.never_ran", cell=plan.cell, phase=plan.phase.name, cells=sorted(cells))
 
 
 def _assess(
@@ -427,13 +424,14 @@ def _recorded(fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
 
 def _write_page(plan: DemoPlan, result: Comparison) -> str:
     """Write the page of both runs; return what to do with it, or what it needs."""
-    from mindrlhf_msprobe.checks import check_runs
-    from mindrlhf_msprobe.report.page.page import Shown, write_page
+    from mindrlhf_msprobe.api import check_runs
+    from mindrlhf_msprobe.report.page.page import Shown, is_page, write_page
 
     paths = (plan.run_a, plan.run_b)
     try:
         checks = check_runs(paths).runs
-        write_page(Shown(tuple(map(open_run, paths)), result, checks), plan.page)
+        with written(Output(plan.page, is_page)) as (part,):
+            write_page(Shown(tuple(map(open_run, paths)), result, checks), part)
     except UsageError as error:
         return str(error.said)
     return say("demo.open_page", file=str(plan.page))
@@ -456,3 +454,38 @@ def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
         f"  {say('demo.trainer', file=str(Path(__file__).with_name('trainer.py')))}",
     ]
     return "\n".join(lines)
+
+
+def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:
+    """Send the frameworks' log files to `log_dir` and keep stdout and stderr for our own words.
+
+    Call it before the first import of mindspore or mindformers: both read these settings while
+    they are imported. An environment variable that is already set is left as it is.
+
+    Without it, MindFormers writes `./output/log/rank_0/{info,error}.log` and repeats every INFO
+    line on stdout, and MindSpore prints its warnings on stderr. Errors are still shown.
+
+    Args:
+        log_dir: an existing or a new directory. MindFormers sets the mode of the folders it logs
+            to, therefore it gets a folder of its own inside.
+    """
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore: 3 is ERROR
+    log_path = os.environ.setdefault("LOG_MF_PATH", str(Path(log_dir).absolute() / "mindformers"))
+    # MindFormers names its logger after the path, sets its level and adds its handlers itself,
+    # but it never touches the filters.
+    logger = logging.getLogger(f"mindformers{os.path.expanduser(log_path)}")
+    logger.addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+@contextmanager
+def quiet_probe() -> Iterator[None]:
+    """Keep back what the probe tells users of their own training: how much room a step takes."""
+    probe_logger.addFilter(_is_no_information)
+    try:
+        yield
+    finally:
+        probe_logger.removeFilter(_is_no_information)
+
+
+def _is_no_information(record: logging.LogRecord) -> bool:
+    return record.levelno != logging.INFO

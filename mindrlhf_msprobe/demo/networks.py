@@ -58,8 +58,9 @@ def build_networks(
     initialize(actor, rng)
 
     reference = LlamaForCausalLM(llama_config(actor_config, vocab_size, seq_length))
-    copy_weights(actor, reference)
+    weights = {parameter.name: parameter.asnumpy().copy() for parameter in actor.get_parameters()}
     for parameter in reference.get_parameters():
+        parameter.set_data(Tensor(weights[parameter.name]))
         parameter.requires_grad = False
 
     critic = Critic(llama_config(critic_config, vocab_size, seq_length))
@@ -104,10 +105,3 @@ def initialize(network: nn.Cell, rng: np.random.Generator) -> None:
             parameter.set_data(Tensor(weights, ms.float32))
         elif parameter.name.endswith("bias"):
             parameter.set_data(Tensor(np.zeros(parameter.shape), ms.float32))
-
-
-def copy_weights(source: nn.Cell, target: nn.Cell) -> None:
-    """Copy the values of all parameters into the parameters of the same names."""
-    weights = {parameter.name: parameter.asnumpy().copy() for parameter in source.get_parameters()}
-    for parameter in target.get_parameters():
-        parameter.set_data(Tensor(weights[parameter.name]))

@@ -1,43 +1,45 @@
 """What is concluded of runs: comparisons, checks, replays. All that report/ knows of them.
 
-A comparison's are here by name; `checkpoints`, `health`, `mismatch`, `accuracy` and `replayed` have
-those of the other commands, under names of their own.
+A comparison's are here by name; `checkpoints`, `health`, `mismatch` and `accuracy` have those of
+the other commands, under names of their own.
 """
 
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings.comparison import (
+    Birth,
+    Change,
+    CheckFirst,
     Chosen,
     Comparison,
     CoverageGap,
+    Culprit,
+    Divergence,
     Earlier,
+    Inside,
     NonFinite,
+    NotFinite,
+    Occasion,
+    RankDivergence,
     RuleUse,
+    Some,
+    Spread,
     Stopped,
     Suspicious,
     Verdict,
     gathered,
 )
-from mindrlhf_msprobe.findings.divergence import (
-    Birth,
-    Change,
-    CheckFirst,
-    Culprit,
-    Divergence,
-    Inside,
-    Occasion,
-    RankDivergence,
-    Some,
-    Spread,
-)
-from mindrlhf_msprobe.findings.kept import (
+from mindrlhf_msprobe.findings.record import (
+    Agreement,
+    Finding,
     FindingsByTable,
     KeptFindings,
+    Metrics,
     PackedFindings,
+    Side,
     TableName,
     table_of,
 )
-from mindrlhf_msprobe.findings.record import Agreement, Finding, Metrics, Side
 from mindrlhf_msprobe.findings.settings import (
     ANOTHER_WITHHELD,
     OTHER_ON_EACH_RANK,
@@ -87,6 +89,7 @@ __all__ = [
     "Metrics",
     "Nearness",
     "NonFinite",
+    "NotFinite",
     "Occasion",
     "Outcome",
     "PackedFindings",

@@ -1,15 +1,16 @@
-"""What a second computation concludes of one run: all that report knows of `accuracy_check`."""
+"""What a second computation and `replay` conclude of one run: all that report knows of them."""
 
 from __future__ import annotations
 
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, in_words
-from mindrlhf_msprobe.findings.words import Keyword
+from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.findings.words import Keyword, by_fields
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
-from mindrlhf_msprobe.storage.reading.opinions import CallOpinion, TensorOpinion
+from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
 
 SCHEMA = 1
 
@@ -123,7 +124,9 @@ class AccuracyResult:
         ranked: the gravest first, each by its ratio.
         not_computed: what there is no opinion on, and why.
         calls, seconds: that were computed again, and what it took.
-        gaps: calls of these that have no opinion, or are undecided, and whose opinion is missed.
+        gaps: calls of these that have no opinion, or are undecided, and whose opinion is missed;
+            and lines that are not what they should be.
+        problems: what of the run could not be read.
     """
 
     path: str
@@ -132,6 +135,7 @@ class AccuracyResult:
     calls: int = 0
     seconds: float = field(default=0.0)
     gaps: int = 0
+    problems: Messages = ()
 
     @property
     def status(self) -> Accuracy:
@@ -169,9 +173,74 @@ class AccuracyResult:
             "without_opinion": [*self.without_opinion],
             "calls": self.calls,
             "gaps": self.gaps,
+            "problems": [in_words(problem) for problem in self.problems],
             "seconds": round(self.seconds, 3),
         }
 
 
 def _named(call: str, cell: str) -> str:
     return call if call.startswith("Cell.") or not cell else f"{call} @ {cell}"
+
+
+#: Verdicts, the most suspicious first.
+VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
+
+
+@dataclass(frozen=True)
+class ReplayedOperator:
+    """One call of an operator that was computed again.
+
+    Attributes:
+        entry, phase, step, rank: where it was recorded.
+        verdict: ordinary (rounding explains how far it is from float64), wrong, undecided, or
+            unjudged: there is no opinion, and no floating-point tensor to compute with.
+        value: the output or gradient that is furthest off; "" where none was compared.
+        share: how far it is, as a multiple of what rounding explains; None as before.
+        ulp, max_abs, relative: how far it is from what it was compared with.
+        dtype: of the value.
+        drawn: whether its inputs were drawn in the recorded range, as there were statistics alone:
+            then it is judged as it computes here, not as it was recorded.
+        notes: what else is to be said, in the language that was spoken.
+    """
+
+    entry: str
+    phase: str
+    step: int
+    rank: int
+    verdict: str
+    value: str = ""
+    share: float | None = None
+    ulp: float | None = None
+    max_abs: float | None = None
+    relative: float | None = None
+    dtype: str = ""
+    drawn: bool = False
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return by_fields(self)
+
+
+@dataclass(frozen=True)
+class ReplayedOperators:
+    """All operators of a run, the most suspicious first.
+
+    Attributes:
+        run: its path.
+        file: the table that was written.
+    """
+
+    run: str
+    operators: tuple[ReplayedOperator, ...]
+    file: Path
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Those of all."""
+        return [one.verdict for one in self.operators]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        found = [one.to_json() for one in self.operators]
+        return {"run": self.run, "file": str(self.file), "operators": found}

@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages
+from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.findings import SCHEMA, TOOL, Finding, Outcome, RuleUse, Status
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
@@ -135,11 +135,7 @@ class CheckpointComparison:
 
 
 def _said(messages: Messages) -> list[dict[str, Any]]:
-    return [{"text": str(said), **_code(said)} for said in messages]
-
-
-def _code(said: Message) -> dict[str, Any]:
-    return said.as_json()
+    return [{"text": str(said), **said.as_json()} for said in messages]
 
 
 def _shown(finding: Finding) -> dict[str, Any]:

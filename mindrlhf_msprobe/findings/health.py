@@ -91,12 +91,10 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        said = {} if self.note is None else {"note": in_words(self.note), "note_code": _code(self)}
-        return {**self.place.to_json(), "values": json_values(self.values), **said}
-
-
-def _code(evidence: Evidence) -> Any:
-    return None if evidence.note is None else evidence.note.as_json()
+        shown = {**self.place.to_json(), "values": json_values(self.values)}
+        if self.note is not None:
+            shown |= {"note": in_words(self.note), "note_code": self.note.as_json()}
+        return shown
 
 
 @dataclass(frozen=True)
@@ -158,10 +156,15 @@ class CheckFinding:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """A rule that could not run, or not everywhere, and why."""
+    """A rule that could not run, or not everywhere, and why.
+
+    Attributes:
+        failed: whether it raised an exception: then nothing says that a run is healthy.
+    """
 
     rule: str
     why: Message
+    failed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -207,10 +210,18 @@ class CheckResult:
 
     @property
     def status(self) -> Health:
-        """Whether the run is healthy: a note alone does not make it unhealthy."""
+        """Whether the run is healthy: a note alone does not make it unhealthy.
+
+        Where a rule failed that is not known.
+        """
         if any(finding.severity.counts for finding in self.all_findings):
             return Health.UNHEALTHY
-        return Health.HEALTHY if self.checked else Health.NOT_CHECKED
+        return Health.HEALTHY if self.checked and not self.failed else Health.NOT_CHECKED
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the rules that raised an exception."""
+        return tuple(one.rule for one in self.not_checked if one.failed)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""

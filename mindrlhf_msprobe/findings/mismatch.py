@@ -13,8 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.as_json import as_json, by_fields
-from mindrlhf_msprobe.findings.words import Keyword
+from mindrlhf_msprobe.findings.words import Keyword, as_json, by_fields
 
 SCHEMA = 1
 
@@ -31,6 +30,11 @@ class Agreement(Keyword):
     WITHIN_ROUNDING = "within_rounding"  #: what the dtype explains
     PARTED = "parted"
     UNDECIDED = "undecided"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both agree."""
+        return self in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
 
 
 class Cause(Keyword):
@@ -187,6 +191,26 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class InFlight:
+    """When a parameter of the rollout network got other values while it generated.
+
+    Attributes:
+        call: of the rollout network, from 0: the first with the new values.
+        token: the place in its response of the last token that this call is given; None if it is
+            given tokens of prompts alone.
+        brought: whether it has the training network's values from then on; else until then.
+    """
+
+    call: int
+    token: int | None
+    brought: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return by_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Weight:
     """One parameter of the rollout network that is not the training network's.
 
@@ -201,6 +225,8 @@ class Weight:
         stale: the earlier step whose weights of the training network it still has, or None.
         rounded: the lower dtype to which the training's values are rounded in it, where that is all
             they differ by; None where it is not, or is not known.
+        in_flight: where it differs in some calls of the step alone: from which on, or until which.
+        lacks: the adapters of the training network by which it differs, which others hold merged.
     """
 
     rollout: str
@@ -210,6 +236,45 @@ class Weight:
     since: int | None = None
     stale: int | None = None
     rounded: str | None = None
+    in_flight: InFlight | None = None
+    lacks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        shown = {name: as_json(value) for name, value in by_fields(self).items()}
+        if self.in_flight is None:
+            del shown["in_flight"]
+        if not self.lacks:
+            del shown["lacks"]
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Which experts one router chose for the aligned tokens; their order does not count.
+
+    Attributes:
+        cell, nth: the cell that returns the choice, or in which it is made.
+        chosen: how many experts a token has.
+        tokens: how many tokens were compared.
+        others: how many of them have other experts.
+        before: for how many of these the router was given something else already.
+        by: for how many what it was given agrees; `others` less both: nothing says it.
+    """
+
+    cell: str
+    nth: int
+    chosen: int
+    tokens: int
+    others: int
+    before: int
+    by: int
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """What messages say of it."""
+        names = ("cell", "tokens", "others", "before", "by")
+        return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -232,8 +297,10 @@ class Mismatch:
         sampled: the sampled tokens whose log-probabilities are furthest apart, the worst first.
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
         saved_aligned, saved: how many tokens of the saved prompts and responses were aligned, of
-            how many that both phases were asked to record; 0 of 0 where none were saved. Where
-            less than half of either is aligned, nothing is said to agree.
+            how many that both phases were asked to record; 0 of 0 where none were saved.
+        sampled_aligned, sampled_rows: how many rows were aligned whose next token was sampled, of
+            how many. Where less than half of them is aligned, nothing is said to agree.
+        experts: of each router whose choices both recorded, in causal order.
         not_compared: values of both networks that could not be brought together, and why.
         notes: what else a reader must know.
         token_map: tokens by layers, of limited size; None where no row was compared.
@@ -260,6 +327,9 @@ class Mismatch:
     tokens: int = 0
     saved_aligned: int = 0
     saved: int = 0
+    experts: tuple[Experts, ...] = ()
+    sampled_aligned: int = 0
+    sampled_rows: int = 0
     not_compared: tuple[tuple[str, Message], ...] = ()
     notes: Messages = ()
     token_map: TokenMap | None = field(default=None, compare=False, repr=False)
@@ -277,7 +347,8 @@ class Mismatch:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
-        shown = {name: as_json(getattr(self, name)) for name in (*names, "saved_aligned", "saved")}
+        counts = ("saved_aligned", "saved", "sampled_aligned", "sampled_rows")
+        shown = {name: as_json(getattr(self, name)) for name in (*names, *counts)}
         return {
             **shown,
             "first": self.first and self.first.to_json(),
@@ -296,10 +367,91 @@ class Mismatch:
             },
             "metrics": as_json(self.metrics),
             "sampled": [token.to_json() for token in self.sampled],
+            "experts": [one.to_json() for one in self.experts],
             "not_compared": [
                 {"value": name, "why": in_words(why)} for name, why in self.not_compared
             ],
             "notes": [in_words(note) for note in self.notes],
+        }
+
+
+@dataclass(frozen=True)
+class ExactPlace:
+    """What speaks for one computation in one step of one rank.
+
+    Attributes:
+        missing: the phases that it has not recorded.
+        sampled, aligned: how many tokens were sampled, and how many of these are aligned in both
+            phases and have both log-probabilities.
+        compared, unequal, non_finite: how many log-probabilities of both sides were compared, are
+            not one value of one dtype, and are not finite on either side. -0.0 equals 0.0.
+        weights, weights_different, weights_unknown: how many parameters both sides have, how many
+            of these differ or change within a phase, and how many are not known to be equal, are
+            of one side alone, or of cells that were not recorded.
+    """
+
+    step: int
+    rank: int
+    missing: tuple[str, ...] = ()
+    sampled: int = 0
+    aligned: int = 0
+    compared: int = 0
+    unequal: int = 0
+    non_finite: int = 0
+    weights: int = 0
+    weights_different: int = 0
+    weights_unknown: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of what, by name."""
+        return {
+            name: n
+            for name, n in by_fields(self).items()
+            if name not in ("step", "rank", "missing")
+        }
+
+    def __bool__(self) -> bool:
+        """Return whether everything is there and equal."""
+        there = not self.missing and 0 < self.sampled == self.aligned and self.compared > 0
+        apart = self.unequal or self.non_finite or self.weights_different or self.weights_unknown
+        return there and not apart and self.weights > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"exact": bool(self), **by_fields(self)}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Whether rollout and training are one computation, in all steps and ranks asked for.
+
+    Attributes:
+        places: by step and rank.
+        reasons: what else speaks against it: networks that part, what the runs lost or lack, or
+            cannot be read of.
+    """
+
+    places: tuple[ExactPlace, ...]
+    reasons: Messages = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Those of all places together."""
+        each = [place.counts for place in (*self.places, ExactPlace(0, 0))]
+        return {name: sum(counts[name] for counts in each) for name in each[-1]}
+
+    def __bool__(self) -> bool:
+        """Return whether it is proved, and nothing left out."""
+        return bool(self.places) and all(self.places) and not self.reasons
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {
+            "exact": bool(self),
+            **self.counts,
+            "reasons": [in_words(said) for said in self.reasons],
+            "places": [place.to_json() for place in self.places],
         }
 
 
@@ -310,10 +462,12 @@ class Mismatches:
     Attributes:
         runs: the paths of the runs, that of the rollout first; one, if both phases are of one run.
         found: by step and rank.
+        certificate: whether both are one computation; None where it was not asked for.
     """
 
     runs: tuple[str, ...]
     found: tuple[Mismatch, ...]
+    certificate: Certificate | None = None
 
     @property
     def status(self) -> Agreement:
@@ -332,7 +486,7 @@ class Mismatches:
 
     def __bool__(self) -> bool:
         """Return whether they agree."""
-        return self.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+        return self.status.agrees
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -341,4 +495,5 @@ class Mismatches:
             "runs": [*self.runs],
             "status": self.status.value,
             "steps": [one.to_json() for one in self.found],
+            **({} if self.certificate is None else {"certificate": self.certificate.to_json()}),
         }

@@ -9,8 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words, message
 from mindrlhf_msprobe.config import SECTION
-from mindrlhf_msprobe.findings.as_json import Shown, as_json
-from mindrlhf_msprobe.findings.words import SCHEMA, TOOL
+from mindrlhf_msprobe.findings.words import SCHEMA, TOOL, Shown, as_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 #: Values of a difference that stand for others: see `layout.WITHHELD`.
@@ -24,6 +23,16 @@ STAND_INS = {
     ANOTHER_WITHHELD: message("console.another_withheld"),
     OTHER_ON_EACH_RANK: message("console.other_on_each_rank"),
 }
+
+
+#: Sections of MindFormers' configuration that change nothing of what is computed, and settings of
+#: its datasets.
+_OF_SAVING = frozenset(
+    ("monitor", "monitor_config", "profile", "profiler", "tensorboard", "swanlab")
+)
+_OF_READING = frozenset(
+    ("num_parallel_workers", "prefetch_size", "numa_enable", "python_multiprocessing")
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,18 @@ class Difference:
     def is_place(self) -> bool:
         """Whether both say where a file lies, which each run has to say otherwise."""
         return os.sep in (self.a or "") and os.sep in (self.b or "")
+
+    @property
+    def is_of_saving(self) -> bool:
+        """Whether it says what a trainer saves, logs or measures, or how its data are read.
+
+        By the names that MindFormers' configuration has for these; what is loaded is none of it.
+        """
+        first, _, rest = self.setting.partition(".")
+        last = rest.rpartition(".")[2]
+        if first == "checkpoint":
+            return not last.startswith(("load", "no_load")) or last == "load_worker_number"
+        return first in _OF_SAVING or last in _OF_READING
 
     @property
     def is_of_recording(self) -> bool:

@@ -1,8 +1,14 @@
-"""The keywords of comparisons: statuses, outcomes, causes. They are shown as they are."""
+"""The keywords of what is concluded, shown as they are; how conclusions become JSON and words."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from enum import Enum
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Message, Messages, all_in_words
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
 
@@ -60,9 +66,13 @@ class CulpritCode(Keyword):
     FOLLOWS_TRAINED = "follows_trained"
     NOT_MOVED = "not_moved"
     CHANGED_BETWEEN = "changed_between"
+    MOVED = "moved"
+    WRITTEN = "written"
+    MOVED_SINCE = "moved_since"
     SAMPLING = "sampling"
     SAMPLING_OR_LOGITS = "sampling_or_logits"
     LOSS = "loss"
+    AGGREGATION = "aggregation"
     SCHEDULE = "schedule"
 
 
@@ -100,8 +110,48 @@ class Relation(Keyword):
 
     SAME = "same"  #: the same cell, or the same key
     INSIDE = "inside"  #: a cell of the phase that the earlier key came of
+    FOLLOWS = "follows"  #: a gradient, say, that is made behind the earlier key
     BEFORE = "before"  #: a cell of another phase of the same step
     ELSEWHERE = "elsewhere"  #: another place
     NEW = "new"  #: the earlier comparison found none
     NOT_SEEN = "not_seen"  #: only the earlier comparison found one
     AGREED = "agreed"  #: neither found one
+
+
+class Shown:
+    """What verdict.json holds with all its fields, under their names."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of verdict.json."""
+        return by_fields(self)
+
+
+def by_fields(found: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass under their names, as JSON holds them."""
+    return {of.name: as_json(getattr(found, of.name)) for of in fields(found)}
+
+
+def as_json(value: Any) -> Any:
+    """Return what JSON holds of a value, and of those inside it."""
+    if isinstance(value, Message):
+        return value.as_json()
+    if isinstance(value, Enum):
+        return value.value
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [as_json(item) for item in value]
+    return number_to_json(value)
+
+
+def words_of(messages: Messages) -> str:
+    """Return what messages say, in the language that was chosen, else the locale's."""
+    return all_in_words(messages) if messages else ""
+
+
+def with_codes(name: str, messages: Messages) -> dict[str, Any]:
+    """Return messages as JSON, in words and as codes; nothing of none."""
+    said = {name: list(map(str, messages)), f"{name}_codes": as_json(messages)}
+    return said if messages else {}

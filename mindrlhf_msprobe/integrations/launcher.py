@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from weakref import ref
 
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.printable import size
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.integrations import mindrlhf
-from mindrlhf_msprobe.log import configure
+from mindrlhf_msprobe.integrations import mindformers_patches, mindrlhf
+from mindrlhf_msprobe.log import configure, inform
 
 _ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -33,7 +35,8 @@ def start(script: str, arguments: Sequence[str]) -> None:
     """Run a script as the process's `__main__`.
 
     It sees the sys.argv and the sys.path that Python would give it. What it raises is raised, to be
-    reported by Python as always; the traceback that Python prints begins with the script.
+    reported by Python as always; the traceback that Python prints begins with the script. On a
+    terminal each step that is recorded is a line.
 
     Args:
         script: the path of a Python source file.
@@ -54,16 +57,31 @@ def start(script: str, arguments: Sequence[str]) -> None:
     sys.modules["__main__"] = main
     configure()
     mindrlhf.install()
-    sys.excepthook = _beginning_in(vars(main), sys.excepthook)
+    mindformers_patches.install()
+    if sys.stderr is not None and sys.stderr.isatty():
+        CURRENT.step_ended = _say_step
+    sys.excepthook = _beginning_in(ref(main), sys.excepthook)
     exec(loader.source_to_code(loader.get_data(script), path), vars(main))
 
 
-def _beginning_in(names: dict[str, Any], report: _ExceptHook) -> _ExceptHook:
-    """Return `report`, which prints an exception, without the frames before those of a module."""
+def _say_step(step: int, written: int, seconds: float) -> None:
+    if written:
+        inform("log.step_recorded", step=step, size=size(written), seconds=seconds)
+    else:
+        inform("log.step_not_recorded", step=step)
+
+
+def _beginning_in(module: ref[ModuleType], report: _ExceptHook) -> _ExceptHook:
+    """Return `report`, which prints an exception, without the frames before those of a module.
+
+    It holds no global of the script: at the end of the process these go first, as under Python.
+    """
 
     def report_script(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        script = module()
+        names = None if script is None else vars(script)
         while trace is not None and trace.tb_frame.f_globals is not names:
             trace = trace.tb_next
         report(kind, error.with_traceback(trace), trace)

@@ -1,9 +1,11 @@
-"""Supervised training by `mindspore.train.Model` or the MindFormers Trainer, as a phase.
+"""Supervised training by `mindspore.train.Model` or a Trainer of MindFormers, as a phase.
 
 model = Model(network, loss_fn, optimizer)
 model.train(epochs, dataset, callbacks=[ProbeCallback("sft.yaml")])
 
-The MindFormers Trainer takes it as `Trainer(…, callbacks=ProbeCallback("sft.yaml"))`.
+MindFormers' Trainer takes it as `Trainer(…, callbacks=ProbeCallback("sft.yaml"))`, that of
+`mindformers.pynative` as `Trainer(…, callbacks=[ProbeCallback("sft.yaml")])`, and both from their
+own YAML: `callbacks: [{type: ProbeCallback, config: sft.yaml}]`.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from mindspore.train import Callback
 
 from mindrlhf_msprobe.capture.framework.private import INNER, children_of
 from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
-from mindrlhf_msprobe.config import load_config
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
+from mindrlhf_msprobe.integrations import mindformers_patches as patches
+from mindrlhf_msprobe.integrations import mindformers_pynative as pynative
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.probe import Probe
 
@@ -29,12 +34,16 @@ _WRAPPERS = ("mindspore.nn.wrap.", "mindspore.train.", "mindformers.wrapper.")
 
 
 class ProbeCallback(Callback):
-    """Records each training step of `Model.train` or `Model.fit` as one phase of one step.
+    """Records each training step as one phase of one step.
+
+    For `Model.train` and `Model.fit`, and the Trainers of MindFormers: that of
+    `mindformers.pynative` calls it as one of its TrainerCallbacks.
 
     Records are named as the network names its cells, whatever is put around it; cells around it
     that take part in the forward pass (a loss function) are recorded as `outer` and what it holds,
-    e.g. `outer._loss_fn`. The loss is saved as key data `loss`, the steps of a training that is
-    resumed are numbered on.
+    e.g. `outer._loss_fn`. Of several networks (stages of a pipeline), each is named after its
+    place: `stage0`, `stage1`, …. The loss is saved as key data `loss`, the steps of a training that
+    is resumed are numbered on.
 
     Where MindSpore runs several steps in one call (`dataset_sink_mode` on a device, in graph mode),
     they are recorded as one step, which the log says.
@@ -42,42 +51,57 @@ class ProbeCallback(Callback):
     Args:
         source: what `Probe.from_config` takes: a run is begun when the training begins, and ended
             with it; where the same Model trains on, in a further call, it is continued. Or a Probe,
-            which is left open: phases after the training may use it too.
+            which is left open: phases after the training may use it too. Without it, the section
+            `msprobe_config` of the configuration of mindformers.pynative's Trainer.
         phase: the phase that a training step is, whose role the network plays.
+        config: the same as `source`, under the name that it has in MindFormers' YAML.
         network: the network whose names the records have, where the one given to the Model is not
             it: a cell of that.
-        configurations: what `Probe.save_configs` takes; saved when the training begins.
+        configurations: what `Probe.save_configs` takes; saved when the training begins. Without
+            it, those of mindformers.pynative's Trainer.
 
     Raises:
         ConfigError: the configuration is wrong.
-        UsageError: the phase is not known.
+        UsageError: the phase is not known, or `source` and `config` are both given.
     """
 
     def __init__(
         self,
-        source: Any,
+        source: Any = None,
         phase: str = "actor_update",
         *,
+        config: Any = None,
         network: nn.Cell | None = None,
         configurations: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if source is not None and config is not None:
+            raise UsageError.saying("error.callback_two_sources")
+        source = config if source is None else source
         self._given = source if isinstance(source, Probe) else None
+        self._phase_name = phase
+        self._network = network
+        self._configurations = configurations
+        self._probe: Probe | None = None
+        self._trained: weakref.ref[Any] | None = None  # by the last run that was begun
+        self._open: Any = None
+        self._steps_done = 0
+        self._sink_logged = False
+        self._step: pynative.Step | None = None
+        self._configured = False
+        if source is not None:
+            self._configure(source)
+
+    def _configure(self, source: Any) -> None:
         self._config = self._given.config if self._given else load_config(source)
-        phases = self._config.phase_table()
+        phases, phase = self._config.phase_table(), self._phase_name
         if phase not in phases:
             hint, known = nearest_of(str(phase), phases), ", ".join(phases)
             raise UsageError.saying(
                 "error.callback_phase", phase=repr(phase), nearest=hint, known=known
             )
         self._phase = phases[phase]
-        self._network = network
-        self._configurations = configurations
-        self._probe: Probe | None = None
-        self._trained: weakref.ref[nn.Cell] | None = None  # by the last run that was begun
-        self._open: Any = None
-        self._steps_done = 0
-        self._sink_logged = False
+        self._configured = True
 
     @property
     def probe(self) -> Probe | None:
@@ -91,29 +115,40 @@ class ProbeCallback(Callback):
             RunError: the dump_path already holds another run, or cannot be written.
             UsageError: in graph mode, the network has been compiled already.
         """
+        if not self._configured:
+            raise UsageError.saying("error.callback_no_source", section=SECTION)
         if self._probe is not None or not self._config.msprobe:
             return
         arguments = run_context.original_args()
         self._steps_done = arguments.get("cur_step_num") or 0
         train_cell = arguments["train_network"]
-        self._probe = self._given or self._begun(train_cell)
-        self._trained = weakref.ref(train_cell)
-        steps_before = _steps_before(arguments)
-        if steps_before and self._given is None:
-            self._probe.start_at(steps_before)
         network = recorded_network(train_cell, arguments.get("network"), self._network)
         optimizer = _optimizer(train_cell) or arguments.get("optimizer")
+        probe = self._begin(train_cell, network, optimizer, _steps_before(arguments))
+        if self._configurations is not None:
+            probe.save_configs(self._configurations)
+
+    def _begin(self, trained: Any, network: Any, optimizer: Any, steps_before: int) -> Probe:
+        """Begin or continue a run, and watch what is trained.
+
+        Args:
+            trained: what stands for the training: the same again trains on.
+            network: None where none is recorded.
+        """
+        probe = self._probe = self._given or self._begun(trained)
+        self._trained = weakref.ref(trained)
+        if steps_before and self._given is None:
+            probe.start_at(steps_before)
         role = self._phase.role
         given = {role: optimizer} if isinstance(optimizer, nn.Cell) else {}
-        self._probe.watch(optimizers=given, **{role: network})
-        if self._configurations is not None:
-            self._probe.save_configs(self._configurations)
+        probe.watch(optimizers=given, **{role: network})
+        return probe
 
-    def _begun(self, train_cell: nn.Cell) -> Probe:
+    def _begun(self, trained: Any) -> Probe:
         """Return a probe for a training: one that goes on with it, if it began with this one."""
         if self._trained is None:
             return Probe(self._config)
-        if self._trained() is train_cell:
+        if self._trained() is trained:
             return Probe(dataclasses.replace(self._config, existing="resume"))
         try:
             return Probe(self._config)
@@ -129,8 +164,7 @@ class ProbeCallback(Callback):
         if steps > 1 and not self._sink_logged:
             self._sink_logged = True
             warn("log.sink_mode", steps=steps)
-        self._open = self._probe.phase(self._phase.name)
-        self._open.__enter__()
+        self._enter_phase(self._probe)
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Close the phase, save the loss, end the step."""
@@ -143,9 +177,73 @@ class ProbeCallback(Callback):
             self._probe.save_data(loss=loss)
         self._probe.step()
 
-    def on_train_end(self, run_context: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any = None, **given: Any) -> None:
+        """Begin the run, where mindformers.pynative trains.
+
+        Args:
+            args: the Trainer's configuration; the run_context, where a Model trains.
+            state: the Trainer's state.
+            given: what it gives its callbacks: `model`, `optimizer`, `lr_scheduler`, ….
+
+        Raises:
+            ConfigError: the callback has no configuration and the Trainer's has no section, or a
+                value in it is wrong.
+            RunError: the dump_path already holds another run, or cannot be written.
+        """
+        if state is None:
+            super().on_train_begin(args)
+            return
+        self._end(None, None, None)  # a training before, which raised
+        if not self._configured:
+            self._configure(patches.section_of(args))
+        if not self._config.msprobe:
+            return
+        networks = pynative.networks_of(given.get("model"))
+        network = pynative.as_one(networks, self._network)
+        trained, optimizer = next(iter(networks.values()), self), given.get("optimizer")
+        probe = self._begin(trained, network, optimizer, state.global_step)
+        if network is None:
+            probe.leave_out(self._phase.name, message("trainer.no_stage"))
+        configurations = self._configurations
+        probe.save_configs(
+            patches.configurations_of(args) if configurations is None else configurations
+        )
+        self._step = pynative.Step(networks.values(), **given)
+
+    def on_step_begin(self, args: Any, state: Any, **given: Any) -> None:
+        """Open the phase."""
+        if self._probe is not None and self._step is not None:
+            self._step.begin(self._probe, state)
+            self._enter_phase(self._probe)
+
+    def on_step_end(self, args: Any, state: Any, **given: Any) -> None:
+        """Close the phase, save what the step computed, end the step."""
+        if self._probe is None or self._step is None or not self._step.open:
+            return
+        self._leave_phase()
+        self._step.end(self._probe, state, given)
+        self._probe.step()
+
+    def on_epoch_begin(self, *args: Any, **given: Any) -> None:
+        """Nothing begins with an epoch."""
+
+    def on_epoch_end(self, *args: Any, **given: Any) -> None:
+        """Nothing ends with an epoch."""
+
+    def on_begin(self, *args: Any, **given: Any) -> None:
+        """Nothing begins before a training does."""
+
+    def on_end(self, *args: Any, **given: Any) -> None:
+        """Nothing is left after a training."""
+
+    def on_train_end(self, run_context: Any, state: Any = None, **given: Any) -> None:
         """End the run."""
         self._end(None, None, None)
+
+    def note_saved(self, step: int, path: str) -> None:
+        """Note a checkpoint that the Trainer saved: after so many steps, at this path."""
+        if self._probe is not None:
+            self._probe.note_checkpoint(self._phase.role, path, saved_after=step)
 
     def __exit__(
         self,
@@ -159,11 +257,18 @@ class ProbeCallback(Callback):
 
     def _end(self, *raised: Any) -> None:
         probe, self._probe = self._probe, None
+        step, self._step = self._step, None
         try:
+            if step is not None:
+                step.close()
             self._leave_phase(*raised)
         finally:
             if probe is not None and self._given is None:
                 probe.__exit__(*raised)
+
+    def _enter_phase(self, probe: Probe) -> None:
+        self._open = probe.phase(self._phase.name)
+        self._open.__enter__()
 
     def _leave_phase(self, *raised: Any) -> None:
         context, self._open = self._open, None
@@ -223,3 +328,7 @@ def _optimizer(train_cell: nn.Cell) -> nn.Cell | None:
     """Return the optimizer inside a cell that trains."""
     found = (children_of(cell).get("optimizer") for cell in named_cells(train_cell).values())
     return next((optimizer for optimizer in found if isinstance(optimizer, nn.Cell)), None)
+
+
+patches.install()
+patches.know_as_callback()

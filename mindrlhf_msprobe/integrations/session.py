@@ -13,7 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.text.printable import spans
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import InUseError, UsageError
 from mindrlhf_msprobe.log import inform, warn
@@ -32,16 +34,31 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
         ConfigError: a value in the section is wrong.
         RunError: the dump_path holds another run, or cannot be written.
     """
-    section = getattr(config, SECTION, None)
+    settings = asked_for(getattr(config, SECTION, None), trainer)
+    if settings is None:
+        return None
+    probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
+    if not probe.enabled:
+        CURRENT.why_not = message("log.not_this_rank", section=SECTION, ranks=spans(settings.ranks))
+    return Session(probe) if probe.enabled or probe.plays else None
+
+
+def asked_for(section: Any, trainer: Message) -> ProbeConfig | None:
+    """Return the settings of a training's section; None where it asks for nothing, which is noted.
+
+    Raises:
+        ConfigError: a value in the section is wrong.
+    """
     if section is None or inspect.isroutine(section) or isinstance(section, type):
         # What stands there where the file has no section.
         inform("log.no_section", trainer=trainer, section=SECTION)
+        CURRENT.why_not = message("log.not_without_section", trainer=trainer, section=SECTION)
         return None
     settings = load_config(section, ignore=ignored_by(trainer))
     if not settings.msprobe:
+        CURRENT.why_not = message("log.not_switched_on", trainer=trainer, section=SECTION)
         return None
-    probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
-    return Session(probe) if probe.enabled or probe.plays else None
+    return settings
 
 
 def ignored_by(trainer: Message) -> Callable[[Message], None]:

@@ -9,30 +9,209 @@ go on by one step, and try again; or it has begun only now, in the place of a pr
 attempt: then the last step concerns nobody, and is published anew. What is decided at the end of a
 step stands in one file, which the first creates that knows; so all decide alike.
 
-Where ranks wait at the end of each step anyway, they meet there (meeting.py), and end in the step
+Where ranks wait at the end of each step anyway, they meet there (`Meeting`), and end in the step
 itself. Once they do not meet, the above holds.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.live.meeting import PREFIX, Meeting
-from mindrlhf_msprobe.live.shared_files import create, digest, read, write
+from mindrlhf_msprobe.storage.arrays.atomic import write_all
+
+PREFIX = "met."
+_FIRST_LOOK, _LOOK = 0.0005, 0.02  # seconds between two looks: more and more
+_UNREAD = 60.0  # seconds after which a decision that cannot be read is none
+_SIZE = 160  # bytes of what a rank says, which are written at once
+_MOST = 1 << 20  # bytes of a file
+
+
+class Meeting:
+    """One rank's part in meeting the others at the end of each step, and ending where one is to.
+
+    Each says in a file of its own which step it has ended and whether the training is to end, and
+    waits until all have come as far. If none is to end it goes on, and nothing is written; a rank
+    that is further has seen that, too. Otherwise one file is decisive, which the first creates that
+    knows: all end after this step, or, where a rank does not come in time, nobody meets any more.
+    It is created once in a job, so all decide alike, and what waiting costs is bounded once.
+
+    What processes of an earlier attempt left there concerns nobody: ranks name the processes that
+    they see there, and meet where all name the same ones.
+
+    Args:
+        directory: which all ranks see.
+        size: how many ranks the job has.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+
+    def __init__(self, directory: Path, rank: int, size: int) -> None:
+        self._directory, self._rank = directory, rank
+        self._files = [directory / f"{PREFIX}rank{one}" for one in range(size)]
+        self._own_id = secrets.token_hex(8)
+        self._job = ""  # the processes that this one sees
+        self._met = False  # whether all of them have met before
+        self._say(0, ends=False)
+
+    def meet(self, ended: int, patience: float, *, ends: bool) -> bool | None:
+        """Wait for the other ranks; return whether all end now, None where they do not meet.
+
+        Args:
+            ended: how many steps this rank has ended.
+            patience: seconds to wait for the others.
+            ends: whether the training is to end.
+        """
+        try:
+            self._say(ended, ends=ends)
+            found = self._wait(ended, patience, ends=ends)
+        except OSError:
+            self._part()
+            found = None
+        if found is None:
+            with suppress(OSError):
+                self._say(ended, ends=ends, meets=False)
+        return found
+
+    def _wait(self, ended: int, patience: float, *, ends: bool) -> bool | None:
+        until = time.monotonic() + patience
+        pause = _FIRST_LOOK
+        here: dict[int, bool] = {}  # ranks that have ended this step: whether they are to end
+        while True:
+            if self._job and (decided := read(self._decision)) is not None:
+                if decided:
+                    return True if decided.get("end") == ended else None
+                if time.monotonic() > until + _UNREAD:  # the disk was full, say
+                    return None
+            elif self._look(ended, here, ends=ends):
+                return False
+            elif time.monotonic() > until:
+                if not self._job:
+                    return None
+                self._part()
+                until = time.monotonic()
+            time.sleep(pause)
+            pause = min(2 * pause, _LOOK)
+
+    def _look(self, ended: int, here: dict[int, bool], *, ends: bool) -> bool:
+        """Look where the others are; return whether all go on. Decides, where that is clear."""
+        said = {
+            rank: read(path)
+            for rank, path in enumerate(self._files)
+            if rank not in here or not self._met
+        }
+        if not self._met and not self._sees_all(said, ended, ends=ends):
+            here.clear()
+            return False
+        for rank, one in said.items():
+            if one is None:  # it has left
+                here[rank] = False
+            elif one.get("meets") is False:
+                self._part()
+                return False
+            elif one.get("job") == self._job and type(one.get("ended")) is int:
+                if one["ended"] != one.get("again"):  # it is being written
+                    continue
+                if one["ended"] > ended:
+                    return True
+                if one["ended"] == ended:
+                    here[rank] = one.get("ends") is True
+        if len(here) < len(self._files):
+            return False
+        self._met = True
+        if any(here.values()):
+            with suppress(OSError):
+                create(self._decision, {"end": ended})
+            return False
+        return True
+
+    def _sees_all(self, said: dict[int, Any], ended: int, *, ends: bool) -> bool:
+        """Say which processes are there; return whether this was said before."""
+        ids = [one.get("id") if one else None for one in said.values()]
+        if None in ids:
+            return False
+        before, self._job = self._job, digest(ids)
+        if before != self._job:
+            self._say(ended, ends=ends)
+        return before == self._job
+
+    def _part(self) -> None:
+        """Decide that ranks meet no more."""
+        with suppress(OSError):
+            create(self._decision, {"end": None})
+
+    @property
+    def _decision(self) -> Path:
+        return self._directory / f"{PREFIX}{self._job}"
+
+    def _say(self, ended: int, *, ends: bool, meets: bool = True) -> None:
+        """Say where this rank is; `again` stands behind all that it makes whole."""
+        said = {"id": self._own_id, "ended": ended, "job": self._job, "ends": ends}
+        said |= {"meets": meets, "again": ended}
+        write(self._files[self._rank], json.dumps(said).encode().ljust(_SIZE))
+
+
+def digest(ids: Sequence[Any]) -> str:
+    """Return a short text for the numbers of processes."""
+    return hashlib.sha1("".join(map(str, ids)).encode()).hexdigest()[:12]
+
+
+def create(path: Path, content: dict[str, Any]) -> bool:
+    """Create a file that there is not; return whether it was this process that did.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        write(path, json.dumps(content).encode(), os.O_EXCL)
+    except FileExistsError:
+        return False
+    return True
+
+
+def write(path: Path, content: bytes, flags: int = 0) -> None:
+    """Write the beginning of a file, through no link; waits for no reader of a pipe.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags, 0o666)
+    try:
+        write_all(file, content)
+    finally:
+        os.close(file)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return what a file holds, {} while it is being written; None where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = json.loads(os.read(file, _MOST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(file)
+    return found if isinstance(found, dict) else {}
+
 
 _DIRECTORY = ".live"
 _OF_A_STEP = ("claim.", "after.", PREFIX)
 _PATIENCE = 5.0  # seconds for which ranks wait for each other at least
 _STEPS_OF_PATIENCE = 3  # or as many of the longest step
 _LEAVING = 30.0  # seconds for which a rank that has ended waits for others to end
-_UNREAD = 60.0  # seconds after which a decision that cannot be read is none
 _LOOK = 0.02  # seconds between two looks
 
 

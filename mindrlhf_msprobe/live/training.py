@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.capture.words import FaultSink, counted
-from mindrlhf_msprobe.checks.registry.loading import all_rules, imported
-from mindrlhf_msprobe.checks.registry.rule_file import read_settings
+from mindrlhf_msprobe.checks.registry.loading import all_rules, imported, read_settings
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.numbers import spans
+from mindrlhf_msprobe.common.text.printable import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.findings.health import CheckFinding
 from mindrlhf_msprobe.live.common_end import CommonEnd
-from mindrlhf_msprobe.live.process import Follower
-from mindrlhf_msprobe.live.reports import (
+from mindrlhf_msprobe.live.process import (
     Behind,
     Diverged,
     Fault,
+    Follower,
     Found,
     Looked,
     Report,

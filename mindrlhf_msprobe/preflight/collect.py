@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.preflight.checkpoints import Described, describe_checkpoint
-from mindrlhf_msprobe.preflight.configurations import read_configurations
+from mindrlhf_msprobe.capture.settings.configurations import to_plain
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
+from mindrlhf_msprobe.common.yaml_file import read_yaml
+from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.data import describe_data
-from mindrlhf_msprobe.preflight.named import named_paths
 from mindrlhf_msprobe.preflight.script import check_command, run_command
 from mindrlhf_msprobe.preflight.settings import settings_of_process
-from mindrlhf_msprobe.storage.preflight_file import BY_ITSELF, BY_SCRIPT, write_preflight
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
+from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
+from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.outputs import refuse
+from mindrlhf_msprobe.storage.preflight_file import (
+    BY_ITSELF,
+    BY_SCRIPT,
+    output_of,
+    write_preflight,
+)
+
+_NAME = re.compile(r"([A-Za-z_][\w.-]*)=(.+)", re.DOTALL)
+_MOST = 8 << 20  # bytes of a JSON file
+_CHECKED = 1000  # characters of a text
+_BLOCK = 4 << 20  # bytes that are read at once
+_AT_ONCE = 1 << 20  # elements
+_MOST_FILES = 10_000
+_READ = (".ckpt", ".safetensors", ".json")
 
 
 @dataclass(frozen=True)
@@ -83,12 +106,11 @@ def _described(checkpoints: Mapping[str, Path]) -> dict[str, Any]:
     """Return the sections of checkpoints; parameters stand where a run has its initial weights."""
     found = {name: describe_checkpoint(path) for name, path in checkpoints.items()}
     weights = {name: one.parameters for name, one in found.items() if one.parameters is not None}
-    files = {name: _with_reason(one) for name, one in found.items()}
+    files = {
+        name: {**one.content, **({} if one.why is None else {"why": one.why.as_json()})}
+        for name, one in found.items()
+    }
     return {"checkpoints": files, **({"initial_weights": weights} if weights else {})}
-
-
-def _with_reason(found: Described) -> dict[str, Any]:
-    return found.content if found.why is None else {**found.content, "why": found.why.as_json()}
 
 
 def _check_file(path: Path, overwrite: bool) -> None:
@@ -96,8 +118,168 @@ def _check_file(path: Path, overwrite: bool) -> None:
         raise RunError.saying("collect.no_output", path=path)
     if os.path.lexists(path) and not overwrite:
         raise RunError.saying("collect.exists", path=path)
+    refuse(output_of(path))
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not (above.is_dir() and os.access(above, os.W_OK)):
         raise RunError.saying(
             "collect.unwritten", path=path, why=message("collect.above", above=above)
         )
+
+
+def named_paths(option: str, given: Sequence[str]) -> dict[str, Path]:
+    """Return the paths by their names: the one that is given, else the file's own.
+
+    Raises:
+        UsageError: a path is empty or not there, or two have one name.
+    """
+    found: dict[str, Path] = {}
+    for text in given:
+        named = None if Path(text).exists() else _NAME.fullmatch(text)
+        path = Path(named[2] if named else text)
+        if not text or "\0" in text or not path.exists():
+            raise UsageError.saying("collect.no_path", option=option, path=text)
+        name = named[1] if named else path.resolve().name
+        if name in found:
+            raise UsageError.saying(
+                "collect.same_name", option=option, name=name, first=found[name], second=path
+            )
+        found[name] = path
+    return found
+
+
+def read_configurations(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Return what YAML and JSON files hold, by their names; what could be a secret is withheld.
+
+    Raises:
+        ConfigError: one cannot be read, is not what its suffix says, or holds no mapping.
+    """
+    return {name: _without_secrets(_read(path), ()) for name, path in paths.items()}
+
+
+def _read(path: Path) -> Any:
+    if path.is_dir():
+        raise ConfigError.saying("collect.directory", path=path)
+    if path.suffix.lower() == ".json":
+        content = _read_json(path)
+    else:
+        content = read_yaml(path, message("collect.a_configuration"), apart=True)
+    return to_plain(content, lambda *_: None)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_MOST + 1)
+        if len(raw) > _MOST:
+            raise ConfigError.saying("collect.too_large", path=path, most=f"{_MOST >> 20} MiB")
+        content = json.loads(raw.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError.saying("collect.no_json_configuration", path=path, why=error) from None
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise ConfigError.saying("collect.no_object", path=path, kind=kind)
+    return content
+
+
+def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(item, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, path) for item in value]
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    if any(map(is_secret_key, path)):
+        return WITHHELD
+    if not isinstance(value, str):
+        return value
+    own = path[-1] if path else ""
+    return WITHHELD if could_name_text(own) or could_be_secret(value[:_CHECKED]) else value
+
+
+class Described(NamedTuple):
+    """What is known of one checkpoint.
+
+    Attributes:
+        content: its entry in the section `checkpoints`.
+        parameters: the fingerprint of each parameter, as a run's initial weights have it, None of
+            one that cannot be read; None where the format is not read, or parts of parameters lie
+            there.
+        why: why a format that is read could not be.
+    """
+
+    content: dict[str, Any]
+    parameters: dict[str, str | None] | None
+    why: Message | None = None
+
+
+def describe_checkpoint(path: Path) -> Described:
+    """Return the parameters of a checkpoint, else its files by their path inside it.
+
+    A checkpoint is a file, or a directory with all files below it; hidden ones are left out.
+    Formats whose content would have to be executed are never opened as such.
+
+    Raises:
+        RunError: it cannot be read, is empty, or has too many files.
+    """
+    why = None
+    files = [path] if path.is_file() else [*path.glob("*"), *path.glob("rank_*/*")]
+    if any(file.suffix in _READ for file in files):
+        try:
+            checkpoint = open_checkpoint(path)
+            if checkpoint.whole and checkpoint.kind != "run":
+                tensors = checkpoint.ranks[0]
+                found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
+                return Described({"format": checkpoint.kind, "parameters": len(found)}, found)
+        except CheckpointError as error:
+            why = error.said
+    return Described({"files": _files(path)}, None, why)
+
+
+def _fingerprint(tensor: StoredTensor) -> str | None:
+    if tensor.why is not None:
+        return None
+    parts = (
+        np.ascontiguousarray(tensor.read(at, min(at + _AT_ONCE, tensor.size)))
+        for at in range(0, tensor.size, _AT_ONCE)
+    )
+    return fingerprint_of_parts(tensor.dtype, tensor.shape, parts)
+
+
+def _files(root: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for file in _below(root):
+        if len(found) == _MOST_FILES:
+            raise RunError.saying("collect.many_files", path=root, most=_MOST_FILES)
+        name = file.name if file == root else file.relative_to(root).as_posix()
+        found[name] = _describe(file)
+    if not found:
+        raise RunError.saying("collect.empty_checkpoint", path=root)
+    return found
+
+
+def _below(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        yield root
+        return
+    for directory, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        paths = (Path(directory, name) for name in sorted(files) if not name.startswith("."))
+        yield from (path for path in paths if path.is_file())  # no pipe, no link to nowhere
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    """Return the size of a file in bytes and its fingerprint."""
+    digest, size = xxhash.xxh3_128(), 0
+    try:
+        if not file.is_file():
+            raise RunError.saying("collect.no_regular_file", path=file)
+        with open(file, "rb", buffering=0) as opened:
+            while block := opened.read(_BLOCK):
+                digest.update(block)
+                size += len(block)
+    except OSError as error:
+        why = error.strerror or error
+        raise RunError.saying("collect.unread", path=file, why=why) from None
+    return {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}

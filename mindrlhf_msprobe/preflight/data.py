@@ -106,7 +106,12 @@ def _first(source: str, batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
     """Return the values of a batch by their paths; of one that is no structure the path is ""."""
-    described = TreeDescriber(_is_array, _tensor, _text, _to_json).describe(batch, "")
+    described = TreeDescriber(
+        lambda value: is_tensor(value) or is_torch_tensor(value),
+        _tensor,
+        _text,
+        lambda leaf: leaf if isinstance(leaf, dict) else leaf.to_json(),
+    ).describe(batch, "")
     values = _values(described, "")
     found = dict(islice(values, _MOST_VALUES))
     return {**found, **_in_one(values)}
@@ -157,14 +162,6 @@ def _text(value: str, path: str) -> Any:
         "fingerprint": fingerprint("UInt8", letters),
         "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
     }
-
-
-def _to_json(leaf: Any) -> dict[str, Any]:
-    return leaf if isinstance(leaf, dict) else leaf.to_json()
-
-
-def _is_array(value: Any) -> bool:
-    return is_tensor(value) or is_torch_tensor(value)
 
 
 def _on_host(value: Any) -> HostTensor:

@@ -1,4 +1,7 @@
-"""What this process runs with: versions, packages, device, seeds, determinism, environment."""
+"""What this process runs with: versions, packages, device, seeds, determinism, environment.
+
+It is looked at in the processes of a script, too: child/sitecustomize.py imports this by its name.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.text.language import in_its_language, language
 from mindrlhf_msprobe.findings import KEY_DATA_ONLY, Comparison, KeptFindings, TableName, table_of
-from mindrlhf_msprobe.report.formats.sheets import Table
+from mindrlhf_msprobe.report.messages import paragraph, text_of
+from mindrlhf_msprobe.report.sheets import Table
 from mindrlhf_msprobe.report.staging import (
     KEPT_AS,
     SUMMARY_FILE,
@@ -19,7 +20,6 @@ from mindrlhf_msprobe.report.staging import (
     staged,
     stamped,
 )
-from mindrlhf_msprobe.report.texts import with_texts
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 
@@ -142,10 +142,28 @@ def _write(
 
     names = write_workbooks(tables, directory)
     if csv:
-        from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
+        from mindrlhf_msprobe.report.sheets import write_csv_files
 
         names += write_csv_files(tables, directory)
     files = tuple((name, fingerprint(directory / name)) for name in names)
     written = replace(comparison, tables=tuple(names), fingerprints=files)
     write_atomic(directory / comparison.verdict_file, [dump_lines(written.to_json())])
     return written
+
+
+def with_texts(comparison: Comparison) -> Comparison:
+    """Return a comparison that says in words what its messages are.
+
+    That is why the runs first differ, and why something was not compared. What has no message
+    keeps the text that it has.
+    """
+    verdict = comparison.verdict
+    first = verdict.first_divergence
+    if first is not None and first.reasons:
+        first = replace(first, explanation=paragraph(first.reasons))
+    coverage = tuple(
+        gap if gap.message is None else replace(gap, reason=text_of(gap.message))
+        for gap in verdict.coverage
+    )
+    verdict = replace(verdict, first_divergence=first, coverage=coverage)
+    return replace(comparison, verdict=verdict)

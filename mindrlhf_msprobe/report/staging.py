@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 import stat
 import tempfile
@@ -16,8 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.findings import TOOL, Comparison
+from mindrlhf_msprobe.findings import TOOL
+from mindrlhf_msprobe.storage.outputs import (
+    OutputError,
+    refuse_directory,
+    refuse_inside,
+    remove_stale,
+    staging_directory,
+)
 
 VERDICT_FILE = "verdict.json"
 SUMMARY_FILE = "summary.xlsx"
@@ -37,17 +42,6 @@ _MOST_OF_A_VERDICT = 1 << 28  # bytes; it lists a thousand differences at most
 _BLOCK = 1 << 20  # bytes that are hashed at once
 
 
-class OutputError(RunError):
-    """The output directory cannot be written.
-
-    Attributes:
-        comparison: what was to be written there, where it was finished before this showed;
-            None where nothing was compared yet.
-    """
-
-    comparison: Comparison | None = None
-
-
 @contextlib.contextmanager
 def staged(output: Path) -> Iterator[Path]:
     """Yield a hidden directory inside `output`; what is written there takes its place at the end.
@@ -61,10 +55,10 @@ def staged(output: Path) -> Iterator[Path]:
             file that no comparison wrote, or that was changed since.
     """
     with _clear_errors(output):
+        refuse_inside(output)
         output.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
-        prefix = f"{_PREFIX}.{_host()}.{os.getpid()}."
-        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=output))
+        directory = staging_directory(output, _PREFIX)
         try:
             yield directory
             _replace(directory, output)
@@ -87,6 +81,7 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
         OutputError: the directory cannot be written.
     """
     with _clear_errors(output):
+        refuse_inside(output)
         output.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
         directory, stamp = _claimed(output)
@@ -97,30 +92,6 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
                 os.replace(directory / name, output / name)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def beside(*paths: Path) -> Iterator[list[Path]]:
-    """Yield a hidden path beside each of several files; what is written there takes their places.
-
-    On any exception all stays as it was.
-
-    Raises:
-        OutputError: one cannot be written.
-    """
-    parts = [path.with_name(f".{path.name}.part") for path in paths]
-    try:
-        for path in paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        yield parts
-        for part, path in zip(parts, paths):
-            os.replace(part, path)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise OutputError.saying("error.file_unwritten", path=str(paths[0]), why=why) from None
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
 
 
 def _claimed(output: Path) -> tuple[Path, str]:
@@ -157,18 +128,21 @@ def holds_only_a_copy(output: Path) -> bool:
     )
 
 
-def check_output(output: Path, *, beside: bool = False) -> None:
+def check_output(output: Path, runs: Iterable[str | Path] = (), *, beside: bool = False) -> None:
     """Make sure that a comparison can be written into `output`, and leave what is there.
 
     What a killed comparison had half replaced is put back.
 
     Args:
+        runs: those that are compared, whatever tool wrote them.
         beside: whether its files will have names of their own, whatever lies there.
 
     Raises:
-        OutputError: the directory cannot be created or written, or holds a summary.xlsx or a
-            verdict.json that no comparison wrote.
+        OutputError: the directory cannot be created or written, lies inside a run, or holds a
+            summary.xlsx or a verdict.json that no comparison wrote.
     """
+    refuse_inside(output, runs)
+    refuse_directory(output)
     with _clear_errors(output):
         _remove_stale(output)
         if not beside:
@@ -257,7 +231,8 @@ def _verdict_in(directory: Path) -> dict[str, Any]:
     """Return the content of a directory's verdict.json; of none, or what is no object, {}."""
     path = directory / VERDICT_FILE
     try:
-        if path.is_symlink() or path.stat().st_size > _MOST_OF_A_VERDICT:
+        status = os.lstat(path)  # no link, and no pipe that would wait
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_OF_A_VERDICT:
             return {}
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -320,47 +295,17 @@ def _is_table(name: Any) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a file stands there; a name that can be none does not."""
+    """Return whether a file, a link or a pipe stands there; a name that can be none does not."""
     try:
-        return path.is_symlink() or path.is_file()
+        return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
     except (OSError, ValueError):
         return False
 
 
 def _remove_stale(output: Path) -> None:
     """Remove what a killed process left; what it had half replaced is put back first."""
-    for path in output.glob(f"{_PREFIX}.*"):
-        if path.is_dir() and not path.is_symlink() and _is_stale(path):
-            _roll_back(path, output)
-            shutil.rmtree(path, ignore_errors=True)
+    remove_stale(output, _PREFIX, lambda path: _roll_back(path, output))
     for path in output.glob(f"{_CLAIM}.*"):
         with contextlib.suppress(OSError):
             if not path.is_symlink() and time.time() - path.stat().st_mtime > _DAY:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_stale(path: Path) -> bool:
-    """Return whether nobody writes there any more; on another machine, after a day."""
-    if path.name.count(".") < 4:  # nothing that `staged` made
-        return False
-    host, pid = path.name.split(".")[2:4]
-    if host == _host() and pid.isascii() and pid.isdigit() and len(pid) < 19:
-        return not _runs(int(pid))
-    with contextlib.suppress(OSError):
-        return time.time() - path.stat().st_mtime > _DAY
-    return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it runs as another user
-        pass
-    return True
-
-
-def _host() -> str:
-    """Return this machine's name as a part of a file's name, without dots."""
-    return re.sub("[^0-9A-Za-z]", "-", os.uname().nodename)[:40] or "host"

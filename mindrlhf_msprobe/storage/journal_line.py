@@ -1,10 +1,12 @@
-"""One line of records.jsonl: one entry, as capture makes it, and as it is written and read."""
+"""records.jsonl, the journal of a phase: a line an entry, as capture makes it, written and read."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from types import NoneType
 from typing import Any, Protocol
 
@@ -12,24 +14,25 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
-from mindrlhf_msprobe.storage.attributes import Attributes, attributes_from_json
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
-from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.operators import Attributes, attributes_from_json, is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: The values of an entry that holds no gradients of parameters, in the order of their records.
 PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 _LONGEST_ARGUMENT = 100  # characters of an argument's name
 
-#: What a line must and may hold beside the values themselves.
+#: What a line holds beside the values themselves: the first five always.
+_ALWAYS = ("entry", "seq", "end", "parent", "opening")
 _HEAD: dict[str, tuple[type, ...]] = {
     "entry": (str,),
     "seq": (int,),
     "end": (int, NoneType),
     "parent": (str, NoneType),
-    "opening": (int, NoneType),
+    "opening": (int,),
     "token": (int, NoneType),
     "stack": (int, NoneType),
     "frames": (list, NoneType),
@@ -58,7 +61,7 @@ class JournalLine:
             frames, too.
         around: of an operator, the name of the cell in which it was called, recorded or not: ""
             outside every cell, "root" for the network itself.
-        attributes: of a primitive, what it was made with, as `storage.attributes` has it; None
+        attributes: of a primitive, what it was made with, as `storage.operators` has it; None
             where that is not known.
         recomputed: of a backward entry whose forward run MindSpore repeated (recompute), whether
             that was given what is recorded: same, other or unknown; "" where it was not repeated.
@@ -87,19 +90,20 @@ class JournalLine:
         """
         _check(content)
         values = {name: value for name, value in content.items() if name not in _HEAD}
-        names = around = attributes = None
-        recomputed = ""
+        gradients = values.get(PARAMETERS_GRAD)
+        if values and holds_gradients(content["entry"]) and not isinstance(gradients, dict):
+            raise ValueError(PARAMETERS_GRAD)
+        attributes = None
         if is_operator(content["entry"]):
             attributes = attributes_from_json(values.pop("attributes", None))
-        if not holds_gradients(content["entry"]):
-            names, around = values.pop("input_names", None), values.pop("cell", None)
-            recomputed = values.pop("recomputed", "")
+        names, around = values.pop("input_names", None), values.pop("cell", None)
+        recomputed = values.pop("recomputed", "")
         return cls(
             content["entry"],
             content["seq"],
-            content.get("end"),
-            content.get("parent"),
-            content.get("opening") or 0,
+            content["end"],
+            content["parent"],
+            content["opening"],
             content.get("token"),
             values,
             tuple(names) if isinstance(names, list) else (),
@@ -154,7 +158,8 @@ class JournalLine:
     def parts(self) -> Iterator[tuple[str, str, Any]]:
         """Yield (io, path, structure of leaves) of its values, ours or msprobe's."""
         if holds_gradients(self.entry):
-            for parameter, grads in _gradients_of(self.values).items():
+            gradients = self.values.get(PARAMETERS_GRAD)
+            for parameter, grads in gradients.items() if isinstance(gradients, dict) else ():
                 for item in grads if isinstance(grads, list) else [grads]:
                     yield PARAMETERS_GRAD, child_path("", parameter), item
             return
@@ -211,7 +216,7 @@ def holds_gradients(entry: str) -> bool:
 
 
 def _check(line: Any) -> None:
-    if not isinstance(line, dict):
+    if not (isinstance(line, dict) and line.keys() >= {*_ALWAYS}):
         raise ValueError(line)
     for name, types in _HEAD.items():
         value = line.get(name)
@@ -223,21 +228,6 @@ def _check(line: Any) -> None:
         raise ValueError("frames", line["frames"])
     if "frames" in line and not isinstance(line.get("stack"), int):
         raise ValueError("stack", line.get("stack"))
-
-
-def _gradients_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameter → gradients of one line; older ones have no field for them.
-
-    There the parameters stand beside the line's own fields, one called like a field with a `~`
-    behind its name; a list is the gradients of a parameter called as the field is now.
-    """
-    gradients = values.get(PARAMETERS_GRAD)
-    if isinstance(gradients, dict):
-        return gradients
-    return {
-        key[:-1] if key[-1:] == "~" and key[:-1] in _HEAD else key: value
-        for key, value in values.items()
-    }
 
 
 def with_lost_files(content: Any, lost: Mapping[str | int, str]) -> Any:
@@ -261,3 +251,81 @@ def with_lost_files(content: Any, lost: Mapping[str | int, str]) -> Any:
             kept = {key: value for key, value in content.items() if key != field_name}
             return {**kept, "error": message("unread.not_stored", why=lost[name]).as_json()}
     return {key: with_lost_files(value, lost) for key, value in content.items()}
+
+
+_NAMED = re.compile(rb'\{"entry": "([^"\\]+)"')
+
+
+@dataclass
+class JournalContent:
+    """The readable lines of a journal, in the order in which the entries ended.
+
+    Attributes:
+        lines: one an entry, each with its call stack.
+        damaged: the lines that cannot be read: number, from 1 on, → entry, "" if that is lost, too.
+        torn: the last line in the same way where it was cut short, as in the journal of a killed
+            process.
+    """
+
+    lines: list[JournalLine] = field(default_factory=list)
+    damaged: dict[int, str] = field(default_factory=dict)
+    torn: dict[int, str] = field(default_factory=dict)
+
+
+def read_journal(root: Path, path: Path) -> JournalContent:
+    """Read a journal of the run in `root`; damaged lines are listed and left out.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or leaves the run.
+    """
+    content = JournalContent()
+    stacks: dict[int | None, tuple[str, ...]] = {}
+    entries: set[str] = set()
+    for number, raw in enumerate(_lines(root, path), 1):
+        if raw is None:  # where the next one begins is not looked for
+            content.damaged[number] = ""
+            break
+        if not raw.endswith(b"\n"):
+            content.torn[number] = _entry_in(raw)
+            break
+        if raw == b"\n":
+            continue
+        try:
+            line = JournalLine.read(raw)
+            if line.entry in entries:
+                raise ValueError(line.entry)
+        except (ValueError, RecursionError):
+            content.damaged[number] = _entry_in(raw)
+            continue
+        if line.frames:
+            stacks[line.stack] = line.frames
+        else:
+            line.frames = stacks.get(line.stack, ())
+        entries.add(line.entry)
+        content.lines.append(line)
+    return content
+
+
+def line_ends(content: bytes) -> np.ndarray:
+    """Return where the lines of a journal end, in bytes from its begin."""
+    return np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Return the lines of a whole journal, without their ends."""
+    ends = line_ends(content).tolist()
+    begins = [0, *[end + 1 for end in ends]]
+    return [content[begin:end] for begin, end in zip(begins, ends)]
+
+
+def _entry_in(raw: bytes) -> str:
+    """Return the entry that a line names at its begin; "" where that is damaged as well."""
+    name = _NAMED.match(raw[: bounds.NAME])
+    return "" if name is None else name[1].decode("utf-8", errors="replace")
+
+
+def _lines(root: Path, path: Path) -> Iterator[bytes | None]:
+    """Yield the lines of a journal, each with its end; None for one that is too long."""
+    with layout.open_inside(root, path, bounds.JOURNAL) as file:
+        while raw := file.readline(bounds.LINE):
+            yield raw if len(raw) < bounds.LINE or raw.endswith(b"\n") else None

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from mindrlhf_msprobe.common.message import Message, SpokenError, as_message, message
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.phases import UNNAMED_PHASE
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, standard_phase
 from mindrlhf_msprobe.storage.arrays import bounds
 
 RUN_FILE = "run.json"
@@ -47,6 +47,7 @@ _MAX_KEY_BYTES = 180
 _TEMPORARY_BYTES = 24  # what a temporary name adds to the final one
 
 _NUMBERED = re.compile(r"(step|rank|proc|micro_step)([0-9]{1,18})")
+_OF_TRAINER = re.compile(r"step_([0-9]{1,18})")
 _UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
 _NOT_FOR_MSPROBE = re.compile(r"[^a-zA-Z0-9_.:-]")
 
@@ -340,6 +341,9 @@ def step_directories(
 ) -> list[Path]:
     """Return every directory `step<S>` of layer data and of key data below `root`.
 
+    verl has one level more above it, `step_<S>/<phase>/step0`; so has what vLLM dumps,
+    `<phase>/<process id>/step<S>`, and what slime dumps beside it, `<phase>/<phase>/step<S>`.
+
     Args:
         links, unlisted: as in `rank_directories`.
     """
@@ -354,8 +358,24 @@ def step_directories(
         elif is_step(first):
             found.append(first)
         else:
-            found += [second for second in below(first) if is_step(second)]
+            for second in below(first):
+                if is_step(second):
+                    found.append(second)
+                elif _is_one_level_more(first.name, second.name):
+                    found += [third for third in below(second) if is_step(third)]
     return found
+
+
+def _is_one_level_more(first: str, second: str) -> bool:
+    """Return whether two directories, one in the other, are no run and its phase."""
+    of_phases = all(standard_phase(name) != name for name in (first, second))
+    return trainer_step(first) is not None or second.isdecimal() or of_phases
+
+
+def trainer_step(name: str) -> int | None:
+    """Return S of a directory name `step_S`, which verl gives a step, else None."""
+    match = _OF_TRAINER.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def is_step(path: Path) -> bool:
@@ -366,6 +386,11 @@ def is_step(path: Path) -> bool:
 def has_dumps(root: Path) -> bool:
     """Return whether `root` holds layer data or key data, whoever wrote them."""
     return any(rank_directories(step_dir) for step_dir in step_directories(root))
+
+
+def holds_run(path: Path) -> bool:
+    """Return whether a directory is to be read as a run, whoever recorded it."""
+    return (path / RUN_FILE).exists() or has_dumps(path)
 
 
 def check_directory(path: Path) -> None:

@@ -30,6 +30,7 @@ from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
 from mindrlhf_msprobe.storage.arrays.sketches import Place
 from mindrlhf_msprobe.storage.layout import UnreadError
+from mindrlhf_msprobe.storage.shards import Shard
 
 _MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
@@ -71,6 +72,7 @@ class Leaf:
         dialect: the name of the tool that made the statistics, as the reader of its files says
             (`storage.foreign.dialect`); "" of this package.
         sketch: where the sketch of its rows lies (`storage.arrays.sketches`), or None.
+        shard: of a tensor that is spread over ranks, which part this is; or None.
     """
 
     type: str
@@ -93,6 +95,7 @@ class Leaf:
     at_optimizer: bool = False
     dialect: str = ""
     sketch: Place | None = None
+    shard: Shard | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -172,6 +175,8 @@ class Leaf:
             content["at_optimizer"] = True
         if self.sketch is not None:
             content["sketch"] = _sketch_json(self.sketch)
+        if self.shard is not None:
+            content["shard"] = self.shard.to_json()
         return content
 
     def _scalar_json(self) -> dict[str, Any]:
@@ -273,6 +278,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         rounding=_positive(content.get("rounding")),
         at_optimizer=content.get("at_optimizer") is True,
         sketch=None if "sketch" not in content else _sketch(content["sketch"]),
+        shard=None if "shard" not in content else _shard(content["shard"]),
     )
     if "signs" in content or "shares" in content:
         return GradientLeaf.extend(
@@ -282,7 +288,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
 
 
 def _why(error: Any) -> Message | None:
-    """Return why a value is not there, as its JSON says; an older version wrote a text."""
+    """Return why a value is not there, as its JSON says."""
     if error is None:
         return None
     return quoted(read_message(error) or as_message(str(error)))
@@ -349,6 +355,14 @@ def _shares(value: Any) -> tuple[float, ...] | None:
 def _sketch_json(place: Place) -> dict[str, Any]:
     content = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
     return content if place.why is None else {**content, "error": place.why.as_json()}
+
+
+def _shard(content: Any) -> Shard:
+    """Return which part of a tensor a rank holds."""
+    shard = Shard.from_json(content)
+    if shard is None:
+        raise UnreadError.saying("unread.shard", shown=_shown(content))
+    return shard
 
 
 def _sketch(content: Any) -> Place:

@@ -14,7 +14,13 @@ from typing import Any
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.manifest.run_file import AT_FIRST_PHASE, TOOL, RunFile
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    AT_FIRST_PHASE,
+    TOOL,
+    RunFile,
+    refuse_other_schema,
+)
+from mindrlhf_msprobe.storage.outputs import Output, written
 
 KIND = "preflight"
 SCHEMA = 1
@@ -54,9 +60,7 @@ class PreflightFile:
             raise RunError.saying("collect.no_json", path=path, why=error) from None
         if not isinstance(content, dict) or content.get("kind") != KIND:
             raise RunError.saying("collect.other_file", path=path)
-        if content.get("schema") != SCHEMA or isinstance(content["schema"], bool):
-            schema = repr(content.get("schema"))[:40]
-            raise RunError.saying("collect.schema", path=path, schema=schema, known=SCHEMA)
+        refuse_other_schema(path, content, SCHEMA)
         return cls(path, content)
 
     def renamed(self, names: Mapping[str, str], *sections: str) -> PreflightFile:
@@ -105,12 +109,13 @@ def write_preflight(path: Path, content: Mapping[str, Any], version: str) -> Non
     """Write a file, whole or not at all.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: it cannot be written there.
     """
     head = {"schema": SCHEMA, "tool": TOOL, "kind": KIND, "tool_version": version}
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {**head, **content})
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise RunError.saying("collect.unwritten", path=path, why=why) from None
+    with written(output_of(path)) as (part,):
+        write_json(part, {**head, **content})
+
+
+def output_of(path: Path) -> Output:
+    """Return the file that is to be written, which may take the place of an earlier one."""
+    return Output(path, lambda earlier: bool(PreflightFile.read(earlier)))

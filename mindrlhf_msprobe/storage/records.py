@@ -18,9 +18,8 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import PYTORCH_SUFFIX, ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
-from mindrlhf_msprobe.storage.attributes import Attributes
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.operators import Attributes, parse_operator
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
 
@@ -103,7 +102,8 @@ class Record:
         io: input, output, parameters, parameters_grad, or data for key data.
         path: the place inside the structure, e.g. `0` or `0.hidden_states`.
         leaf: the value's description.
-        location: where the .npy lies that holds its elements, or None. Text, because a Path takes
+        location: where the .npy lies that holds its elements, or None; of a tensor in a JSON file
+            the file, `#` and its name. Text, because a Path takes
             ten times as long to make, and a run has many records.
         argument: of a positional input, what `construct` calls the argument that it is or lies in;
             "" where that is not known.
@@ -139,10 +139,16 @@ class Record:
             raise ArrayFileError(self.leaf.why)
         if self.location is None:
             raise ArrayFileError.saying("unread.statistics_alone")
-        if os.fspath(self.location).endswith(PYTORCH_SUFFIX):
+        path = os.fspath(self.location)
+        if path.endswith(PYTORCH_SUFFIX):
             from mindrlhf_msprobe.storage.arrays import pt  # brings zipfile and pickletools
 
             array, dtype = pt.open_pt(self.location)
+        elif not path.endswith(".npy") and ".json#" in os.path.basename(path):
+            from mindrlhf_msprobe.storage.arrays.rollout_json import open_rows
+
+            array = open_rows(path)
+            dtype = dtype_name(array.dtype)
         else:
             array = open_npy(self.location)
             dtype = dtype_name(array.dtype)

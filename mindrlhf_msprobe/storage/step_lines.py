@@ -2,6 +2,11 @@
 
 Lines are appended whole, and read as far as they are whole: of a process that was killed the last
 one may not be.
+
+generators.rank<N>.jsonl: the states of random generators behind each rollout of a rank.
+findings.rank<N>.jsonl: what was found in the steps of one rank while it trained, a line each.
+free_benchmark.rank<N>.jsonl: what became of disturbed computations, a line an output.
+opinions.rank<N>.jsonl: what is thought of calls that were computed again (accuracy_check).
 """
 
 from __future__ import annotations
@@ -9,15 +14,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from mindrlhf_msprobe.common.fast_json import loads
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message, read_message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import dump_json, write_all, write_atomic
+from mindrlhf_msprobe.storage.arrays.atomic import (
+    dump_json,
+    loads,
+    number_from_json,
+    number_to_json,
+    write_all,
+    write_atomic,
+)
+
+_LONGEST = 1 << 20  # bytes of a line
+_T = TypeVar("_T")
 
 
 def step_line(raw: bytes) -> dict[str, Any] | None:
@@ -29,18 +45,33 @@ def step_line(raw: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and bounds.is_place(found.get("step")) else None
 
 
-class StepLines:
-    """One such file.
+class StepLines(Generic[_T]):
+    """One such file: the one door to it, for those who write it and those who read it.
 
     Args:
         root: the run's directory.
         name: of the file.
+        line: returns what a line says, or raises one of `NO_LINE` where a field is not of its type
+            and in its bounds.
         most, longest: bytes of the file, and of a line, that are read.
+
+    Attributes:
+        path: the file.
+        damaged: how many lines that were read are not what they should be; they are left out.
     """
 
-    def __init__(self, root: Path, name: str, *, most: int, longest: int) -> None:
-        self._root, self._path = root, root / name
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        line: Callable[[dict[str, Any]], _T],
+        *,
+        most: int,
+        longest: int,
+    ) -> None:
+        self._root, self.path, self._parse = root, root / name, line
         self._most, self._longest = most, longest
+        self.damaged = 0
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> int:
         """Append lines, all of them or none; return how many bytes. The file is made with them.
@@ -51,7 +82,7 @@ class StepLines:
         Raises:
             OSError: the file cannot be written, or something that is no plain file stands there.
         """
-        return append_whole(self._path, b"".join(map(_line, lines)))
+        return append_whole(self.path, b"".join(map(_line, lines)))
 
     def forget(self, first_step: int) -> None:
         """Remove the lines of steps from one on, which run again, and what is no line.
@@ -59,23 +90,37 @@ class StepLines:
         Raises:
             OSError: the file cannot be read or written.
         """
-        if not os.path.lexists(self._path):
+        if not os.path.lexists(self.path):
             return
-        plain = self._path.is_file() and not self._path.is_symlink()
-        kept = (_line(line) for line in self.read() if line["step"] < first_step)
-        if not plain or not write_atomic(self._path, kept):
-            self._path.unlink()
+        plain = self.path.is_file() and not self.path.is_symlink()
+        kept = (_line(line) for line, _ in self._lines() if line["step"] < first_step)
+        if not plain or not write_atomic(self.path, kept):
+            self.path.unlink()
 
-    def read(self) -> Iterator[dict[str, Any]]:
+    def read(self) -> Iterator[_T]:
         """Yield the lines in the order in which they were written; none where there is no file."""
+        self.damaged = 0
+        return (found for _, found in self._lines())
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], _T]]:
         try:
-            file = layout.open_inside(self._root, self._path, self._most)
+            file = layout.open_inside(self._root, self.path, self._most)
         except (OSError, ValueError):
             return
         with file:
             while raw := file.readline(self._longest):
-                if (line := step_line(raw)) is not None:
-                    yield line
+                line = step_line(raw)
+                try:
+                    if line is None:
+                        raise ValueError
+                    yield line, self._parse(line)
+                except NO_LINE:
+                    # One that is cut short, at the end, is that of a process that was killed.
+                    self.damaged += raw.endswith(b"\n") or len(raw) == self._longest
+
+
+#: What reading a line raises that is not what it should be.
+NO_LINE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 
 
 def append_whole(path: Path, content: bytes) -> int:
@@ -102,3 +147,259 @@ def append_whole(path: Path, content: bytes) -> int:
 
 def _line(content: Mapping[str, Any]) -> bytes:
     return dump_json(content) + b"\n"
+
+
+def append_states(root: Path, rank: int, step: int, call: int, states: Mapping[str, Any]) -> None:
+    """Append the states behind one call.
+
+    Args:
+        call: the number of the rollout in its step.
+        states: generator → state.
+
+    Raises:
+        OSError: the file cannot be written, or something that is no plain file stands there.
+    """
+    generator_lines(root, rank).append([{"step": step, "call": call, "states": states}])
+
+
+def read_states(root: Path, rank: int, step: int, call: int) -> Mapping[str, Any] | None:
+    """Return the states behind one call, as they were written last; None if none were."""
+    lines = generator_lines(root, rank).read()
+    found = [states for at, states in lines if at == (step, call)]
+    return found[-1] if found else None
+
+
+def generator_lines(root: Path, rank: int) -> StepLines[tuple[tuple[int, int], dict[str, Any]]]:
+    """Return the file of a rank, a line for each call: `step`, `call` and `states`."""
+    name = layout.generators_name(rank)
+    return StepLines(root, name, _states, most=bounds.JOURNAL, longest=bounds.TIMELINE_LINE)
+
+
+def _states(line: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
+    return (bounds.count(line["step"]), bounds.count(line["call"])), dict(line["states"])
+
+
+class FindingsFile:
+    """Appends findings to the file of one rank, each as a whole line.
+
+    What an earlier attempt found in the steps from `first_step` on goes: they are recorded again.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, root: Path, rank: int, first_step: int) -> None:
+        self._lines = finding_lines(root, rank)
+        self._lines.forget(first_step)
+
+    def append(self, *findings: Mapping[str, Any]) -> None:
+        """Append findings; the file is made with the first.
+
+        Args:
+            findings: each has at least `step`, `rank`, `rule`, `severity`, `code` and `params`.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._lines.append(findings)
+
+
+def read_findings(root: Path, rank: int) -> Iterator[dict[str, Any]]:
+    """Yield what was found in a rank's steps while it trained; nothing where nothing was."""
+    return finding_lines(root, rank).read()
+
+
+def findings_in(content: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the findings that whole lines of such a file hold."""
+    return (found for raw in content.splitlines() if (found := step_line(raw)) is not None)
+
+
+def finding_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
+    """Return the file of what was found in a rank's steps."""
+    name = layout.findings_name(rank)
+    return StepLines(root, name, dict, most=bounds.METADATA, longest=bounds.METADATA)
+
+
+def append_rows(root: Path, rank: int, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Append rows, all of them or none; return how many bytes.
+
+    Args:
+        rows: each has at least `step`, `phase` and `entry`.
+
+    Raises:
+        OSError: the file cannot be written, or something that is no plain file stands there.
+    """
+    return benchmark_lines(root, rank).append(rows)
+
+
+def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
+    """Return the file of a rank's rows."""
+    name = layout.benchmark_name(rank)
+    return StepLines(root, name, _row, most=bounds.JOURNAL, longest=_LONGEST)
+
+
+class RowsOfSteps:
+    """The rows of a rank, read once, as far as they are asked for.
+
+    Args:
+        rows: in the order of their steps; one that says a later step holds up no others.
+        steps: which there are; rows of others are passed over.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], steps: Iterable[int]) -> None:
+        known = {*steps}
+        self._rows = (row for row in rows if row["step"] in known)
+        self._next: dict[str, Any] | None = next(self._rows, None)
+
+    def take(self, step: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a step, and those of earlier ones that stood behind later ones."""
+        while self._next is not None and self._next["step"] <= step:
+            row, self._next = self._next, next(self._rows, None)
+            yield row
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that says what every row does, in the form in which it is written."""
+    bounds.count(row["step"])
+    for name in ("phase", "entry", "pert_mode", "stage"):
+        bounds.text(row[name])
+    if "why" in row:
+        bounds.items(row["why"])
+        return row
+    if type(row["consistent"]) is not bool:
+        raise ValueError
+    for kind, names in _KINDS.items():
+        for name in names:
+            if row.get(name) is not None:
+                kind(row[name])
+    return row
+
+
+#: Of a row that is no reason why: the fields that may be there, or are None.
+_KINDS: dict[Callable[[Any], Any], tuple[str, ...]] = {
+    bounds.number: ("change", "ratio", "threshold", "disturbed_by"),
+    bounds.count: ("rank", "output_index", "differing"),
+    bounds.text: ("path", "dtype", "coarsest", "handler_type"),
+    lambda shape: [*map(bounds.count, bounds.items(shape))]: ("shape",),
+}
+
+
+ORDINARY, WRONG, UNDECIDED = "ordinary", "wrong", "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOpinion:
+    """What is thought of one tensor of a call.
+
+    Attributes:
+        record: its record's name.
+        opinion: ordinary, wrong or undecided.
+        ratio: how many times what rounding explains it is away from the exact one, at worst.
+        error, explained: relative to the norm of the exact tensor.
+        at: the index of the element that is furthest beyond.
+        actual, exact: that element.
+        reason: a code of the area `opinion`; "" where there is nothing to say.
+    """
+
+    record: str
+    opinion: str
+    ratio: float = 0.0
+    error: float = 0.0
+    explained: float = 0.0
+    at: tuple[int, ...] = ()
+    actual: float = 0.0
+    exact: float = 0.0
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it stands in its line."""
+        numbers = ("ratio", "error", "explained", "actual", "exact")
+        return {
+            **{"record": self.record, "opinion": self.opinion, "at": [*self.at]},
+            **{name: number_to_json(getattr(self, name)) for name in numbers},
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CallOpinion:
+    """What is thought of one call, or of its gradients.
+
+    Attributes:
+        entry: its entry; of gradients the backward one.
+        cell: the cell it is, or is in; "" outside every cell.
+        precision: the floating dtype whose rounding counts.
+        seconds: what the second computation took.
+        why: why there is no opinion, or None.
+        tensors: one for each tensor.
+        needed: whether an opinion is missed where there is none: not of what computes no floating
+            numbers, nor of a cell all of whose operators were looked at by themselves.
+    """
+
+    step: int
+    rank: int
+    phase: str
+    entry: str
+    cell: str = ""
+    precision: str = ""
+    seconds: float = 0.0
+    why: Message | None = None
+    tensors: tuple[TensorOpinion, ...] = field(default_factory=tuple)
+    needed: bool = True
+
+    @property
+    def opinion(self) -> str:
+        """The gravest of its tensors'."""
+        found = {tensor.opinion for tensor in self.tensors}
+        if self.why is not None or not found:
+            return UNDECIDED
+        return next(one for one in (WRONG, UNDECIDED, ORDINARY) if one in found)
+
+
+def opinion_lines(root: Path, rank: int) -> StepLines[CallOpinion]:
+    """Return the file of the opinions on a rank's calls, in the order in which they were given.
+
+    A line has `step`, `rank`, `phase`, `entry`, `cell`, `precision`, `seconds`, and `tensors` or
+    `why`.
+    """
+    name = layout.opinions_name(rank)
+    return StepLines(root, name, _opinion, most=bounds.OPINIONS, longest=bounds.TIMELINE_LINE)
+
+
+def _opinion(line: Mapping[str, Any]) -> CallOpinion:
+    why = line.get("why")
+    said = None if why is None else read_message(dict(why))
+    if why is not None and said is None:
+        raise ValueError
+    return CallOpinion(
+        bounds.count(line["step"]),
+        bounds.count(line["rank"]),
+        bounds.text(line["phase"]),
+        bounds.text(line["entry"]),
+        bounds.text(line["cell"]),
+        bounds.text(line["precision"]),
+        bounds.number(line["seconds"]),
+        said,
+        tuple(map(_tensor, bounds.items(line.get("tensors", [])))),
+        line.get("needed") is not False,
+    )
+
+
+def _tensor(found: Mapping[str, Any]) -> TensorOpinion:
+    if found["opinion"] not in (ORDINARY, WRONG, UNDECIDED):
+        raise ValueError
+    numbers = ("ratio", "error", "explained", "actual", "exact")
+    return TensorOpinion(
+        bounds.text(found["record"]),
+        found["opinion"],
+        at=tuple(map(bounds.count, bounds.items(found["at"]))),
+        reason=bounds.text(found["reason"]),
+        **{name: _number(found[name]) for name in numbers},
+    )
+
+
+def _number(value: Any) -> float:
+    """Return a number; not a finite one where it is written by name."""
+    if isinstance(value, str) and isinstance(named := number_from_json(value), float):
+        return named
+    return bounds.number(value)

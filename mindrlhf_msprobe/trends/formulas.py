@@ -12,9 +12,14 @@ import numpy as np
 CLIP_RANGE = (0.2, 0.2)
 
 
-def _mean(values: np.ndarray, mask: np.ndarray | None) -> float:
+def mean(values: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """Return the mean of the elements that count; NaN where none does.
+
+    Args:
+        mask: which elements count, of the same shape; None: all.
+    """
     counted = values if mask is None else values[np.asarray(mask) != 0]
-    return float(counted.mean()) if counted.size else float("nan")
+    return float(counted.mean(dtype=np.float64)) if counted.size else float("nan")
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -32,7 +37,7 @@ def ratio(log_prob: np.ndarray, old_log_prob: np.ndarray, mask: np.ndarray | Non
         mask: which tokens count, of the same shape; None: all.
     """
     with np.errstate(all="ignore"):
-        return _mean(np.exp(_difference(log_prob, old_log_prob)), mask)
+        return mean(np.exp(_difference(log_prob, old_log_prob)), mask)
 
 
 def clip_fraction(
@@ -52,9 +57,18 @@ def clip_fraction(
             2025, arXiv:2503.14476).
     """
     with np.errstate(all="ignore"):
-        beyond = np.exp(_difference(log_prob, old_log_prob)) - 1
-        clipped = (beyond < -clip_range[0]) | (beyond > clip_range[1])
-        return _mean(clipped.astype(np.float64), mask)
+        return clipped_share(np.exp(_difference(log_prob, old_log_prob)), mask, clip_range)
+
+
+def clipped_share(
+    ratios: np.ndarray,
+    mask: np.ndarray | None = None,
+    clip_range: tuple[float, float] = CLIP_RANGE,
+) -> float:
+    """Return what `clip_fraction` does, of ratios by token."""
+    beyond = np.asarray(ratios, np.float64) - 1
+    clipped = (beyond < -clip_range[0]) | (beyond > clip_range[1])
+    return mean(clipped.astype(np.float64), mask)
 
 
 def kl_k1(log_prob: np.ndarray, ref_log_prob: np.ndarray, mask: np.ndarray | None = None) -> float:
@@ -68,7 +82,7 @@ def kl_k1(log_prob: np.ndarray, ref_log_prob: np.ndarray, mask: np.ndarray | Non
         mask: which tokens count, of the same shape; None: all.
     """
     with np.errstate(all="ignore"):
-        return _mean(_difference(log_prob, ref_log_prob), mask)
+        return mean(_difference(log_prob, ref_log_prob), mask)
 
 
 def kl_k3(log_prob: np.ndarray, ref_log_prob: np.ndarray, mask: np.ndarray | None = None) -> float:
@@ -83,7 +97,19 @@ def kl_k3(log_prob: np.ndarray, ref_log_prob: np.ndarray, mask: np.ndarray | Non
     with np.errstate(all="ignore"):
         log_r = _difference(ref_log_prob, log_prob)
         k3 = np.where(np.isposinf(log_r), np.inf, np.expm1(log_r) - log_r)
-        return _mean(k3, mask)
+        return mean(k3, mask)
+
+
+def kl_of_ratios(ratios: np.ndarray, mask: np.ndarray | None = None) -> float:
+    """Return `kl_k3` of KL(π_old ‖ π) of ratios r = π / π_old by token: (r − 1) − log r.
+
+    Args:
+        ratios: by token.
+        mask: which tokens count, of the same shape; None: all.
+    """
+    with np.errstate(all="ignore"):
+        held = np.asarray(ratios, np.float64)
+        return mean(held - 1 - np.log(held), mask)
 
 
 def response_length(mask: np.ndarray) -> float:

@@ -9,6 +9,10 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.settings import Settings
+from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -22,15 +26,9 @@ from mindrlhf_msprobe.storage.records import Entry, Record
 from mindrlhf_msprobe.trends.derived import (
     KEYS_READ,
     OF_KEYS,
-    ROLLOUT_LOG_PROB,
-    KeyPlace,
-    Settings,
-    Unavailable,
 )
-from mindrlhf_msprobe.trends.lines import Line, lines_of
-from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, gatherers
-from mindrlhf_msprobe.trends.rollout_correction import METRICS
-from mindrlhf_msprobe.trends.rollout_series import ROLLOUT_CORR, RolloutMetrics
+from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, Line, gatherers, lines_of
+from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
 
 #: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
 DERIVED = (*OF_KEYS, *OF_ENTRIES, ROLLOUT_CORR)
@@ -236,17 +234,18 @@ class _Wanted:
         if not of_place or not (self._derived or self._metrics.wanted):
             return
         if self._settings is None:
-            self._settings = Settings.read(self._run.configurations())
-        place = KeyPlace(of_place, self._settings)
+            self._settings = Settings.read(self._run)
+        data = StepData.of(of_place, self._settings)
+        sequences = Sequences(data)
         for name in self._derived:
             try:
-                values = OF_KEYS[name](place)
+                values = OF_KEYS[name](sequences)
             except Unavailable as error:
                 self._why.setdefault(name, error.said)
                 continue
             for micro_step, value, notes in values:
                 self._found.add("derived", name, value, (step, rank, micro_step), notes=notes)
-        self._metrics.read(place, (step, rank), self._found)
+        self._metrics.read(sequences, (step, rank), self._found)
 
     def found(self) -> Trends:
         """Return what was found in all places."""

@@ -113,7 +113,7 @@ def test_a_rule_on_the_command_line(healthy, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert main(["check", str(healthy), "--rule", "own_checks:odd"]) == 1
     assert "\u202e" not in capsys.readouterr().out
-    assert main(["check", str(healthy), "--rule", "own_checks:fails"]) == 0
+    assert main(["check", str(healthy), "--rule", "own_checks:fails"]) == 2
     assert "no such luck" in capsys.readouterr().out
     for wrong in ("own_checks", "own_checks:none", "no_such_module:odd"):
         assert main(["check", str(healthy), "--rule", wrong]) == 2
@@ -291,3 +291,24 @@ def test_the_journals_of_all_steps_give_every_entry_once(healthy):
             names += [(one.phase, one.step, one.rank, one.name) for one in entries]
     expected = [(one.phase, one.step, one.rank, one.name) for one in run.entries()]
     assert sorted(names) == sorted(expected)
+
+
+def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):
+    """By reason; a rule that failed is named in any case, and the page folds the list."""
+    from mindrlhf_msprobe.report.page.answer import not_checked_of
+
+    assert main(["check", str(healthy), "--lang", "en"]) == 0
+    short = capsys.readouterr().out.splitlines()
+    (line,) = [text for text in short if "Not checked" in text]
+    assert main(["check", str(healthy), "--lang", "en", "--not-checked"]) == 0
+    whole = capsys.readouterr().out.splitlines()
+    assert len(whole) - len(short) == int(line.partition("(")[2].partition(")")[0])
+    counts = [
+        int(part.split()[-1]) for part in line.partition(";")[0].partition(": ")[2].split(",")
+    ]
+    assert sum(counts) == len(whole) - len(short)
+    assert "--not-checked" in line
+    result = check_run(healthy)
+    shown = not_checked_of([result])
+    assert shown["line"][0] == line.partition(";")[0]
+    assert len(shown["items"]) == sum(counts)

@@ -62,7 +62,8 @@ def test_gradients_of_parameters_have_the_line_of_their_cell(tmp_path, recorded,
     journal = next(run.rglob("records.jsonl"))
     leaf = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [1]}
     entry = "Cell.head.Dense.parameters_grad.1"
-    line = {"entry": entry, "seq": 90, "end": 91, "parameters_grad": {"weight": [leaf]}}
+    line = {"entry": entry, "seq": 90, "end": 91, "parent": None, "opening": 0}
+    line["parameters_grad"] = {"weight": [leaf]}
     with journal.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
     assert main(["show", str(run), entry, "--code"]) == 0

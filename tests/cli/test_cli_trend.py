@@ -52,10 +52,50 @@ def test_two_runs_stand_side_by_side(runs, tmp_path, capsys):
     assert by_place["0", "2"] == ["", "NaN"]
     assert by_place["1", "1"][1] == ""
     out = capsys.readouterr().out
-    assert "* A: 2 values" in out
-    assert "o B: 3 values" in out
-    assert "o B: nothing recorded" in out
+    a, b = runs
+    assert f"* A ({a}): 2 values" in out
+    assert f"o B ({b}): 3 values" in out
+    assert f"o B ({b}): nothing recorded" in out
     assert out.isascii()
+
+
+@pytest.mark.parametrize("choice", ["--key=rewards", "--derived=kl_k1", "--record=head.*output"])
+def test_any_number_of_runs_is_one_plot(runs, tmp_path, capsys, choice):
+    """One plot a quantity, one line a run, a legend that names each; a column of the table each."""
+    four = [*map(str, runs), str(runs[0]), str(runs[1])]
+    assert main(["trend", *four, choice, "--rank=0", "--csv", str(tmp_path / "x.csv")]) == 0
+    out = capsys.readouterr().out
+    for mark, side, path in zip("*o+x", "ABCD", four):
+        legends = [row for row in out.splitlines() if row.startswith(f"  {mark} {side} ({path}): ")]
+        assert len(legends) == out.count("  rank 0")
+    header, *rows = rows_of(tmp_path / "x.csv")
+    assert header[-4:] == ["value_a", "value_b", "value_c", "value_d"]
+    assert rows
+    for row in rows:
+        assert row[-4:-2] == row[-2:]
+    assert main(["trend", *four, choice, "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["runs"] == four
+    assert {series["run"] for series in content["series"]} == {*"ABCD"}
+
+
+def test_what_one_of_several_runs_lacks_moves_no_mark(runs, capsys):
+    """A run keeps its mark, whether the runs before it have the quantity or not."""
+    a, b = map(str, runs)
+    assert main(["trend", b, a, "--key", "rewards"]) == 0
+    of_rank_1 = capsys.readouterr().out.partition("rank 1")[2]
+    assert f"* A ({b}): nothing recorded" in of_rank_1
+    plot = of_rank_1.partition("* A")[0]
+    assert "o" in plot
+    assert "*" not in plot
+
+
+def test_more_runs_than_letters_are_refused(runs, capsys):
+    """In words, before any is read."""
+    assert main(["trend", *[str(runs[0])] * 27]) == 2
+    assert "27 runs were given; trend takes 26 at most" in capsys.readouterr().err
+    assert main(["trend", "--gradients", *[str(runs[0])] * 3]) == 2
+    assert "--gradients compares two runs" in capsys.readouterr().err
 
 
 def test_json_says_the_same(runs, capsys):

@@ -129,11 +129,12 @@ def both(of, **options):
     return [of(make, **options) for make in MAKERS]
 
 
+@pytest.mark.parametrize("slots", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("of", CLASSES)
-def test_it_is_described_as_the_standard_one(of, frozen):
+def test_it_is_described_as_the_standard_one(of, frozen, slots):
     """Signature, fields, positions in a match, and what is written down of an instance."""
-    theirs, ours = both(of, frozen=frozen)
+    theirs, ours = both(of, frozen=frozen, slots=slots)
     assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
     names = [[f.name for f in dataclasses.fields(made)] for made in (theirs, ours)]
     assert names[0] == names[1]
@@ -144,12 +145,13 @@ def test_it_is_described_as_the_standard_one(of, frozen):
     assert repr(ours(*given)) == repr(theirs(*given))
 
 
+@pytest.mark.parametrize("slots", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("of", CLASSES)
-def test_instances_are_equal_and_hashed_as_the_standards(of, frozen):
+def test_instances_are_equal_and_hashed_as_the_standards(of, frozen, slots):
     """Which instances are equal, which have a hash, and which of them the same."""
     tables = []
-    for made in both(of, frozen=frozen):
+    for made in both(of, frozen=frozen, slots=slots):
         values = [1, 2, NAN, (1, 2), [1]] if len(dataclasses.fields(made)) else []
         instances = [made(value) for value in values if of is not checked or value in (1, 2)]
         instances = instances or [made()]
@@ -190,12 +192,42 @@ class Whole:
     two: list[Whole] = field(default_factory=list)
 
 
-def test_it_is_pickled():
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """One with room for its fields alone, and one that inherits from it."""
+
+    one: int
+    two: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Longer(Slotted):
+    """It has a field of its own."""
+
+    three: int = 3
+
+
+@pytest.mark.parametrize("made", [Whole, Slotted, Longer])
+def test_it_is_pickled(made):
     """What is sent to a worker and back is the same."""
-    whole = Whole(1, [Whole(2)])
-    again = pickle.loads(pickle.dumps(whole))
-    assert again == whole
-    assert again.two is not whole.two
+    whole = made(1, [made(2)])
+    for again in (pickle.loads(pickle.dumps(whole)), copy.deepcopy(whole)):
+        assert again == whole
+        assert again.two is not whole.two
+    assert hasattr(whole, "__dict__") == (made is Whole)
+    with pytest.raises(FrozenInstanceError):
+        whole.one = 2
+    with pytest.raises(FrozenInstanceError):
+        del whole.one
+
+
+def test_what_makes_an_instance_is_compiled_once_and_of_each_class():
+    """Also of one that inherits from a class of which no instance was made yet."""
+    made = plain(dataclass, frozen=True)
+    sub = type("Sub", (made,), {})
+    assert (sub(1).one, made(2).one) == (1, 2)
+    assert made.__init__ is made.__init__ is sub.__init__
+    assert made.__init__.__qualname__ == f"{made.__qualname__}.__init__"
 
 
 def test_each_instance_has_its_own_default():
@@ -226,7 +258,7 @@ def test_wrong_arguments_are_refused():
             made(1, nine=9)
 
 
-@pytest.mark.parametrize("options", [{"slots": True}, {"eq": False}, {"order": True}])
+@pytest.mark.parametrize("options", [{"eq": False}, {"order": True}])
 def test_other_options_are_the_standards(options):
     """What else the standard decorator is asked for it does itself."""
     theirs, ours = both(single, frozen=True, **options)

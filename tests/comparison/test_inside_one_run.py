@@ -8,8 +8,8 @@ import shutil
 import pytest
 from helpers.runs import Fault, record_training, slightly_more
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome
 

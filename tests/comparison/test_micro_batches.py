@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
 LOG_PROB, UPDATE = "actor_compute_log_prob", "actor_update"

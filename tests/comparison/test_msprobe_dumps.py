@@ -8,8 +8,7 @@ import shutil
 import pytest
 from helpers.runs import MSPROBE_DATA
 
-from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
 

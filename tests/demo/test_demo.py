@@ -150,6 +150,7 @@ def test_with_key_data_only_no_phase_directory_exists(tmp_path, run_demo):
     assert first["next_step"] == {
         "msprobe": True,
         "reference_dump": True,
+        "key_data_dump": True,
         "step_start": 1,
         "step_end": 1,
     }

@@ -14,8 +14,8 @@ from helpers.ppo import log_prob_gap, ppo_trainer
 from mindspore import Tensor
 
 from mindrlhf_msprobe.demo.command import ROLLOUT_FAULTS
+from mindrlhf_msprobe.demo.fault import PLANTERS, TEMPERATURE, RolloutFault
 from mindrlhf_msprobe.demo.rollout import fused
-from mindrlhf_msprobe.demo.rollout_fault import PLANTERS, TEMPERATURE, RolloutFault
 from mindrlhf_msprobe.demo.trainer import PPOTrainer
 from mindrlhf_msprobe.storage.records import cell_name
 

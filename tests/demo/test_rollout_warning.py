@@ -10,7 +10,7 @@ from mindrlhf_msprobe import Probe, check_run, open_run
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
-from mindrlhf_msprobe.demo.rollout_fault import PLANTERS
+from mindrlhf_msprobe.demo.fault import PLANTERS
 from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
 RECORDED = {"msprobe": True, "key_data_dump": True, "actor_train_dump": True, "step_end": 9}

@@ -43,13 +43,18 @@ def described(page: str, heading: str) -> dict[str, str | None]:
 
 
 def public_members(cls: type) -> set[str]:
-    """Return what a class offers: methods, properties, fields, what its methods set."""
-    members = {name for name in vars(cls) if not name.startswith("_")}
-    if dataclasses.is_dataclass(cls):
-        members |= {field.name for field in dataclasses.fields(cls)}
-    else:
-        source = inspect.getsource(cls)
-        members |= set(re.findall(r"self\.([a-z]\w*)\s*[:=]", source))
+    """Return what a class offers: methods, properties, fields, what its methods set.
+
+    A class that is extended under its own name offers what that one does, too.
+    """
+    members: set[str] = set()
+    for of in (each for each in cls.__mro__ if each.__name__ == cls.__name__):
+        members |= {name for name in vars(of) if not name.startswith("_")}
+        if dataclasses.is_dataclass(of):
+            members |= {field.name for field in dataclasses.fields(of)}
+        else:
+            source = inspect.getsource(of)
+            members |= set(re.findall(r"self\.([a-z]\w*)\s*[:=]", source))
     return members
 
 

@@ -16,11 +16,12 @@ from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
 ROOT = Path(__file__).parents[2]
 
 PACKAGE = ROOT / "mindrlhf_msprobe"
-#: Names that look private and are none of MindSpore's: Python's, ours in texts, MindRLHF's.
+#: Names that look private and are none of MindSpore's: Python's, ours in texts, of other trainers.
 OTHERS = {
     *("_getframe", "_initializing", "_grad", "_similarities", "_statistics"),
     *("_msprobe_tapped_by", "_mindrlhf_msprobe_of_training", "_msprobe_without_dropout"),
     *("_generate_old_logps", "_init_grpo_configs"),
+    *("_create_callback_handler", "_last_triggered_step", "_save_checkpoint"),
 }
 
 

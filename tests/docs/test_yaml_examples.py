@@ -12,7 +12,7 @@ from mindrlhf_msprobe import load_config, open_run
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
-from mindrlhf_msprobe.storage.writing.findings_file import read_findings
+from mindrlhf_msprobe.storage.step_lines import read_findings
 
 EXAMPLES = Path(__file__).parents[2] / "yaml_examples"
 COMMAND = "#   mindrlhf-msprobe "

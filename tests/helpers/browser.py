@@ -24,7 +24,7 @@ POINT = """
     const view = Bokeh.index[Bokeh.documents[0].roots()[0].id].child_views[0];
     view.el.scrollIntoView({block: "center"});
     const {frame} = view, {left, top} = view.el.getBoundingClientRect();
-    const {top: high, height} = frame.bbox, share = {top: 0.03, foot: 0.97}[y];
+    const {top: high, height} = frame.bbox, share = {top: 0.03, parted: 0.1, foot: 0.97}[y];
     return [left + frame.x_scale.compute(x),
         top + (share === undefined ? frame.y_scale.compute(y) : high + share * height)];
 }
@@ -103,7 +103,8 @@ class Opened:
         """Move the mouse to a point of the first chart; return what is told there.
 
         Args:
-            y: a value, or `top` or `foot`, where findings and values without a height are marked.
+            y: a value, or `top`, `parted` or `foot`, where findings, the first divergence and
+                values without a height are marked.
         """
         self.page.mouse.move(*self.page.evaluate(POINT, [x, y]))
         return self.text("#course .tip")

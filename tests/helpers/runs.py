@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.opening.counters import StepCounters, TokenCounter
-from mindrlhf_msprobe.capture.opening.entries import HostEntries
-from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.capture.opening.opening import HostEntries, Opening
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.manifest.claim import remove_dumps
 from mindrlhf_msprobe.storage.records import entry_name
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -83,8 +83,7 @@ def leave_as_killed(writer: RunWriter) -> None:
     """Leave a run as a killed process does: what was handed over is on disk, the run not ended."""
     writer.wait()
     writer.abandon()
-    writer._directories.release()
-    writer.manifest._hold.release()
+    writer.manifest._lock.release()
 
 
 class Recording:
@@ -109,6 +108,8 @@ class Recording:
             keep_bytes=self.config.keep_mb << 20,
         )
         self.root, self.rank, self.step = Path(root), rank, step
+        if self.writer.continues:  # as `Manifest.begin`, which takes the step for the run's first
+            remove_dumps(self.root, lambda at, of: of == rank and at >= step)
         self._faults = tuple(faults)
         self._sequence = itertools.count()
         self._summaries = Summaries()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from helpers.runs import Recording
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor
+from mindrlhf_msprobe.storage.shards import Shard, ShardAxis
 
 PHASE = "actor_compute_log_prob"
 AXES = ("pp", "dp", "cp", "ep", "tp")
@@ -111,6 +113,7 @@ def record_split(
     skip: tuple[int, ...] = (),
     local_names: bool = False,
     order: list[int] | None = None,
+    says_shards: bool = False,
     **settings: Any,
 ) -> Path:
     """Record a network as the ranks of a grid do.
@@ -120,6 +123,7 @@ def record_split(
         skip: ranks that record nothing.
         local_names: count the layers of each stage from 0.
         order: rows of the batch in the order in which ranks have them.
+        says_shards: let each value say which part it is, as a DTensor does.
     """
     for rank, at in places(grid).items():
         if rank in skip:
@@ -130,7 +134,15 @@ def record_split(
             how = cell.cuts.get(io, cell.cuts["*"] if io != "parameters" else {})
             if order is not None and "dp" in how:
                 value = np.take(value, order, axis=0)
-            return change(rank, f"{cell.name}.{io}", cut(value, how, grid, at))
+            part = change(rank, f"{cell.name}.{io}", cut(value, how, grid, at))
+            if not says_shards:
+                return part
+            axes = {
+                axis: ShardAxis(size, at[axis], how.get(axis, "copy"))
+                for axis, size in grid.items()
+            }
+            dtype = str(part.dtype).capitalize()
+            return HostTensor("mindspore.Tensor", dtype, part, Shard(value.shape, axes))
 
         with recording.phase(PHASE):
             for cell in cells:

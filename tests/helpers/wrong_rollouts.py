@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from mindrlhf_msprobe.demo.rollout_fault import change_inputs
+from mindrlhf_msprobe.demo.fault import change_inputs
 
 FORCED = 3
 

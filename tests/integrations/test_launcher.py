@@ -83,6 +83,21 @@ def test_a_script_notices_nothing(tmp_path, script, arguments):
         assert launched.returncode == -signal.SIGINT
 
 
+@pytest.mark.parametrize("ends", ["", "sys.exit(3)", "raise ValueError(rows)"])
+def test_what_the_script_leaves_is_closed_as_under_python(tmp_path, ends):
+    (tmp_path / "rows.py").write_text(
+        "import os, sys\n"
+        "class Rows:\n"
+        "    def __del__(self):\n"
+        "        os.write(1, b'closed\\n')\n"
+        f"rows = Rows()\n{ends}\n"
+    )
+    plain = python("rows.py", cwd=tmp_path)
+    launched = python(*RUN, "rows.py", cwd=tmp_path)
+    assert plain.stdout == "closed\n"
+    assert launched.stdout == plain.stdout
+
+
 def test_a_script_that_cannot_be_compiled(tmp_path):
     (tmp_path / "broken.py").write_text("x = (\n")
     plain = python("broken.py", cwd=tmp_path)

@@ -20,6 +20,7 @@ from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import ConfigError, RunError, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
+from mindrlhf_msprobe.integrations.patches import PREPARED
 
 STAND_IN = Path(__file__).parent / "stand_ins" / "ppo"
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
@@ -59,7 +60,7 @@ def forget() -> None:
         del sys.modules[name]
     sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
     mindrlhf._install.cache_clear()
-    mindrlhf._prepared.clear()
+    PREPARED.clear()
     atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
 
 

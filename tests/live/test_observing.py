@@ -17,12 +17,11 @@ from helpers.runs import Fault, Recording, a_nan, record_training
 
 from mindrlhf_msprobe import ConfigError, Probe, check_run, compare_runs, open_run
 from mindrlhf_msprobe.live import follower, training
-from mindrlhf_msprobe.live.observers import Checks, Scalars
-from mindrlhf_msprobe.live.process import Follower
-from mindrlhf_msprobe.live.reports import NO_MORE, Behind, Looked, Task
+from mindrlhf_msprobe.live.follower import Checks, Scalars
+from mindrlhf_msprobe.live.process import NO_MORE, Behind, Follower, Looked, Task
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
-from mindrlhf_msprobe.storage.writing.findings_file import FindingsFile, read_findings
+from mindrlhf_msprobe.storage.step_lines import FindingsFile, read_findings
 
 RULE = "non_finite.first"
 
@@ -63,7 +62,9 @@ def test_a_finding_with_infinity_in_it_is_written_down(probe_of, tmp_path):
         probe.save_data(old_log_prob=np.zeros_like(ratio), ratio=ratio)
         probe.step()
     probe.close()
-    assert "rl.ratio" in [one["rule"] for one in read_findings(tmp_path / "run", 0)]
+    found = [*read_findings(tmp_path / "run", 0)]
+    assert [one["rule"] for one in found] == ["non_finite.first"]
+    assert "inf" in str(found).lower()
     assert read_json(tmp_path / "run/run.json")["lost"] == {}
 
 

@@ -463,15 +463,18 @@ def test_bad_input_is_named_and_nothing_is_written(here: Path, asked: Asked, sai
 
 
 def test_a_file_that_exists_is_refused_before_anything_runs(here: Path, capsys: Any) -> None:
-    """With --overwrite it is replaced."""
+    """With --overwrite it is replaced, where it is one of these files."""
     (here / "a.json").write_text("mine")
     command = ["--", sys.executable, "-c", "open('ran', 'w')"]
     assert main(["preflight", "collect", "-o", "a.json", *command]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert (here / "a.json").read_text() == "mine"
     assert not (here / "ran").exists()
-    assert main(["preflight", "collect", "-o", "a.json", "--overwrite", *command]) == 0
-    assert read_json(here / "a.json")["kind"] == "preflight"
+    assert main(["preflight", "collect", "-o", "a.json", "--overwrite", *command]) == 2
+    assert (here / "a.json").read_text() == "mine"
+    for more in ([], ["--overwrite"]):
+        assert main(["preflight", "collect", "-o", "b.json", *more, *command]) == 0
+    assert read_json(here / "b.json")["kind"] == "preflight"
     for wrong in (".", "a.json/b.json"):
         assert main(["preflight", "collect", "-o", wrong, "--overwrite", *command]) == 2
 

@@ -277,7 +277,7 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
             "try:\n    fails()\nexcept ValueError as e:\n    raise RuntimeError('up') from e",
             1,
             "failed",
-            (1, "actor_update", "RuntimeError", "up"),
+            (1, "actor_update", "RuntimeError", "up (ValueError: bad batch\x1b[31m)"),
         ),
         (
             "with probe:\n    phase()\n    raise KeyboardInterrupt",

@@ -169,7 +169,7 @@ def test_two_probes_of_one_process_do_not_share_a_directory(tmp_path: Path) -> N
 
 
 def test_comparing_compiles_little_before_it_begins(tmp_path: Path) -> None:
-    """Of a class of fields at most its __init__ is compiled at import, not six methods."""
+    """Of few classes of fields anything is compiled at import: of no frozen one."""
     program = """
 import dataclasses, sys, numpy
 events = []
@@ -177,7 +177,7 @@ def count(event, arguments):
     if event == "compile" and arguments[1] == "<string>":  # no module, where none is kept compiled
         events.append(event)
 sys.addaudithook(count)
-import mindrlhf_msprobe.comparison, mindrlhf_msprobe.report.console.analysis.comparison
+import mindrlhf_msprobe.comparison.compare, mindrlhf_msprobe.report.console.analysis.comparison
 names = [name for name in sys.modules if name.startswith("mindrlhf_msprobe")]
 made = {v for name in names for v in vars(sys.modules[name]).values()
         if isinstance(v, type) and v.__module__ == name and dataclasses.is_dataclass(v)}
@@ -185,7 +185,7 @@ print(len(made) > 60, len(events) / len(made))
 """
     many, share = run_python(program, tmp_path).stdout.split()
     assert many == "True"
-    assert float(share) < 2
+    assert float(share) < 0.5
 
 
 #: What a comparison of two runs of key data can do without, in its own process.
@@ -193,6 +193,9 @@ NOT_FOR_COMPARING = [
     *("openpyxl", "PIL", "rich", "re2", "ray", "tokenizers", "mindspore", "subprocess", "csv"),
     *("multiprocessing", "concurrent", "asyncio", "difflib", "mindrlhf_msprobe.demo"),
     *("mindrlhf_msprobe.cli.viewing.show", "mindrlhf_msprobe.probe", "mindrlhf_msprobe.capture"),
+    *("mindrlhf_msprobe.sequences", "mindrlhf_msprobe.trends", "mindrlhf_msprobe.replay"),
+    *("mindrlhf_msprobe.comparison.mismatch", "mindrlhf_msprobe.comparison.layouts"),
+    *("mindrlhf_msprobe.findings.mismatch", "mindrlhf_msprobe.storage.foreign.checkpoints"),
 ]
 
 RECORDED = """
@@ -241,7 +244,7 @@ from mindrlhf_msprobe import compare_runs
 print(compare_runs("a", "b").verdict.status, file=sys.stderr)
 main(["show", "a"])
 report = "mindrlhf_msprobe.report"
-wanted = ["zipfile", report + ".files", report + ".formats.xlsx"]
+wanted = ["zipfile", report + ".tables.workbook", report + ".xlsx"]
 print([m for m in wanted if m in sys.modules], file=sys.stderr)
 """
     assert run_python(program, tmp_path).stderr.splitlines() == ["diverged", "[]"]

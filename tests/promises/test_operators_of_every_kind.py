@@ -21,7 +21,7 @@ from mindspore.ops import softmax as imported
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
-from mindrlhf_msprobe.storage.writing.benchmark_file import read_rows
+from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 PHASE = "actor_update"
 
@@ -189,6 +189,6 @@ def test_odd_calls_are_recorded_and_change_nothing(layer_probe, expected, level,
         assert [one.call for one in found.ranked if one.opinion.value != "ordinary"] == []
         assert [one.call for one in found.not_computed if one.cell != "root"]
     if task == "free_benchmark":
-        rows = [*read_rows(path, 0)]
+        rows = [*benchmark_lines(path, 0).read()]
         assert [row["entry"] for row in rows if row.get("consistent") is False] == []
         assert {"Functional.dropout.0.forward"} <= {row["entry"] for row in rows if "why" in row}

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.replay.offline.computing import Recomputed
-from mindrlhf_msprobe.replay.offline.concluding import worded
-from mindrlhf_msprobe.replay.offline.judging import by_kernels
+from mindrlhf_msprobe.replay.offline.judging import by_kernels, worded
 from mindrlhf_msprobe.storage.arrays.npy import (
     bfloat16_bits_to_float32,
     dtype_name,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from mindrlhf_msprobe.checks import check_run
+from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.second_opinion.opinion import Turns
-from mindrlhf_msprobe.storage.reading.opinions import read_opinions
+from mindrlhf_msprobe.storage.step_lines import opinion_lines
 from tests.helpers.small_networks import hook_count
 
 
@@ -535,7 +535,7 @@ def test_what_was_drawn_is_known_where_no_operator_is_recorded(layer_probe):
         ms.value_and_grad(lambda x: network(x).sum(), None, network.trainable_params())(x)
     probe.step()
     assert result(probe).status is Accuracy.ORDINARY
-    opinions = [*read_opinions(Path(probe.config.dump_path), 0)]
+    opinions = [*opinion_lines(Path(probe.config.dump_path), 0).read()]
     assert [one.why for one in opinions if one.why is not None] == []
     records = {tensor.record for one in opinions for tensor in one.tensors}
     assert "Cell.1.Dropout.forward.0.output.0" in records
@@ -1018,9 +1018,9 @@ def test_lines_that_are_cut_off_are_left_out(layer_probe):
     probe.close()
     root = Path(probe.config.dump_path)
     file = root / "opinions.rank0.jsonl"
-    whole = [*read_opinions(root, 0)]
+    whole = [*opinion_lines(root, 0).read()]
     file.write_bytes(file.read_bytes()[:-20] + b"\n[1]\n{}\n\xff\n")
-    assert [*read_opinions(root, 0)] == whole[:-1]
+    assert [*opinion_lines(root, 0).read()] == whole[:-1]
 
 
 def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path):
@@ -1033,7 +1033,7 @@ def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path):
     second = make_probe(**settings, initial_step=1)
     trained(second, steps=1)
     second.close()
-    steps = [one.step for one in read_opinions(tmp_path / "run", 0)]
+    steps = [one.step for one in opinion_lines(tmp_path / "run", 0).read()]
     assert steps == sorted(steps)
     assert steps.count(0) == steps.count(1) > 0
 
@@ -1048,7 +1048,7 @@ def test_a_step_that_runs_again_without_opinions_has_none(make_probe, tmp_path):
     second = make_probe(**settings, initial_step=1)
     trained(second, steps=1)
     second.close()
-    assert {one.step for one in read_opinions(tmp_path / "run", 0)} == {0}
+    assert {one.step for one in opinion_lines(tmp_path / "run", 0).read()} == {0}
 
 
 def test_cells_take_turns_within_a_budget():

@@ -15,7 +15,7 @@ import json, os, sys, tempfile
 import mindspore as ms, numpy as np
 from mindspore import Tensor, mint, nn, ops
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.storage.writing.benchmark_file import read_rows
+from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from pathlib import Path
 
 
@@ -58,7 +58,7 @@ def trial(several):
                     ops.assign_sub(weight, 0.01 * gradient)
                 probe.step()
                 found += [g.asnumpy().tobytes().hex() for g in gradients]
-        rows.append([*read_rows(path, 0)] if settings["msprobe"] else [])
+        rows.append([*benchmark_lines(path, 0).read()] if settings["msprobe"] else [])
     # What the kernel does next, which the count decides.
     found += [mint.log(Tensor(np.arange(13, dtype=np.float32) + 0.3)).asnumpy().tobytes().hex()]
     return found, rows

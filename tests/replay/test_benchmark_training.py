@@ -13,7 +13,7 @@ from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
-from mindrlhf_msprobe.storage.writing.benchmark_file import read_rows
+from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
 
 MODES = ("no_change", "add_noise", "bit_noise", "change_value", "improve_precision")
@@ -78,7 +78,7 @@ def trained(probe=None, *, recompute=False, set_grad=False, low=False, steps=3):
 
 def rows_of(probe):
     """Return the rows of a run."""
-    return [*read_rows(Path(probe.config.dump_path), 0)]
+    return [*benchmark_lines(Path(probe.config.dump_path), 0).read()]
 
 
 def run_once(probe, network, *inputs):

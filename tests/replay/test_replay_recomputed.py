@@ -10,8 +10,7 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.replay.offline.replaying import Asked
-from mindrlhf_msprobe.replay.offline.table import replay_operators
+from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_operators
 
 
 class Block(nn.Cell):

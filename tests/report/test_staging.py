@@ -20,6 +20,7 @@ from mindrlhf_msprobe.report import staging
 from mindrlhf_msprobe.report.files import write_comparison
 from mindrlhf_msprobe.report.staging import OutputError, check_output
 from mindrlhf_msprobe.report.tables import workbook
+from mindrlhf_msprobe.storage import outputs
 
 AS_ROOT = os.geteuid() == 0
 
@@ -155,7 +156,7 @@ def test_what_a_killed_process_left_is_put_right(earlier, at):
 
 def test_a_running_process_keeps_its_staging_directory(earlier):
     """Two comparisons into one directory do not take each other's files away."""
-    prefix = f".msprobe_report.{staging._host()}"
+    prefix = f".msprobe_report.{outputs.host()}"
     running = earlier / f"{prefix}.{os.getppid()}.abc"
     dead = earlier / f"{prefix}.999999999.abc"
     elsewhere = earlier / ".msprobe_report.elsewhere.999999999.abc"
@@ -221,7 +222,7 @@ def test_what_a_foreign_verdict_names_is_never_removed(tmp_path, forged):
 def test_a_staging_directory_from_elsewhere_takes_nothing_away(earlier):
     """One that claims to have been killed half way through a replacement by tables of a user."""
     before = content(earlier)
-    left = earlier / f".msprobe_report.{staging._host()}.999999999.abc"
+    left = earlier / f".msprobe_report.{outputs.host()}.999999999.abc"
     (left / "earlier").mkdir(parents=True)
     (left / "earlier" / "values.csv").write_bytes(b"bad")
     known = {"mine.xlsx": "xxh3_128:" + "0" * 32}

@@ -9,8 +9,8 @@ import pytest
 from helpers.reports import write_report
 from helpers.runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.common.message import read_messages
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.messages import LANGUAGES, paragraph

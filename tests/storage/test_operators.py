@@ -72,12 +72,3 @@ def test_an_operators_line_keeps_the_cell_around_it(around):
     raw, in_dump = line.to_bytes(None, first=False)
     assert JournalLine.read(raw) == line
     assert in_dump == b"{}"
-
-
-def test_a_parameter_that_is_called_cell_keeps_its_gradient():
-    """Also in lines of older runs, in which parameters stand beside the line's own fields."""
-    leaf = {"type": "int", "value": 1}
-    old = {"entry": "Cell.a.Net.parameters_grad.0", "seq": 0, "end": 1, "cell": [leaf]}
-    line = JournalLine.from_json(old)
-    assert line.around is None
-    assert [path for _, _, path, _ in line.records()] == ["cell"]

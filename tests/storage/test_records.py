@@ -154,18 +154,10 @@ def test_records_are_named_as_msprobe_names_them():
         "E.parameters.weight",
     ]
     name = "Cell.a.B.parameters_grad.0"
-    grads = list(JournalLine.from_json({"entry": name, "seq": 3, "weight": [leaf]}).records())
+    grads = list(
+        JournalLine.from_json(
+            {"entry": name, "seq": 3, "end": None, "parent": None, "opening": 0}
+            | {"parameters_grad": {"weight": [leaf]}}
+        ).records()
+    )
     assert [name for name, *_ in grads] == ["Cell.a.B.parameters_grad.0.weight"]
-
-
-def test_gradients_of_older_journals_keep_their_names():
-    """They stand beside the line's own fields; a `~` parted a parameter's name from a field's."""
-    leaf = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [2], "Max": 1.0}
-    name = "Cell.root.Net.parameters_grad.0"
-    around = {"entry": name, "seq": 1, "end": 2, "parent": None, "opening": 0}
-    names = ["weight", "token", "parameters_grad", "input"]
-    older = {n + "~" if n == "token" else n: [leaf] for n in names}
-    newer = {"parameters_grad": {n: [leaf] for n in names}}
-    found = list(JournalLine.from_json({**around, **newer}).records())
-    assert [path for _, _, path, _ in found] == names
-    assert list(JournalLine.from_json({**around, **older}).records()) == found

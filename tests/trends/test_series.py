@@ -10,9 +10,9 @@ from helpers.gradients import record_gradients
 from helpers.runs import MSPROBE_DATA, Fault, Recording, a_nan, record_training
 
 from mindrlhf_msprobe import RunError, UsageError, open_run
+from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.storage.reading import reader
 from mindrlhf_msprobe.trends import formulas
-from mindrlhf_msprobe.trends.derived import Settings
 from mindrlhf_msprobe.trends.reading import DERIVED, Choice, read_trends
 
 RANDOM = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def test_policy_quantities_are_their_formulas(tmp_path):
     saves = [("log_prob", new), ("old_log_prob", old), ("ref_log_prob", ref)]
     settings = {"configurations_dump": True}
     run = record_keys(tmp_path / "a", saves, [*saves, ("response_mask", mask)], **settings)
-    assert [m.name for m in read_trends(run, Choice()).missing] == list(DERIVED[5:])
+    assert [m.name for m in read_trends(run, Choice()).missing] == list(DERIVED[6:])
     n, o, r = (values.astype(np.float64) for values in (new, old, ref))
     for counted, step in ((np.ones(SHAPE, bool), 0), (mask != 0, 1)):
         expected = {
@@ -166,14 +166,14 @@ def test_response_length(tmp_path, saved, length):
 def test_the_trainers_own_settings_count(tmp_path):
     """The clip range, also one that is not symmetric, and the token that pads, if there is one."""
     settings = {"rl_config": {"epsilon_low": 0.1, "epsilon_high": 0.5}, "g": [{"pad_token_id": 0}]}
-    assert Settings.read(settings) == Settings((0.1, 0.5), 0)
-    assert Settings.read({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (
+    assert Settings.of(settings) == Settings((0.1, 0.5), 0)
+    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (
         0.3,
         0.3,
     )
-    assert Settings.read({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
-    assert Settings.read({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
-    assert Settings.read(None) == Settings()
+    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
+    assert Settings.of({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
+    assert Settings.of(None) == Settings()
     new = np.log(np.array([0.85, 0.95, 1.4, 1.6]))
     assert formulas.clip_fraction(new, np.zeros(4), clip_range=(0.1, 0.5)) == 0.5
     assert formulas.clip_fraction(new, np.zeros(4)) == 0.5

@@ -17,8 +17,9 @@ from typing import Any
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.calls.saving import save
-from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
-from mindrlhf_msprobe.capture.framework.generated_modules import write
+from mindrlhf_msprobe.capture.framework.generated_modules import compile_source
+from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
+from mindrlhf_msprobe.capture.networks.cells import COPY_OF
 from mindrlhf_msprobe.capture.words import NotThere
 
 #: The name in the function's module under which its copy finds `save`.
@@ -37,7 +38,7 @@ class SavedLocals:
         cell: it alone gets the copy of the method; its class keeps its own.
         method: e.g. "construct".
         variables: for each key the first one that the method has counts.
-        compiled: whether MindSpore compiles the method; then the copy lies in a file of its own,
+        compiled: whether MindSpore compiles the method; then the copy has lines of its own,
             else its lines are those of the method, in tracebacks too.
 
     Attributes:
@@ -171,8 +172,7 @@ class _Source:
             head = (
                 f"# {original.__qualname__} of {original.__module__}, with calls that save values."
             )
-            text = f"{head}\n{ast.unparse(self.module)}\n"
-            code = compile(text, write(text), "exec")
+            code = compile_source(f"{head}\n{ast.unparse(self.module)}\n")
         else:
             code = compile(self.module, original.__code__.co_filename, "exec")
         name = original.__name__
@@ -180,6 +180,7 @@ class _Source:
         copy = FunctionType(own, original.__globals__, original.__name__, original.__defaults__)
         for kept in ("__kwdefaults__", "__qualname__", "__module__", "__doc__", "__annotations__"):
             setattr(copy, kept, getattr(original, kept))
+        setattr(copy, COPY_OF, original)
         return copy
 
 

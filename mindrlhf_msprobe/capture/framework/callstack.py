@@ -13,8 +13,6 @@ from mindrlhf_msprobe.capture.framework.private import RUN
 _PACKAGE = os.path.dirname(os.path.abspath(mindrlhf_msprobe.__file__)) + os.sep
 _DEMO = os.path.join(_PACKAGE, "demo") + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-#: How the modules that are written for MindSpore to compile are called.
-GENERATED = "mindrlhf_msprobe_graph_"
 _INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
 
 
@@ -58,7 +56,7 @@ class CallStacks:
         if file.startswith("<frozen"):
             return True
         path = os.path.abspath(file)
-        if path.startswith(self._framework) or os.path.basename(path).startswith(GENERATED):
+        if path.startswith(self._framework):
             return True
         if path.startswith(_PACKAGE):
             return not path.startswith(_DEMO)

@@ -1,51 +1,40 @@
-"""Python modules that are written as files, because MindSpore compiles functions from their source.
+"""Python modules made while a training runs: MindSpore compiles functions from their source.
 
-They lie in a directory of this process, which is removed at exit.
+The source lies where `inspect` and tracebacks look for it before any file, so that nothing is left
+behind, however the process ends. All of them bear the name of one file that exists, as lines behind
+one another: MindSpore logs an error for each line of a file that it cannot open.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
-import importlib.util
 import itertools
-import os
-import shutil
+import linecache
 import sys
-import tempfile
+import threading
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
-from mindrlhf_msprobe.capture.framework.callstack import GENERATED
-
+#: The file that lends them its name; it says so to who opens it.
+GENERATED = str(Path(__file__).with_name("generated.py"))
 _numbers = itertools.count()
+_lines: list[str] = []
+_appending = threading.Lock()
 
 
-def write(source: str) -> Path:
-    """Write a module of its own and return its path; its name is that of no other module."""
-    path = _directory() / f"{GENERATED}{next(_numbers)}.py"
-    path.write_text(source, encoding="utf-8")
-    return path
+def compile_source(source: str) -> CodeType:
+    """Compile the source of a module, which ends with a newline, and keep it."""
+    with _appending:
+        before = len(_lines)
+        _lines.extend(source.splitlines(keepends=True))
+    # Without a time: it is not looked for on the disk.
+    linecache.cache[GENERATED] = (len(_lines), None, _lines, GENERATED)
+    return compile("\n" * before + source, GENERATED, "exec")
 
 
 def load(source: str) -> ModuleType:
-    """Write a module of its own, import it and return it."""
-    path = write(source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """Make a module of its own of a source and return it."""
+    name = f"mindrlhf_msprobe_generated_{next(_numbers)}"
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = GENERATED
+    exec(compile_source(source), module.__dict__)
     return module
-
-
-@functools.cache
-def _directory() -> Path:
-    directory = Path(tempfile.mkdtemp(prefix=GENERATED))
-    atexit.register(_remove, directory, os.getpid())
-    return directory
-
-
-def _remove(directory: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child leaves it to the process that made it
-        shutil.rmtree(directory, ignore_errors=True)

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
+
 _BITS_OF_BFLOAT16 = "<u2"
 _LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are
 _DTYPES = {  # by MindSpore's name of a dtype
@@ -27,6 +29,7 @@ _DTYPES = {  # by MindSpore's name of a dtype
         **{"Int8": "|i1", "Int16": "<i2", "Int32": "<i4", "Int64": "<i8", "Bool": "|b1"},
         **{"UInt8": "|u1", "UInt16": "<u2", "UInt32": "<u4", "UInt64": "<u8"},
         **{"Complex64": "<c8", "Complex128": "<c16"},
+        **dict.fromkeys(FLOAT8, "|u1"),
     }.items()
 }
 _OF_TRAINING = "_mindrlhf_msprobe_of_training"
@@ -61,7 +64,8 @@ def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None
     """Return a tensor's elements, or None where `asnumpy` has to be asked.
 
     Waits until they have been computed. The array is read-only, or lies where the tensor does: then
-    it keeps it alive, and shows what is written into it later. bfloat16 comes as its uint16 bits.
+    it keeps it alive, and shows what is written into it later. bfloat16 comes as its uint16 bits, a
+    float of 8 bits as its uint8 bits.
 
     Args:
         tensor: a mindspore.Tensor.

@@ -235,6 +235,12 @@ def parameters_of(cell: nn.Cell) -> Mapping[str, Any]:
     return {} if parameters is None else parameters
 
 
+def buffers_of(cell: nn.Cell) -> Mapping[str, Any]:
+    """Return the tensors that a cell registered as buffers, by their names."""
+    buffers: Mapping[str, Any] | None = getattr(cell, "_buffers", None)
+    return {} if buffers is None else buffers
+
+
 def put_child(cell: nn.Cell, name: str, child: nn.Cell) -> None:
     """Let a cell hold another under any name, also one that is no identifier."""
     cell._cells[name] = child

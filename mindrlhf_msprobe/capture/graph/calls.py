@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name, network_name
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 
 _RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs": "output"}
 _NOTHING = Leaf("NoneType").to_json()
@@ -139,19 +142,6 @@ _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "o
 _MOST_CALLS = 50_000
 
 
-class Around(Protocol):
-    """What runs in PyNative around a graph."""
-
-    def innermost(self) -> str | None:
-        """Return the entry of the cell that runs around the graph."""
-
-    def token(self) -> int | None:
-        """Return the token to which that belongs; None where no cell runs, or none counts."""
-
-    def has_counted(self, call_name: str) -> bool:
-        """Return whether the cell that begins to run in a graph is the one called there."""
-
-
 class GraphCalls:
     """The calls of one opening of a phase; a `probes.Receiver`.
 
@@ -173,7 +163,7 @@ class GraphCalls:
         opening: Opening,
         slots: Mapping[int, CellSlot],
         optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
-        around: Around | None,
+        around: EagerCapture | None,
         *,
         learns: bool,
     ) -> None:

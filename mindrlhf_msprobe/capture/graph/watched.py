@@ -218,7 +218,12 @@ class GraphProbes:
         return [cell for network in networks for cell in named_cells(network).values()]
 
     def compiled(self, seconds: float, without: float | None) -> None:
-        """Note what compiling cost; see `moments.Wrapping`."""
+        """Note what compiling a graph with probes cost, or the second of two.
+
+        Args:
+            seconds: how long the graph with probes took; 0 where it was noted before.
+            without: how long the same without probes took, if that has been compiled.
+        """
         if seconds:
             self._cost.with_probes += 1
             self._cost.with_seconds += seconds

@@ -1,13 +1,18 @@
-"""The cells of a network, and what they are called in records."""
+"""The cells of a network: what they are called in records, and their constructs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+import linecache
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.generated_modules import GENERATED
 from mindrlhf_msprobe.capture.framework.private import (
+    JITTED,
     children_of,
     is_recompute_helper,
     parameters_of,
@@ -31,17 +36,43 @@ def name_as_seen_from(inner: nn.Cell, network: nn.Cell) -> None:
         ValueError: `inner` is no cell of `network`.
     """
     vars(network).pop(_INNER, None)
+    inner = inside_wrappers(inner)
     if not any(cell is inner for cell in named_cells(network).values()):
         known = {"inner": type(inner).__name__, "network": type(network).__name__}
         raise ValueError(message("trainer.no_cell_of", **known))
-    if inner is not network:
+    if inner is not inside_wrappers(network):
         vars(network)[_INNER] = inner
+
+
+def inside_wrappers(cell: nn.Cell) -> nn.Cell:
+    """Return the cell that wrappers around it stand for; the cell itself if it is none.
+
+    A wrapper holds one cell and leaves its own part out of that cell's names in cells_and_names(),
+    as the CheckpointWrapper of hyper-parallel, which recomputes what it holds.
+    """
+    while type(cell).cells_and_names is not nn.Cell.cells_and_names:
+        held = [(key, child) for key, child in children_of(cell).items() if child is not None]
+        if len(held) != 1 or not _leaves_out(cell, held[0][0]):
+            break
+        cell = held[0][1]
+    return cell
+
+
+def _leaves_out(cell: nn.Cell, key: str) -> bool:
+    """Return whether a cell leaves the name of its one child out of what it names."""
+    named = [name for name, _ in cell.cells_and_names()]
+    named += [name for name, _ in cell.parameters_and_names()]
+    below = {name for name in named if name not in ("", key)}
+    if not below:  # what it holds has no names that could tell
+        return key not in named or key.startswith("_")
+    return not any(name.startswith(f"{key}.") for name in below)
 
 
 def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
     """Return every cell below `root` by name, each cell once, `root` itself as "root".
 
-    The cells by which MindSpore recomputes another one are not among them.
+    The cells by which MindSpore recomputes another one are not among them, and what a wrapper holds
+    has the wrapper's name.
     """
     # The same names in the same order as Cell.cells_and_names, which leaves out cells that are
     # false or equal to another one (a cell may define len or ==).
@@ -53,6 +84,7 @@ def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:
         pending = [(OUTER_NAME, f"{OUTER_NAME}.", root), (ROOT_NAME, "", inner)]
     while pending:
         name, prefix, cell = pending.pop()
+        cell = inside_wrappers(cell)
         if id(cell) in seen or is_recompute_helper(cell):
             continue
         seen.add(id(cell))
@@ -137,3 +169,88 @@ def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
         for cell in cells
         if id(cell) in tuples
     }
+
+
+#: The cell's attributes that hold its own construct while a wrapper stands in its place, and the
+#: wrapper.
+CONSTRUCT = "msprobe_construct"
+WRAPPER = "msprobe_wrapper"
+#: The attribute of a copy of a function that holds the function.
+COPY_OF = "msprobe_copy_of"
+#: The network's attribute that holds the names of arguments that are left out.
+_LEFT_OUT = "msprobe_left_out_arguments"
+_MOST_DECORATED = 16  # lines before a function's own
+
+
+def is_wrapped(cell: nn.Cell) -> bool:
+    """Return whether a wrapper stands in the place of a cell's construct at this moment."""
+    attributes = vars(cell)
+    return WRAPPER in attributes and attributes.get("construct") is attributes[WRAPPER]
+
+
+def own_construct(cell: nn.Cell) -> Callable[..., Any]:
+    """Return a cell's construct, as it is without a wrapper."""
+    construct: Callable[..., Any] = vars(cell)[CONSTRUCT] if is_wrapped(cell) else cell.construct
+    return construct
+
+
+def is_jitted(cell: nn.Cell) -> bool:
+    """Return whether a cell's construct is compiled also where Python runs the cell."""
+    construct = own_construct(cell)
+    return hasattr(getattr(construct, "__func__", construct), JITTED)
+
+
+def argument_names(cell: nn.Cell) -> tuple[str, ...]:
+    """Return the names of a cell's positional arguments, in their order; () if it names none.
+
+    A construct that was put in the place of the class's, and takes whatever it is given, says
+    nothing: the class's own does.
+    """
+    return _names(own_construct(cell)) or _names(type(cell).construct)[1:]
+
+
+def construct_frames(cell: nn.Cell) -> tuple[str, ...]:
+    """Return where a cell's construct stands, as the one frame of a call stack; () if not known."""
+    for construct in (own_construct(cell), type(cell).construct):
+        function = inspect.unwrap(getattr(construct, "__func__", construct))
+        function = getattr(function, COPY_OF, function)
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_filename != GENERATED:
+            file, line = code.co_filename, code.co_firstlineno
+            source = _first_line(file, line, code.co_name)
+            return (f"File {file}, line {source[0]}, in {code.co_name}, \n {source[1]}",)
+    return ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _first_line(file: str, line: int, name: str) -> tuple[int, str]:
+    """Return the line of a function's `def`, which follows its decorators, and its text."""
+    for number in range(line, line + _MOST_DECORATED):
+        text = linecache.getline(file, number).strip()
+        if text.startswith((f"def {name}(", "lambda")):
+            return number, text
+    return line, linecache.getline(file, line).strip()
+
+
+def leave_out_arguments(network: nn.Cell, names: Collection[str]) -> None:
+    """Let arguments of these names be left out of what is recorded of a network's cells.
+
+    For what is no value of the computation, such as blocks of memory that are never written.
+    """
+    vars(network)[_LEFT_OUT] = frozenset(names)
+
+
+def left_out_arguments(network: nn.Cell) -> frozenset[str]:
+    """Return the names of a network's arguments that are left out."""
+    found: frozenset[str] = vars(network).get(_LEFT_OUT, frozenset())
+    return found
+
+
+def _names(construct: Callable[..., Any]) -> tuple[str, ...]:
+    function = inspect.unwrap(getattr(construct, "__func__", construct))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ()
+    bound = getattr(construct, "__self__", None) is not None
+    names: tuple[str, ...] = code.co_varnames[int(bound) : code.co_argcount]
+    return names

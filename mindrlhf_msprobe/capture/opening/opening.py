@@ -1,19 +1,52 @@
-"""What is known of one opening of one phase, however its cells run."""
+"""What is known of one opening of one phase, however its cells run, and what it makes of tensors.
+
+On the host a tensor is summarised at the hook that saw it: nothing can change it before. On an
+accelerator the same would bring every tensor to the host; there it is reduced where it is
+(device.py), and entries wait for their numbers until the phase ends, or many are waiting.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.opening.entries import HostEntries
+import numpy as np
+
+from mindrlhf_msprobe.capture.opening.counters import ParameterLog, StepCounters
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
-from mindrlhf_msprobe.capture.words import FaultSink
+from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
+from mindrlhf_msprobe.capture.tensors.sharded import local_of
+from mindrlhf_msprobe.capture.tensors.summary import (
+    HostTensor,
+    Summaries,
+    bytes_of_sketch,
+    fingerprint_of,
+    is_tensor,
+    rounding_of,
+    subtract,
+    to_host,
+)
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import FaultSink, why_raised
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import Selection
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
+from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
+from mindrlhf_msprobe.storage.arrays.sketches import (
+    ALGORITHM,
+    MASK,
+    SKETCH,
+    STATISTICS,
+    WHOLE,
+    MaskRoom,
+    Place,
+    block_for,
+    kept_of,
+)
+from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
@@ -21,6 +54,343 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+
+_SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
+_GLANCED = 64  # elements of a larger one
+_MOST_WAITING = 4096  # tensors whose numbers are on the device
+
+
+@dataclass(frozen=True)
+class GradientDirections:
+    """What `task: grad_probe` adds to the description of a parameter's gradient.
+
+    Attributes:
+        parameters: the names of those it is added to; empty: to all.
+        bounds: of the intervals whose shares are counted; None: none are.
+    """
+
+    parameters: frozenset[str]
+    bounds: tuple[float, ...] | None
+
+    def wants(self, parameter: str) -> bool:
+        """Return whether it is added to a parameter's, by its name in the network."""
+        return not self.parameters or parameter in self.parameters
+
+    def described(self, gradient: HostTensor, record: str, sink: Sink) -> dict[str, Any]:
+        """Return the file of its signs and the shares of its elements; of complex ones nothing."""
+        if gradient.array.dtype.kind == "c":
+            return {}
+        bfloat16 = gradient.dtype == BFLOAT16
+        bits = packed_signs(gradient.array, bfloat16=bfloat16)
+        found: dict[str, Any] = {"signs": sink.save(f"{record}.signs", bits, None)}
+        if self.bounds is not None:
+            found["shares"] = shares_within(gradient.array, self.bounds, bfloat16=bfloat16)
+        return found
+
+
+class HostEntries:
+    """Describes the tensors of one open phase, at once, in host memory, and takes its entries.
+
+    Args:
+        sink: takes entries, and elements.
+        summaries: of the whole run: what they remember helps all phases.
+        fingerprint: whether fingerprints are written.
+        charge: what the time is charged to.
+        fault: called with every fault.
+        elements: whether elements are stored, too (task: tensor), or of which records they are.
+        sketches: whether sketches are, and tensors that have none (task: sketch).
+        directions: what is added to the gradients of parameters (task: grad_probe).
+        overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        summaries: Summaries,
+        *,
+        fingerprint: bool,
+        charge: Charge,
+        fault: FaultSink,
+        elements: bool | Callable[[str], bool] = False,
+        sketches: bool = False,
+        directions: GradientDirections | None = None,
+        overflows: OverflowSink | None = None,
+    ) -> None:
+        self._sink = sink
+        self._summaries = summaries
+        self._elements = elements if callable(elements) else lambda _, stored=elements: stored
+        self._sketches = sketches
+        self._masks = MaskRoom()
+        self._directions = directions
+        self._overflows = overflows
+        self._fingerprint = fingerprint
+        self.charge = charge
+        self._fault = fault
+        # What graphs hand over is overwritten: nothing of it is held.
+        self.describer = self.of_graphs = TreeDescriber(is_tensor, self._describe)
+        if overflows is not None:
+            self.describer = TreeDescriber(is_tensor, self._held, to_json=_as_json)
+
+    def append(self, line: JournalLine) -> None:
+        """Take an entry that ended."""
+        with self.charge:
+            self._sink.append(line)
+
+    def state_of(self, parameter: Any) -> str | None:
+        """Return what changes when a parameter does, its fingerprint; None if not known at once."""
+        return fingerprint_of(to_host(parameter))
+
+    def glance(self, parameter: Any) -> bytes | None:
+        """Return some of its elements, evenly spaced; None where looking at all is as cheap.
+
+        They change when the parameter changes as a whole.
+
+        A single-token pass reads every weight once; a fingerprint of all of them would read them
+        all once more, at every token.
+        """
+        if local_of(parameter).nbytes < _SMALL:
+            return None
+        flat = to_host(parameter).array.reshape(-1)
+        return flat[:: flat.size // _GLANCED + 1].tobytes()
+
+    def taken(self, gradient: Any) -> HostTensor:
+        """Return what the describer takes: it in host memory; an operator computed it."""
+        return to_host(gradient, computed=True)
+
+    def parameter_gradient(self, gradient: Any, record: str, parameter: str) -> dict[str, Any]:
+        """Return the description of a parameter's gradient, as JSON.
+
+        Args:
+            parameter: its name in the network.
+        """
+        if self._directions is None or not self._directions.wants(parameter):
+            describer = self.of_graphs if isinstance(gradient, np.ndarray) else self.describer
+            return describer.describe(self.taken(gradient), record)
+        with self.charge:
+            host = to_host(gradient, computed=True) if is_tensor(gradient) else gradient
+            described: dict[str, Any] = self.describer.describe(host, record)
+            if isinstance(host, HostTensor):
+                described |= self._directions.described(host, record, self._sink)
+            return described
+
+    def keep(self, gradient: Any) -> HostTensor:
+        """Return a gradient that stays as it is now: a copy in host memory."""
+        host = self.taken(gradient)
+        return replace(host, array=host.array.copy())
+
+    def difference(self, gradient: Any, kept: HostTensor) -> tuple[HostTensor | None, float | None]:
+        """Return a gradient less a kept one, rounded once; None where the kept one has overflowed.
+
+        With it, how much each element may be off by rounding; None if that is not known.
+        """
+        if not np.isfinite(kept.values()).all():
+            return None, None
+        total = self.taken(gradient)
+        return subtract(total, kept), rounding_of(total, kept)
+
+    def flush(self) -> None:
+        """Hand over whatever still waits."""
+        if self._overflows is not None:
+            with self.charge:
+                self._overflows.flush()
+
+    def _describe(self, value: Any, record: str) -> Leaf:
+        with self.charge:
+            try:
+                host = to_host(value)
+                leaf = self._summaries.describe(host)
+                kept = kept_of(leaf.dtype, leaf.shape) if self._sketches else STATISTICS
+                if kept == MASK:
+                    room = self._masks.has(host.array.nbytes, leaf.fingerprint)
+                    kept = WHOLE if room else SKETCH
+                name = sketch = None
+                if self._elements(record) or kept == WHOLE:
+                    name = self._sink.save(record, host.values(), leaf.fingerprint)
+                elif kept == SKETCH:
+                    sketch = self._sketch(host, leaf.fingerprint)
+                return leaf.stored(name, fingerprint=self._fingerprint, sketch=sketch)
+            except Exception as error:
+                return self._failed(value, error)
+
+    def _sketch(self, host: HostTensor, fingerprint: str | None) -> Place:
+        assert fingerprint is not None
+
+        def made() -> np.ndarray:
+            self._masks.sketched(host.array.nbytes)
+            return bytes_of_sketch(host)
+
+        offset = self._sink.save_sketch(fingerprint, made)
+        return Place(ALGORITHM, block_for(host.dtype), offset)
+
+    def _held(self, value: Any, record: str) -> Any:
+        """Return a tensor's description as JSON, with what is held of it."""
+        assert self._overflows is not None
+        with self.charge:
+            try:
+                host = to_host(value)
+                leaf = self._summaries.describe(host)
+                held = self._overflows.hold(record, host, leaf.fingerprint)
+                described = leaf.stored(None, fingerprint=self._fingerprint).to_json()
+                if held is not None:
+                    described[HELD] = record, held
+                return described
+            except Exception as error:
+                return self._failed(value, error)
+
+    def _failed(self, value: Any, error: Exception) -> Leaf:
+        self._fault(message("lost.tensor"), error)
+        return Leaf(type(value).__name__, why=why_raised(error))
+
+
+def _as_json(leaf: Any) -> dict[str, Any]:
+    return leaf if type(leaf) is dict else leaf.to_json()
+
+
+class DeviceEntries(HostEntries):
+    """Reduces MindSpore's tensors where they are, and reads the results together.
+
+    Args:
+        device: reduces them.
+        parameters: an unchanged one is left out once its fingerprint is known.
+        shared: what `HostEntries` takes, but `elements` and `sketches`.
+    """
+
+    def __init__(self, device: Any, parameters: ParameterLog, **shared: Any) -> None:
+        super().__init__(**shared)
+        self._device = device
+        self._parameters = parameters
+        self._first = 0  # the number of the first tensor that waits
+        self._found: dict[int, Leaf] = {}
+        self._waiting: list[JournalLine] = []
+        self.describer = self.of_graphs = TreeDescriber(
+            lambda value: isinstance(value, _Difference) or is_tensor(value),
+            self._queue,
+            to_json=_as_json,
+        )
+
+    def append(self, line: JournalLine) -> None:
+        """Take an entry that ended, until its numbers are known."""
+        with self.charge:
+            self._waiting.append(line)
+            if len(self._device) >= _MOST_WAITING:
+                self._fetch()
+
+    def state_of(self, parameter: Any) -> str | None:
+        """Return None: the fingerprint is still on the device; without one, that is all."""
+        return None if self._fingerprint else "recorded"
+
+    def glance(self, parameter: Any) -> bytes | None:
+        """Return None: to read any element would wait for the device."""
+        return None
+
+    def taken(self, gradient: Any) -> Any:
+        """Return it as it is."""
+        return gradient
+
+    def keep(self, gradient: Any) -> Any:
+        """Return a copy on the device."""
+        return self._device.copy(gradient)
+
+    def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
+        """Return the difference, computed on the device; None where the kept one has overflowed.
+
+        Whether it has is known when the numbers are fetched: until then it stands for both.
+        """
+        return _Difference(gradient - kept, self._first + self._device.add(kept)), None
+
+    def flush(self) -> None:
+        """Fetch all numbers and hand over the entries that waited for them."""
+        self._fetch()
+        super().flush()
+
+    def _fetch(self) -> None:
+        with self.charge:
+            waiting, self._waiting = self._waiting, []
+            leaves = self._device.read()
+            self._found.update(enumerate(leaves, self._first))
+            self._first += len(leaves)
+            for line in waiting:
+                line.values = self._resolved(line.values)
+                self._leave_out_unchanged(line)
+                self._sink.append(line)
+
+    def _queue(self, value: Any, record: str) -> Any:
+        device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
+        if isinstance(value, HostTensor) or not device:
+            known = self._overflows is not None and not isinstance(value, HostTensor)
+            return (self._held if known else self._describe)(value, record)
+        with self.charge:
+            try:
+                if isinstance(value, _Difference):
+                    number = self._first + self._device.add(value.tensor)
+                    held = self._held_there(value.tensor, record, lambda own: own)
+                    return _Pending(number, value.kept, held)
+                number = self._first + self._device.add(value)
+                return _Pending(number, beside=self._held_there(value, record, self._device.copy))
+            except Exception as error:
+                return self._failed(value, error)
+
+    def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
+        """Hold a copy on the device; where there is no room, entries that have ended make it."""
+        if self._overflows is None or not self._overflows.wanted:
+            return {}
+        if not self._overflows.has_room(local_of(tensor).nbytes):
+            self._fetch()
+        return {HELD: (record, self._overflows.hold_on_device(tensor, copy))}
+
+    def _resolved(self, content: Any) -> Any:
+        if isinstance(content, list):
+            return [self._resolved(item) for item in content]
+        if not isinstance(content, dict):
+            return content
+        number = content.get(_PENDING)
+        if isinstance(number, int):
+            more = {name: item for name, item in content.items() if name not in (_PENDING, _KEPT)}
+            leaf = self._found.pop(number)
+            if (kept := content.get(_KEPT)) is not None:
+                other = self._found.pop(kept)
+                if other.nan_count or other.inf_count:
+                    leaf = Leaf("NoneType", opaque=True)
+            return {**leaf.to_json(), **more}
+        return {key: self._resolved(item) for key, item in content.items()}
+
+    def _leave_out_unchanged(self, line: JournalLine) -> None:
+        values, call_name = line.values, line.entry.rpartition(".")[0]
+        for name, leaf in list((values.get("parameters") or {}).items()):
+            if not self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint")):
+                del values["parameters"][name]
+        if not values.get("parameters"):
+            values.pop("parameters", None)
+
+
+_PENDING = "msprobe pending"
+_KEPT = "msprobe kept"
+
+
+class _Pending:
+    """Stands for a leaf whose numbers are on the device.
+
+    Args:
+        kept: the number of the tensor that was taken off it, of a difference.
+        beside: what stands beside it in its JSON until its entry ends.
+    """
+
+    def __init__(
+        self, number: int, kept: int | None = None, beside: dict[str, Any] | None = None
+    ) -> None:
+        self._number, self._kept, self._beside = number, kept, beside or {}
+
+    def to_json(self) -> dict[str, Any]:
+        kept = {} if self._kept is None else {_KEPT: self._kept}
+        return {_PENDING: self._number, **kept, **self._beside}
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """A difference on the device, and the number of the tensor that was taken off."""
+
+    tensor: Any
+    kept: int
 
 
 @dataclass(eq=False, slots=True)

@@ -6,6 +6,7 @@ described before it runs, what it returns afterwards: an operator may change wha
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,19 +14,24 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from mindspore import Tensor, ops
+from mindspore import Tensor, Type, ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.networks.recompute import Call, given_again
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import Guarded
-from mindrlhf_msprobe.capture.operators.attributes import attributes_of
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import Around, EagerCapture
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.operators import operator_entry, parse_operator
+from mindrlhf_msprobe.storage.operators import (
+    MOST_ATTRIBUTES,
+    Attributes,
+    is_attribute,
+    operator_entry,
+    parse_operator,
+)
 
 #: Methods that change the tensor they are called on, and return nothing.
 _RETURN_NOTHING = frozenset(["__setitem__"])
@@ -34,6 +40,7 @@ _WRITES = re.compile(
     r"(?:assign|scatter|sparse|apply|fused|inplace|index_put|push|accumulate|\w*cache)",
     re.IGNORECASE,
 )
+_SIMPLE = (bool, int, float, str)
 
 
 @dataclass(eq=False, slots=True)
@@ -297,3 +304,40 @@ def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:
         return f"{operator.held or operator.name}.{operator.name}"
     held = vars(primitive).get("instance_name")
     return f"{held if held and isinstance(held, str) else operator.name}.{operator.name}"
+
+
+def attributes_of(original: Callable[..., Any]) -> Attributes | None:
+    """Return what a primitive was made with, by the names of its class's arguments.
+
+    An attribute that was set to another value of the same type since counts as it is now. What is
+    neither a bool, a number, a text, a dtype, None nor a list of these is left out.
+
+    Args:
+        original: what is called, or the primitive itself.
+
+    Returns:
+        None where that is no primitive.
+    """
+    primitive = getattr(original, "__self__", original)
+    if not isinstance(primitive, ops.Primitive):
+        return None
+    held = vars(primitive)
+    given = held.get("init_attrs")
+    if not isinstance(given, dict):
+        return None
+    found = {}
+    for name, value in itertools.islice(given.items(), MOST_ATTRIBUTES):
+        now = held.get(name, value)
+        plain = _plain(now if type(now) is type(value) and type(value) in _SIMPLE else value)
+        if is_attribute(plain):
+            found[name] = plain
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return the value of an attribute as JSON has it; an object that JSON has not stays."""
+    if isinstance(value, Type):
+        return {"dtype": str(value)}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,4 +1,4 @@
-"""What operators cells were made with, by the source of their classes.
+"""Operators that modules and networks hold, and those that cells were made with.
 
 A function may have been put in the place of an operator that a cell holds before anything was
 recorded. What had stood there, the class says: `self.softmax = ops.Softmax(axis=-1)`.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FunctionType, MethodType, ModuleType
@@ -18,11 +20,121 @@ from typing import Any
 
 from mindspore import nn, ops
 
+from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.operators.inventory import (
     Operator,
     installed_operators,
     operator_of,
 )
+
+_MOST_ITEMS = 256  # of a container that are looked at
+_MOST_NESTED = 3
+
+#: Returns the operator that a value is, or None.
+OperatorOf = Callable[[Any], "Operator | None"]
+#: Where an operator is held, as Python writes it, and its name.
+Held = tuple[str, str]
+
+
+class HeldOperators:
+    """Finds operators where no recording looks: in containers, closures, classes, defaults.
+
+    They cannot be replaced there without a program noticing, so that they are named instead. A
+    module or network is looked through once.
+
+    Args:
+        operator_of: tells which values are operators.
+        counts: tells by a module's name whether its calls are recorded.
+    """
+
+    def __init__(self, operator_of: OperatorOf, counts: Callable[[str], bool]) -> None:
+        self._operator_of, self._counts = operator_of, counts
+        self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
+        self._networks: weakref.WeakKeyDictionary[nn.Cell, list[Held]] = weakref.WeakKeyDictionary()
+        self._found: list[Held] = []
+        self._seen = 0, ""  # modules, and the last, when they were looked through
+
+    def of(self, network: nn.Cell) -> list[Held]:
+        """Return what modules that use MindSpore hold, and what the cells of a network do."""
+        seen, self._seen = self._seen, (len(sys.modules), next(reversed(sys.modules)))
+        known = sys.modules if seen != self._seen else {}
+        for name, module in [*known.items()]:
+            if isinstance(module, ModuleType) and module not in self._modules:
+                self._modules.add(module)
+                if self._counts(name) and _uses_mindspore(module):
+                    self._found += self._of_module(name, module)
+        if network not in self._networks:
+            self._networks[network] = [*self._of_network(network)]
+        return [*self._found, *self._networks[network]]
+
+    def _of_module(self, name: str, module: ModuleType) -> Iterator[Held]:
+        for attribute, value in [*vars(module).items()]:
+            if isinstance(value, (FunctionType, type)) and value.__module__ != name:
+                continue  # imported: it is looked at where it was made
+            if isinstance(value, type):
+                for inner, of_class in [*vars(value).items()]:
+                    yield from self._in(of_class, f"{name}.{attribute}.{inner}", 0)
+            elif self._operator_of(value) is None:  # else it is recorded
+                yield from self._in(value, f"{name}.{attribute}", 0)
+
+    def _of_network(self, network: nn.Cell) -> Iterator[Held]:
+        for name, cell in named_cells(network).items():
+            for attribute, value in [*vars(cell).items()]:
+                if self._operator_of(value) is None:  # else it is recorded
+                    yield from self._in(value, f"{name}.{attribute}", 0)
+
+    def _in(self, value: Any, where: str, depth: int) -> Iterator[Held]:
+        """Yield the operators that a value is or holds."""
+        operator = self._operator_of(value)
+        if operator is not None:
+            yield where, operator.full_name
+        elif depth < _MOST_NESTED:
+            for place, inside in itertools.islice(_held_by(value), _MOST_ITEMS):
+                yield from self._in(inside, f"{where}{place}", depth + 1)
+
+
+def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a value holds, and where."""
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", item) for key, item in value.items() if isinstance(key, str))
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"[{number}]", item) for number, item in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield "", value.__func__
+    elif type(value) is FunctionType:
+        yield from _held_by_function(value)
+
+
+def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the defaults of a function, and what it took from the functions around it."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    for name, value in zip(names[len(names) - len(defaults) :], defaults):
+        yield f"({name}=…)", value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f"({name}=…)", value
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            yield f": {name}", cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def _uses_mindspore(module: ModuleType) -> bool:
+    """Return whether a module refers to anything of MindSpore."""
+    for value in [*vars(module).values()]:
+        if isinstance(value, ModuleType):
+            home: Any = value.__name__
+        elif isinstance(value, (type, FunctionType)) or callable(value):
+            home = getattr(value, "__module__", None)
+        else:
+            home = type(value).__module__
+        if isinstance(home, str) and home.partition(".")[0] == "mindspore":
+            return True
+    return False
+
 
 #: Methods of primitives that return the primitive.
 _RETURN_THEMSELVES = frozenset(
@@ -195,7 +307,8 @@ def _primitives_in(value: Any) -> Iterator[ops.Primitive]:
         yield from (one for one in value.args if isinstance(one, ops.Primitive))
         value = value.func
     inside: list[Any] = [value, getattr(value, "__self__", None)]
-    inside += [one for one in _attributes(value) if not isinstance(one, nn.Cell)]
+    attributes = [*vars(value).values()] if hasattr(value, "__dict__") else []
+    inside += [one for one in attributes if not isinstance(one, nn.Cell)]
     if isinstance(value, FunctionType):
         inside += [*(value.__defaults__ or ()), *_closure(value)]
     for one in inside:
@@ -203,10 +316,6 @@ def _primitives_in(value: Any) -> Iterator[ops.Primitive]:
             one = one.__self__
         if isinstance(one, ops.Primitive):
             yield one
-
-
-def _attributes(value: Any) -> list[Any]:
-    return [*vars(value).values()] if hasattr(value, "__dict__") else []
 
 
 def _closure(function: Callable[..., Any]) -> Iterator[Any]:

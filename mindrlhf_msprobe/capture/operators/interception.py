@@ -28,7 +28,7 @@ from typing import Any
 import mindspore
 from mindspore import Tensor, nn, ops
 
-from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
+from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.private import (
     BYTECODE_CONTEXT,
     CELL_COMPILER,
@@ -36,17 +36,17 @@ from mindrlhf_msprobe.capture.framework.private import (
     GRAPH_EXECUTORS,
 )
 from mindrlhf_msprobe.capture.networks.cells import named_cells
-from mindrlhf_msprobe.capture.operators.declared import declared_operator
-from mindrlhf_msprobe.capture.operators.held import HeldOperators
+from mindrlhf_msprobe.capture.operators.declared import HeldOperators, declared_operator
 from mindrlhf_msprobe.capture.operators.inventory import (
+    LibraryFunctions,
     Operator,
+    Replaced,
     installed_operators,
     of_primitive,
     operator_of,
     primitive_classes,
     primitive_named,
 )
-from mindrlhf_msprobe.capture.operators.library import LibraryFunctions, Replaced
 
 #: Takes an operator, what computes it, and its arguments; returns what its caller gets.
 Handle = Callable[[Operator, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

@@ -29,6 +29,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.torch_tensors import is_torch_tensor
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.leaves import Leaf
 
@@ -137,10 +138,18 @@ class _Built:
     def __init__(self, leaves: Sequence[tuple[Leaf, Any]]) -> None:
         self._leaves = leaves
         self._kinds: dict[str, Callable[[Any, Form], Any]] = {
-            **{"value": self._value, "float": self._float, "complex": self._complex},
-            **{"text": self._text, "leaf": self._leaf, "scalar": self._scalar},
-            **{"array": self._array, "list": self._list, "tuple": self._tuple},
-            **{"dict": self._dict, "record": self._record, "opaque": self._opaque},
+            "value": lambda content, _: content,
+            "float": lambda content, _: float.fromhex(content),
+            "complex": lambda content, _: complex(*map(float.fromhex, content)),
+            "text": self._text,
+            "leaf": lambda content, _: tensor_of(*leaves[content]),
+            "scalar": lambda content, _: np.asarray(tensor_of(*leaves[content]))[()],
+            "array": self._array,
+            "list": lambda content, _: [self.of(item) for item in content],
+            "tuple": lambda content, _: tuple(self.of(item) for item in content),
+            "dict": lambda content, _: {self.of(key): self.of(item) for key, item in content},
+            "record": self._record,
+            "opaque": self._opaque,
         }
 
     def of(self, form: Any) -> Any:
@@ -149,26 +158,11 @@ class _Built:
             raise UsageError.saying("error.playback_form", form=kind)
         return self._kinds[kind](content, form)
 
-    def _value(self, content: Any, _: Form) -> Any:
-        return content
-
-    def _float(self, content: Any, _: Form) -> float:
-        return float.fromhex(content)
-
-    def _complex(self, content: Any, _: Form) -> complex:
-        return complex(*map(float.fromhex, content))
-
     def _text(self, content: int, _: Form) -> str:
         text = self._leaves[content][1]
         if not isinstance(text, str):
             raise UsageError.saying("error.playback_form", form="text")
         return text
-
-    def _leaf(self, content: int, _: Form) -> Any:
-        return tensor_of(*self._leaves[content])
-
-    def _scalar(self, content: int, _: Form) -> Any:
-        return np.asarray(tensor_of(*self._leaves[content]))[()]
 
     def _array(self, content: list[Any], form: Form) -> np.ndarray:
         array = np.empty(len(content), object)
@@ -178,15 +172,6 @@ class _Built:
         if dtype.kind not in "OU":
             raise UsageError.saying("error.playback_form", form=str(dtype))
         return array.reshape(form["shape"]).astype(dtype)
-
-    def _list(self, content: list[Any], _: Form) -> list[Any]:
-        return [self.of(item) for item in content]
-
-    def _tuple(self, content: list[Any], _: Form) -> tuple[Any, ...]:
-        return tuple(self.of(item) for item in content)
-
-    def _dict(self, content: list[Any], _: Form) -> dict[Any, Any]:
-        return {self.of(key): self.of(item) for key, item in content}
 
     def _record(self, content: str, form: Form) -> Any:
         module, _, name = content.partition(":")
@@ -214,6 +199,8 @@ def tensor_of(leaf: Leaf, elements: Any) -> Any:
     if leaf.type == "mindspore.Tensor":
         import mindspore
 
+        if leaf.dtype in FLOAT8:
+            return mindspore.Tensor(array, getattr(mindspore, FLOAT8[leaf.dtype]))
         tensor = mindspore.Tensor(array)
         return tensor.astype(mindspore.bfloat16) if leaf.dtype == BFLOAT16 else tensor
     if leaf.type == "torch.Tensor":

@@ -28,20 +28,18 @@ from mindrlhf_msprobe.capture.graph.files.switch import writes_files
 from mindrlhf_msprobe.capture.networks.cells import (
     ROOT_NAME,
     Children,
-    named_cells,
-    parameters_held_twice,
-)
-from mindrlhf_msprobe.capture.networks.constructs import (
     argument_names,
     is_jitted,
     left_out_arguments,
+    named_cells,
+    parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions, given_again
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Opening
-from mindrlhf_msprobe.capture.pynative.backlog import Backlog
 from mindrlhf_msprobe.capture.pynative.gradients import (
+    Backlog,
     CallGradients,
     ParameterGradients,
     backward_name,

@@ -26,11 +26,13 @@ from mindrlhf_msprobe.capture.graph.watched import (
     graph_mode,
     why_no_gradients,
 )
-from mindrlhf_msprobe.capture.networks.cells import in_a_tuple, named_cells, parameters_held_twice
-from mindrlhf_msprobe.capture.networks.constructs import (
+from mindrlhf_msprobe.capture.networks.cells import (
     argument_names,
     construct_frames,
+    in_a_tuple,
     is_jitted,
+    named_cells,
+    parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
@@ -124,7 +126,9 @@ class PhaseCapture:
             found[name] += SITES.gaps_of(number)
             if number in SITES.compiled:
                 found[name] += self._gaps_of_compiled(number, cell, elsewhere)
-                found[name] += self._operators_of_compiled(name)
+                chosen = self._opening.operators
+                if chosen is not None and chosen(name):
+                    found[name].append(message("coverage.operators_in_graph"))
         for name, around in self._compiled_early().items():
             found[name].append(message("coverage.compiled_before_watch", cell=around))
         for name in self._replaced():
@@ -135,11 +139,6 @@ class PhaseCapture:
         if self.graph.has_gradients and not watched and self._eager is None:
             found[PARAMETERS_GRAD].append(message("coverage.optimizer_not_watched"))
         return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
-
-    def _operators_of_compiled(self, name: str) -> list[Message]:
-        chosen = self._opening.operators
-        compiled = chosen is not None and chosen(name)
-        return [message("coverage.operators_in_graph")] if compiled else []
 
     def _inside_recurrent(self) -> list[str]:
         """Return the cells that a graph runs inside MindSpore's recurrent ones."""

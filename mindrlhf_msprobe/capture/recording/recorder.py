@@ -17,31 +17,35 @@ from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.opening.entries import (
+from mindrlhf_msprobe.capture.opening.observer import ObserverOf
+from mindrlhf_msprobe.capture.opening.opening import (
     DeviceEntries,
     GradientDirections,
     HostEntries,
+    Opening,
 )
-from mindrlhf_msprobe.capture.opening.held import NotHeldError
-from mindrlhf_msprobe.capture.opening.observer import ObserverOf
-from mindrlhf_msprobe.capture.opening.opening import Opening
-from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
-from mindrlhf_msprobe.capture.recording.disk_room import log_disk_room, log_missing_ranks
+from mindrlhf_msprobe.capture.opening.overflow import NotHeldError, Overflows, OverflowSink
 from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
-from mindrlhf_msprobe.capture.recording.messages import log_fault, log_start, log_texts, why_nothing
-from mindrlhf_msprobe.capture.recording.open_step import OpenStep
-from mindrlhf_msprobe.capture.recording.step_clock import StepClock
+from mindrlhf_msprobe.capture.recording.messages import (
+    log_disk_room,
+    log_fault,
+    log_missing_ranks,
+    log_start,
+    log_texts,
+    why_nothing,
+)
+from mindrlhf_msprobe.capture.recording.open_step import OpenStep, StepClock
 from mindrlhf_msprobe.capture.settings.configurations import (
     error_in_words,
     named_configurations,
     reason_of,
 )
 from mindrlhf_msprobe.capture.settings.environment import (
+    RandomStates,
     cann_version,
     initial_weights,
     settings_now,
 )
-from mindrlhf_msprobe.capture.settings.random_states import RandomStates
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.current import CURRENT
@@ -49,10 +53,8 @@ from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.config import ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import inform, logger, warn
-from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
-from mindrlhf_msprobe.storage.directory.hold import HoldLostError
-from mindrlhf_msprobe.storage.directory.own_directories import DirectoryLostError
-from mindrlhf_msprobe.storage.layout import manifest_name
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, nearest_key, role_of
+from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.manifest.coverage import (
     KEY_DATA,
     LIVE,
@@ -61,13 +63,15 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     OPTIMIZERS,
     PHASES,
 )
-from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
-from mindrlhf_msprobe.storage.reading.opinions import opinion_lines
-from mindrlhf_msprobe.storage.writing.benchmark_file import benchmark_lines
-from mindrlhf_msprobe.storage.writing.findings_file import finding_lines
-from mindrlhf_msprobe.storage.writing.generators_file import generator_lines
+from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.storage.reading.step_times import forget_times
+from mindrlhf_msprobe.storage.step_lines import (
+    benchmark_lines,
+    finding_lines,
+    generator_lines,
+    opinion_lines,
+)
 from mindrlhf_msprobe.storage.writing.ledger import STEP, Ledger
-from mindrlhf_msprobe.storage.writing.timeline_file import forget_times
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 if TYPE_CHECKING:
@@ -129,7 +133,9 @@ class Recorder:
         self._phases_run: dict[str, tuple[int, int]] = {}
         self._entered: Counter[str] = Counter()  # how often each phase was opened, recorded or not
         self._configurations_wanted = config.configurations_dump
-        self._roles_entered: set[str] = set()
+        self._phases_entered: set[str] = set()
+        # Whose initial weights were taken, by the name under which they stand: role and network.
+        self._first_networks: dict[str, tuple[str, weakref.ref[Any]]] = {}
         self._settings_taken = False
         self._room_logged = self._ranks_logged = False
         self._steps_ended = 0
@@ -212,33 +218,42 @@ class Recorder:
         """
         if self._config.initial_step:
             return
-        if self._roles_entered or self._open_step.has_saves or self._steps_ended:
+        if self._phases_entered or self._open_step.has_saves or self._steps_ended:
             raise UsageError.saying("error.start_too_late", step=step, step2=self.step)
         self._begin(step)
         inform("log.resumes", step=step)
 
     def first_entry(self, phase: Phase, network: Any, *, own: bool = True) -> None:
-        """Record the initial weights of a role's network, and what the process now runs with.
+        """Record the initial weights of a network, and what the process now runs with.
 
-        Only the first network that a role enters counts: one that replaces it, by a later
-        `watch()` or `phase(model=…)`, is no initial one. A network that serves two roles is
-        recorded for both. By the first network of all, the trainer has set its seeds and its
-        determinism, which is why they are looked at again.
+        Of each network that is the first of a phase, once. One that replaces it, by a later
+        `watch()` or `phase(model=…)`, is no initial one, nor is one beside the role's that first
+        runs behind an update. A network that serves two roles is recorded for both. By the first
+        network of all, the trainer has set its seeds and its determinism, which is why they are
+        looked at again.
 
         Args:
-            own: whether it is the role's; if not, it stands under the phase's name, and the role's
-                own is still to come.
+            own: whether it is the role's. The role's first one stands under the role, any other
+                network under the phase's name.
         """
-        role = phase.role if own else phase.name
-        if not self._roles_entered.isdisjoint((phase.role, role)):
+        of_role = own and phase.role not in self._first_networks
+        if phase.name in self._phases_entered and not of_role:
+            return
+        self._phases_entered.add(phase.name)
+        if any(of == phase.role and one() is network for of, one in self._first_networks.values()):
+            return
+        updates = (name for name in UPDATE_PHASES if role_of(name) == phase.role)
+        trained = any(self._entered[name] > (name == phase.name) for name in updates)
+        if trained and not of_role:
             return
         settings = self._settings_at_first_phase()
-        self._roles_entered.add(role)
+        name = phase.role if of_role else phase.name
+        self._first_networks[name] = phase.role, weakref.ref(network)
         if self._writer.manifest.lost is not None:
             return
-        with counted(self.fault, "lost.initial_weights", role=role):
+        with counted(self.fault, "lost.initial_weights", role=name):
             weights = initial_weights(network, self.fault) if self._config.fingerprint else None
-            self._writer.save_first_entry(role, weights, settings, phase.name)
+            self._writer.save_first_entry(name, weights, settings, phase.name)
 
     def stand_in(self) -> Any:
         """Return what stands in for a network that was not watched; None where one is needed.
@@ -324,10 +339,13 @@ class Recorder:
 
             self._note_generation(phase.name, plain_settings(settings))
 
-    def note_checkpoint(self, role: str, path: str) -> None:
-        """Note from what a role's network was loaded; "" where it began with random weights."""
+    def note_checkpoint(self, role: str, path: str, saved_after: int | None = None) -> None:
+        """Note from what a role's network was loaded; "" where it began with random weights.
+
+        Or what it was saved to, after so many steps.
+        """
         with counted(self.fault, "lost.checkpoint"):
-            self._writer.note_checkpoint(role, str(path))
+            self._writer.note_checkpoint(role, str(path), saved_after)
 
     def _settings_of_networks(self) -> NetworkSettings:
         if self._network_settings is None:
@@ -391,7 +409,7 @@ class Recorder:
         """Record the state of the optimizers whose networks were updated in a step."""
         updated, self._updated = self._updated, {}
         for phase, (seq, end, opening) in updated.items():
-            from mindrlhf_msprobe.capture.recording.optimizer_state import lines_of
+            from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
 
             with self.ledger.charge(phase.name), counted(self.fault, "lost.optimizer_state"):
                 optimizers = self._settings_of_networks().optimizers_of(phase.role)
@@ -409,10 +427,9 @@ class Recorder:
         first, _ = self._phases_run.get(phase.name, (self.step, self.step))
         self._phases_run[phase.name] = first, self.step
         wanted = self._config.records_step(self.step)
-        if wanted and self._writer.manifest.lost is not None:
-            self.fault(
-                message("lost.phase", phase=phase.name), HoldLostError(self._writer.manifest.lost)
-            )
+        lost = self._writer.manifest.lost
+        if wanted and lost is not None:
+            self.fault(message("lost.phase", phase=phase.name), DumpPathLostError(lost))
             return False
         return wanted
 
@@ -476,11 +493,6 @@ class Recorder:
         if news and not quiet:
             warn("log.left_out", what=what, why=[*as_messages(why)])
 
-    def _left_out(self, kind: str) -> Mapping[str, Any]:
-        """Return what is known not to be recorded: name → why."""
-        with self._lock:
-            return self._writer.manifest.content.coverage.get(kind, {})
-
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
             from mindrlhf_msprobe.capture.framework.private import missing
@@ -529,7 +541,9 @@ class Recorder:
             counters=counters,
             sequence=self._sequence,
             entries=self._entries(phase.name, counters, self.step),
-            is_recorded=self._config.records_cell if self._config.records_cells else _no_cell,
+            is_recorded=self._config.records_cell
+            if self._config.records_cells
+            else lambda _: False,
             records_token=self._token_filter(phase, token_range),
             with_parameters=self._config.parameters,
             directions=self._config.directions,
@@ -568,41 +582,37 @@ class Recorder:
                 if new:
                     cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
                     warn("log.gaps", role=phase.role, cells=cells)
-                self._note_held(capture.held_operators())
-                self._note_replaced(capture.replaced_operators())
+                self._note_operators("held", capture.held_operators())
+                self._note_operators("replaced", capture.replaced_operators())
             if self._config.strict:  # its faults are raised here, not in a later phase
                 self._writer.wait()
+        with self._lock:
+            left_out = self._writer.manifest.content.coverage.get(PHASES, {})
         for phase, capture in opening.phases.items():
-            expected = not (raised or phase.name in self._left_out(PHASES))
+            expected = not (raised or phase.name in left_out)
             expected = expected and not self.is_stand_in(capture.network)
             if expected and not capture.cells_seen and self._first("silent", phase.name):
                 warn("log.silent", phase=phase.name, step=self.step, role=phase.role)
 
-    def _note_held(self, held: Sequence[tuple[str, str]]) -> None:
-        """Write down, and say once, which operators programs hold where none is recorded."""
-        with self._lock:
-            news = [
-                f"{where} ({operator})"
-                for where, operator in held[:_MOST_HELD]
-                if self._writer.manifest.note_left_out(
-                    OPERATORS, where, message("coverage.operator_held", operator=operator)
-                )
-            ]
-        if news:
-            warn("log.operators_held", places=news)
+    def _note_operators(self, how: str, found: Sequence[tuple[str, str]]) -> None:
+        """Write down, and say once, which operators cannot be recorded where they are called.
 
-    def _note_replaced(self, replaced: Sequence[tuple[str, str]]) -> None:
-        """Write down, and say once, in the place of which operators something else stands."""
+        Args:
+            how: `held`: by a program, at the place that is named first, the operator behind it; or
+                `replaced`: the operator, and what stands in its place.
+        """
+        param = "operator" if how == "held" else "by"
         with self._lock:
             news = [
-                f"{operator} ({by})"
-                for operator, by in replaced[:_MOST_HELD]
+                f"{name} ({other})"
+                for name, other in found[:_MOST_HELD]
                 if self._writer.manifest.note_left_out(
-                    OPERATORS, operator, message("coverage.operator_replaced", by=by)
+                    OPERATORS, name, message(f"coverage.operator_{how}", **{param: other})
                 )
             ]
         if news:
-            warn("log.operators_replaced", operators=news)
+            listed = "places" if how == "held" else "operators"
+            warn(f"log.operators_{how}", **{listed: news})
 
     def save_key_data(self, key: str, value: Any, at: tuple[int | None] | None = None) -> None:
         """Save one value under `key`, as the next micro-step of this step.
@@ -613,10 +623,15 @@ class Recorder:
             at: the micro-step, if it is not the next one; (None,) for none at all, beside those
                 that have one. What was saved there in this step is replaced.
         """
-        self._goes_on()
+        self._threads.add(threading.current_thread())
+        if self._failure is not None and self._failure.of_process:
+            self._failure = None  # an exit that was on its way was none: something is recorded
         if _runs_again():
             return
-        self._keys_saved.add(key)
+        if key not in self._keys_saved:
+            self._keys_saved.add(key)
+            if near := nearest_key(key):
+                warn("log.key_unknown", key=key, near=near)
         with self._open_step.saving(key, counted=at is None) as (step, next_one):
             clock = self._clock_of(step)
             saved_at = clock.now()
@@ -625,7 +640,7 @@ class Recorder:
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
                     return self.leave_out_data(key, value.reason)
                 if self._writer.manifest.lost is not None:
-                    raise HoldLostError(self._writer.manifest.lost)
+                    raise DumpPathLostError(self._writer.manifest.lost)
                 numbered = self._config.numbered_key_data
                 described = describe_key_data(
                     key, value, fingerprint=self._config.fingerprint, numbered=numbered
@@ -666,13 +681,6 @@ class Recorder:
         """Return all that was saved so far, for the writing thread: no call is older than it."""
         with self._lock:
             return dict(self._configurations)
-
-    def wait_for_graphs(self) -> None:
-        """Return when graphs that run have handed over what they save in the open step.
-
-        What the training itself has raised meanwhile passes on.
-        """
-        CURRENT.wait()
 
     def advance(self) -> int:
         """Open the next step, to which everything belongs that is begun from now on.
@@ -756,12 +764,6 @@ class Recorder:
         ended = _Failure(phase, error, of_process=thread is None)
         if not ended.quietly and not (thread is None and passed is not None):
             self._failure = ended
-
-    def _goes_on(self) -> None:
-        """Note that something is recorded: an exit was none, if one was on its way."""
-        self._threads.add(threading.current_thread())
-        if self._failure is not None and self._failure.of_process:
-            self._failure = None
 
     def stop(
         self, phase: str | None, error: BaseException | None, *, at_exit: bool = False
@@ -854,7 +856,7 @@ class Recorder:
         if error is self._raised:  # on its way out already, through another guard
             raise error
         why: str | Message = type(error).__name__
-        if isinstance(error, (HoldLostError, NotHeldError, DirectoryLostError)):
+        if isinstance(error, (DumpPathLostError, NotHeldError)):
             why = error.kind
         kind = message("lost.kind", what=what, why=why)
         with self._lock:
@@ -866,16 +868,10 @@ class Recorder:
             self._raised = error
             raise error
         step = self.step if self._ending is None else self._ending
-        if isinstance(error, HoldLostError):
-            if self._first("hold lost"):
-                manifest = manifest_name(self._writer.rank)
-                how = message(f"log.loss_{error.loss.value}", manifest=manifest)
-                warn("log.hold_lost", root=str(self._writer.root), how=how, step=step)
-        elif isinstance(error, DirectoryLostError):
-            if self._first("place lost", error.place, error.taken):
-                code = "log.place_taken" if error.taken else "log.place_removed"
-                path = str(self._writer.root / error.place)
-                warn(code, path=path, step=step, steps=count)
+        if isinstance(error, DumpPathLostError):
+            if self._first("dump_path lost"):
+                root, lost = str(self._writer.root), str(error.what)
+                warn("log.dump_path_lost", root=root, what=lost, step=step)
         elif first:
             log_fault(what, step, error)
 
@@ -957,6 +953,8 @@ class _Failure:
         self.phase = phase
         self.of_process = of_process
         self.error, self.text = error_in_words(error)
+        if (cause := _first_cause(error)) is not error:  # what a trainer wraps says where it was
+            self.text = "{} ({}: {})".format(self.text, *error_in_words(cause))
         self.quietly = isinstance(error, SystemExit) and error.code in (None, 0)
         self._id = id(error)
 
@@ -972,6 +970,15 @@ class _Failure:
         return False
 
 
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the exception at the root of one, which was raised from it."""
+    seen: set[int] = set()
+    while error.__cause__ is not None and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__cause__
+    return error
+
+
 def _runs_again() -> bool:
     """Return whether a recomputed cell saves what it saved when it ran first."""
     if "mindspore.nn" not in sys.modules:
@@ -981,10 +988,6 @@ def _runs_again() -> bool:
     except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
         return False
     return runs_again()
-
-
-def _no_cell(name: str) -> bool:
-    return False
 
 
 def names_of(phases: Iterable[Phase]) -> str:

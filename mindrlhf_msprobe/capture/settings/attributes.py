@@ -1,7 +1,8 @@
 """What a cell or an optimizer was built with: its scalar attributes, as plain JSON values.
 
-Only asked for, never set. Numbers, switches, short texts, dtypes and tensors of one element are
-taken; what MindSpore itself keeps in every cell, and what could be a secret, is not.
+Only asked for, never set. Numbers, switches, short texts, dtypes, tensors of one element and tables
+of integers or bool are taken; what MindSpore itself keeps in every cell, and what could be a
+secret, is not.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from mindspore import Parameter, Tensor, nn
 from mindrlhf_msprobe.capture.framework.private import (
     HOOK_PREFIX,
     OF_EVERY_CELL,
+    buffers_of,
     children_of,
     parameters_of,
 )
 from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mindspore_dtype
+from mindrlhf_msprobe.capture.tensors.sharded import local_of
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
@@ -33,6 +36,7 @@ _MAX_NAME = 100
 _MAX_ITEMS = 16  # of a tuple
 _MAX_GROUPS = 512  # of an optimizer's parameters
 _MAX_SCHEDULE = 1 << 20  # elements of a learning rate that is a list
+_MAX_TABLE = 1 << 20  # elements of an integer tensor that is fingerprinted
 _MAX_INTEGER = 1 << 63
 
 #: The attributes that are scalars in Python: the same object means the same value.
@@ -76,18 +80,22 @@ def is_setting(name: str) -> bool:
 def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     """Return the scalar attributes of a cell: name → JSON value, in the order of their setting.
 
-    Beside Python's own scalars: dtypes, enums, short tuples of scalars, and tensors of one element
-    that are not trained, as constants of a loss often are. `to_float` stands for the dtype that
+    Beside Python's own scalars: dtypes, enums, short tuples of scalars, tensors of one element that
+    are not trained, as constants of a loss often are, and tensors of integers or bool, of which
+    larger ones are told by their fingerprint. `to_float` stands for the dtype that
     MindSpore computes the cell in, where one was set.
     """
     found: dict[str, Any] = {}
     fixed = dict(_fixed_parameters(cell))
     is_mindspores = type(cell).__module__.partition(".")[0] == "mindspore"
-    for name, value in [*vars(cell).items(), *fixed.items()]:
+    for name, held in [*vars(cell).items(), *buffers_of(cell).items(), *fixed.items()]:
         if len(found) == MAX_ATTRIBUTES:
             break
         if is_setting(name) and not (is_mindspores and name.startswith("_")):  # private to it
+            value = local_of(held)
             plain = _tensor(value) if name in fixed else plain_value(name, value)
+            if plain is _MISSING:
+                plain = _table(value)
             if plain is not _MISSING:
                 found[name] = plain
     flags = cell.get_flags()
@@ -150,6 +158,28 @@ def _tensor(value: Any) -> Any:
     except Exception:  # its memory is gone, as that of a sharded or an offloaded one may be
         return _MISSING
     return _number(array.astype(np.float32) if array.dtype.name == "bfloat16" else array)
+
+
+def _table(value: Any) -> Any:
+    """Return a table of integers or bool: a short one as a list, else its fingerprint.
+
+    Of one that is too large to be brought to the host no more than its dtype and shape is told.
+    """
+    if not isinstance(value, Tensor) or isinstance(value, Parameter):
+        return _MISSING  # parameters are recorded themselves
+    name = str(value.dtype).lower()
+    if getattr(value, "has_init", False) or not name.startswith(("int", "uint", "bool")):
+        return _MISSING
+    what = f"{name} {list(value.shape)}"
+    if value.size > _MAX_TABLE:
+        return f"{what}, elements not read"
+    try:
+        host = to_host(value)
+    except Exception:  # its memory is gone, as that of an offloaded one may be
+        return _MISSING
+    if value.ndim == 1 and value.size <= _MAX_ITEMS:
+        return np.asarray(host.values()).tolist()
+    return f"{what}, {fingerprint_of(host)}"
 
 
 def _number(array: np.ndarray) -> Any:

@@ -1,20 +1,24 @@
 """What networks generate with: the arguments of `generate`, and the configuration that it makes.
 
-Phases in which each pass through the network is a token are looked at. The class of each watched
-cell that has a method `generate` gets one around it, which takes numbers, switches and short texts
-and calls it; tokens and tensors are not taken. Where the method makes a `GenerationConfig` of its
+Phases in which each pass through the network is a token are looked at. Where the class of a watched
+cell has a method `generate`, its calls run through this module, which takes numbers, switches and
+short texts; tokens and tensors are not taken. Where the method makes a `GenerationConfig` of its
 arguments, as MindFormers' does, what that holds counts.
+
+A trainer may hold a method from before the first phase (`self.generate = model.generate`), so that
+another one in the class would never be called. The function itself stays in its class: it gets
+other code, which calls a copy of the function with the code that it had.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import NoneType
+from functools import partial
+from types import CodeType, FunctionType, NoneType
 from typing import Any
 
 from mindrlhf_msprobe.capture.networks.cells import named_cells
@@ -83,7 +87,7 @@ class GenerateCalls:
         self._note = note
         self._wanted = wanted
         self._fault = fault
-        self._replaced: list[tuple[type, str, Any, Any]] = []
+        self._replaced: list[tuple[FunctionType, FunctionType, CodeType]] = []
         self._seen: set[type] = set()
         self._calls = threading.local()
 
@@ -94,35 +98,52 @@ class GenerateCalls:
             if kind in self._seen:
                 continue
             self._seen.add(kind)
-            owner = next((k for k in kind.__mro__ if "generate" in vars(k)), None)
-            if owner is not None and inspect.isfunction(vars(owner)["generate"]):
-                self._replace(owner, "generate", self._generate)
+            methods = [vars(k)["generate"] for k in kind.__mro__ if "generate" in vars(k)]
+            for method in filter(inspect.isfunction, methods):
+                self._replace(method, self._generate)
+            if methods:
                 # Of the modules that define the class: the method itself may be a trainer's.
                 for module in {k.__module__ for k in kind.__mro__}:
                     config = getattr(sys.modules.get(module), _CONFIG, None)
                     if isinstance(config, type) and inspect.isfunction(vars(config).get("update")):
-                        self._replace(config, "update", self._update)
+                        self._replace(vars(config)["update"], self._update)
 
     def close(self) -> None:
-        """Give the classes their own methods back."""
-        for owner, name, function, ours in reversed(self._replaced):
-            if vars(owner).get(name) is ours:
-                setattr(owner, name, function)
+        """Give the methods their own code back."""
+        for function, own, ours in reversed(self._replaced):
+            if function.__code__ is ours:
+                function.__code__ = own.__code__
+                vars(function).clear()
+                vars(function).update(vars(own))
         self._replaced.clear()
         self._seen.clear()
 
-    def _replace(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
-        """Have `instead` called in the place of a method, with that method before its arguments."""
-        function = vars(owner)[name]
-        if any(function is ours for *_, ours in self._replaced):
+    def _replace(self, function: FunctionType, instead: Callable[..., Any]) -> None:
+        """Have `instead` called with a copy of a function before its arguments, whoever calls it.
+
+        The copy alone uses the function's defaults and the variables around it.
+        """
+        if any(function.__code__ is ours for *_, ours in self._replaced):
             return  # done for another class
-
-        @functools.wraps(function)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            return instead(function, *args, **kwargs)
-
-        setattr(owner, name, replaced)
-        self._replaced.append((owner, name, function, replaced))
+        own = FunctionType(
+            *(function.__code__, function.__globals__, function.__name__),
+            *(function.__defaults__, function.__closure__),
+        )
+        own.__kwdefaults__ = function.__kwdefaults__
+        own.__qualname__ = function.__qualname__
+        vars(own).update(vars(function))
+        template = _through.__code__
+        ours = template.replace(
+            co_name=function.__name__,
+            co_freevars=function.__code__.co_freevars,
+            co_consts=tuple(
+                partial(instead, own) if isinstance(constant, str) else constant
+                for constant in template.co_consts
+            ),
+        )
+        function.__code__ = ours
+        vars(function)["__wrapped__"] = own  # whose signature and source are the function's
+        self._replaced.append((function, own, ours))
 
     def _generate(
         self, function: Callable[..., Any], cell: Any, /, *args: Any, **kwargs: Any
@@ -156,6 +177,11 @@ class GenerateCalls:
 
     def _counted(self) -> AbstractContextManager[None]:
         return counted(self._fault, "lost.generation_settings")
+
+
+def _through(*args: Any, **kwargs: Any) -> Any:
+    instead: Any = "a constant, in whose place `GenerateCalls` puts what is called"
+    return instead(*args, **kwargs)
 
 
 def arguments(

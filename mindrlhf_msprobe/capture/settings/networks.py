@@ -13,6 +13,7 @@ import gc
 import operator
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from mindspore import nn
@@ -28,9 +29,11 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_attributes,
     plain_value,
 )
-from mindrlhf_msprobe.capture.settings.parallel import parallel_sizes, strategy_of
+from mindrlhf_msprobe.capture.tensors.sharded import mesh_of
 from mindrlhf_msprobe.capture.words import FaultSink, counted
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
+from mindrlhf_msprobe.storage.manifest.parallel import sizes_in
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Cells,
     Change,
@@ -39,6 +42,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Optimizer,
     Settings,
 )
+from mindrlhf_msprobe.storage.records import network_name
 
 MAX_NETWORKS = 32
 MAX_VALUES = 200_000  # attributes of one network
@@ -46,6 +50,8 @@ MAX_CHANGES = 1000  # of one network, one optimizer or one phase
 _MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counter
 _MAX_OPTIMIZERS = 4  # of one role
 _MAX_READ = 8  # learning rates that are looked at in every step
+_MOST_PARAMETERS = 1 << 16
+_MOST_CELLS = 64  # that are asked for their configuration
 
 
 class NetworkSettings:
@@ -63,6 +69,7 @@ class NetworkSettings:
         self._looked_for: set[str] = set()  # roles whose optimizer was searched in an update
         self._looked_before = False
         self._changed = False
+        self._twins: set[tuple[str, str]] = set()  # roles of one network, of which that was said
 
     def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
         """Take the settings of networks and optimizers that the trainer named."""
@@ -121,7 +128,19 @@ class NetworkSettings:
         network = _Network(role, cell)
         self._networks.append(network)
         self._look(network, cell)
+        self._look_for_twin(network)
         return network
+
+    def _look_for_twin(self, network: _Network) -> None:
+        """Note, and say once, that a network is the one of another role."""
+        other = next((n.role for n in self._networks if network.is_twin_of(n)), None)
+        if other is None:
+            return
+        network.same_as = other
+        network.renew()
+        if (network.role, other) not in self._twins:
+            self._twins.add((network.role, other))
+            warn("log.one_network", role=other, other=network.role)
 
     def _look(self, network: _Network, cell: nn.Cell) -> None:
         self._changed = True
@@ -191,11 +210,9 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
     """
     owners: dict[int, str] = {}
     for role, network in networks:
-        parameters = (
-            p for cell in named_cells(network).values() for p in parameters_of(cell).values()
-        )
+        parameters = (p for cell in named_cells(network).values() for p in _parameters(cell))
         for parameter in parameters:
-            if parameter is not None and parameter.requires_grad:
+            if parameter.requires_grad:
                 owners.setdefault(id(parameter), role)
     if not owners:
         return []
@@ -207,6 +224,10 @@ def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn
             roles = dict.fromkeys(owners[id(p)] for p in updated if id(p) in owners)
             found += [(role, cell) for role in roles]
     return found
+
+
+def _parameters(cell: nn.Cell) -> list[Any]:
+    return [parameter for parameter in parameters_of(cell).values() if parameter is not None]
 
 
 class _Cell:
@@ -255,6 +276,8 @@ class _Network:
         self.cell = weakref.ref(cell, self._forget)
         self.phases: list[str] = []
         self.content = Network.make(role=role, phases=[], kind=type(cell).__name__)
+        self.same_as: str | None = None  # another role whose network it is
+        self._parameters: dict[int, bool] = {}  # their ids, and whether each is trained
         self.broken = False
         self.step: int | None = None  # of the last look at its attributes
         self._cells_looked: list[_Cell] = []
@@ -293,8 +316,21 @@ class _Network:
         self._changes: list[Change] = []
         self._counts: dict[tuple[str, str], int] = {}
         self._whole = left > 0
+        self._parameters = {
+            id(p): bool(p.requires_grad) for cell in cells.values() for p in _parameters(cell)
+        }
+        trained = {
+            network_name(name, own): bool(parameter.requires_grad)
+            for name, cell in cells.items()
+            for own, parameter in parameters_of(cell).items()
+            if parameter is not None
+        }
+        self._untrained: list[str] = []
+        if any(trained.values()):  # else it is a reference, say
+            self._untrained = [name for name in trained if not trained[name]][:_MOST_PARAMETERS]
         self._parallel = parallel_sizes(cells.values())
         self._strategy = strategy_of(root)
+        self._mesh = mesh_of(p for cell in cells.values() for p in _parameters(cell))
         self._class = type(root).__name__
         self._training = self.training
         self.renew()
@@ -304,15 +340,31 @@ class _Network:
         """Make the content for the manifest anew."""
         self.content = Network.make(
             role=self.role,
+            **({} if self.same_as is None else {"same_as": self.same_as}),
             phases=list(self.phases),
             kind=self._class,
             training=self._training,
             cells=self._cells,
             **({"changes": self._changes} if self._changes else {}),
+            **({"untrained": self._untrained} if self._untrained else {}),
             **({"parallel": self._parallel} if self._parallel else {}),
             **({"strategy": self._strategy} if self._strategy else {}),
+            **({"mesh": self._mesh} if self._mesh else {}),
             **({} if self._whole else {"cut_at": MAX_VALUES}),
         )
+
+    def is_twin_of(self, other: _Network) -> bool:
+        """Return whether it is the network of another role, by its parameters.
+
+        All of the smaller one's are in the other, and some of these are trained: an update of the
+        one changes both. Of a base that is not trained that is not so.
+        """
+        if self.role == other.role or None in (self.cell(), other.cell()):
+            return False
+        ours, theirs = self._parameters, other._parameters
+        common = ours.keys() & theirs.keys()
+        whole = bool(common) and len(common) == min(len(ours), len(theirs))
+        return whole and any(ours[p] or theirs[p] for p in common)
 
     def note_changes(self, step: int, phase: str) -> bool:
         """Note the attributes that are other objects than at the last look, and other values."""
@@ -451,3 +503,56 @@ class _Optimizer:
             return False
         self._changes += [Change.make(step=step, name=n, value=v) for n, v in changed.items()]
         return bool(changed)
+
+
+def parallel_sizes(cells: Iterable[nn.Cell]) -> dict[str, int]:
+    """Return the parallel sizes of the first cell that has any, by their names here.
+
+    Asked is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
+    `config` itself, as it is where Megatron's names are used.
+    """
+    for cell, _ in zip(cells, range(_MOST_CELLS)):
+        own = vars(cell)
+        config = own.get("config", own.get("transformer_config"))
+        for held in (own.get("parallel_config"), _of(config, "parallel_config"), config):
+            found = sizes_in(partial(_of, held)) if held is not None else {}
+            if found:
+                return found
+    return {}
+
+
+def strategy_of(root: nn.Cell) -> dict[str, dict[str, list[int]]]:
+    """Return how the parameters of a network that was compiled in parallel are cut.
+
+    Returns:
+        Name → `devices`, the device matrix, and `map`, the axes of it over which each axis of the
+        parameter is cut, as `Cell.parameter_layout_dict` has them. Parameters that are cut
+        unevenly, or once more by the optimizer, are left out: their shapes tell it.
+    """
+    try:
+        layouts = dict(root.parameter_layout_dict)
+    except Exception:  # a property of the trainer's
+        return {}
+    found: dict[str, dict[str, list[int]]] = {}
+    for name, layout in [*layouts.items()][:_MOST_PARAMETERS]:
+        if not isinstance(layout, (list, tuple)) or len(layout) < 2:
+            continue
+        devices, tensor_map, *rest = layout
+        uneven = len(rest) > 2 and (rest[1] != 0 or not rest[2])
+        by_optimizer = len(rest) > 3 and bool(rest[3])
+        if not uneven and not by_optimizer and _are_sizes(devices) and _are_sizes(tensor_map):
+            found[str(name)] = {"devices": [*devices], "map": [*tensor_map]}
+    return found
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(n) is int for n in value)
+
+
+def _of(held: Any, name: str) -> Any:
+    if isinstance(held, Mapping):
+        return held.get(name)
+    try:
+        return getattr(held, name, None)
+    except Exception:  # a property of the trainer's
+        return None

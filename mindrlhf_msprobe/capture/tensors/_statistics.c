@@ -1,6 +1,6 @@
 /* What summary.py says of a tensor of floats, in one pass at the speed of memory.
 
-   Built if there is a C compiler, loaded by statistics.py; without it numpy does the same in four
+   Built if there is a C compiler, loaded by summary.py; without it numpy does the same in four
    passes. No Python in here: a plain array in, numbers out. */
 
 #include <float.h>

@@ -20,7 +20,9 @@ import mindspore as ms
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import no_gradients
+from mindrlhf_msprobe.capture.tensors.sharded import local_of, shard_of
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.shards import Shard
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
 
@@ -45,12 +47,14 @@ class _Pending:
     Attributes:
         floats: max, min, mean and norm of a tensor of floats: float32, float64 of one of float64.
         integers: how many are NaN, how many infinite; max and min of integers; the fingerprint.
+        shard: which part of a tensor that is spread over ranks this is; or None.
     """
 
     dtype: str
     shape: tuple[int, ...]
     floats: Tensor | None
     integers: Tensor | None
+    shard: Shard | None
 
 
 class DeviceSummaries:
@@ -70,13 +74,13 @@ class DeviceSummaries:
     def add(self, tensor: Tensor) -> int:
         """Queue the reductions of a tensor and return its number among those not read yet."""
         with no_gradients():
-            self._pending.append(self._reduced(tensor))
+            self._pending.append(self._reduced(local_of(tensor), shard_of(tensor)))
         return len(self._pending) - 1
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Queue a copy of a tensor, outside the graph of gradients."""
         with no_gradients():
-            return tensor.copy()
+            return local_of(tensor).copy()
 
     def read(self) -> list[Leaf]:
         """Fetch what was found of all tensors, in one transfer a dtype, and forget them."""
@@ -93,10 +97,10 @@ class DeviceSummaries:
 
         return [self._leaf(p, fetched(p.floats), fetched(p.integers)) for p in pending]
 
-    def _reduced(self, tensor: Tensor) -> _Pending:
+    def _reduced(self, tensor: Tensor, shard: Shard | None) -> _Pending:
         dtype, shape = str(tensor.dtype), tuple(tensor.shape)
         if tensor.size == 0:
-            return _Pending(dtype, shape, None, None)
+            return _Pending(dtype, shape, None, None, shard)
         flat = tensor.reshape(-1)
         floats = None
         counts: list[Tensor] = []
@@ -120,10 +124,12 @@ class DeviceSummaries:
                 floats = _reduce_floats(flat.astype(ms.float32))
         if self._fingerprint:
             counts += [_hash(_words(flat), position) for position in _POSITION]
-        return _Pending(dtype, shape, floats, ops.stack([c.astype(ms.int64) for c in counts]))
+        integers = ops.stack([c.astype(ms.int64) for c in counts])
+        return _Pending(dtype, shape, floats, integers, shard)
 
     def _leaf(self, p: _Pending, floats: Sequence[float], integers: list[int]) -> Leaf:
-        leaf: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": p.dtype, "shape": p.shape}
+        leaf: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": p.dtype}
+        leaf |= {"shape": p.shape, "shard": p.shard}
         if not integers:
             empty = _named(p.dtype, p.shape, [0] * len(_POSITION)) if self._fingerprint else None
             return Leaf(**leaf, nan_count=0, inf_count=0, fingerprint=empty)

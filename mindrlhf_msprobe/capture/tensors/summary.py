@@ -1,4 +1,4 @@
-"""A tensor's statistics and fingerprint, computed on the host.
+"""A tensor's statistics, fingerprint and sketch, computed on the host.
 
 Nothing in here imports MindSpore: a tensor is recognised by its module, so that key data made of
 numpy arrays can be recorded without the framework.
@@ -6,26 +6,173 @@ numpy arrays can be recorded without the framework.
 
 from __future__ import annotations
 
+import ctypes
+import math
 import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.capture.framework.memory import elements_of, wait_for
-from mindrlhf_msprobe.capture.tensors.statistics import statistics_of
+from mindrlhf_msprobe.capture.tensors.sharded import is_sharded, shard_of
+from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     bfloat16_bits_to_float32,
     dtype_name,
     float32_to_bfloat16_bits,
 )
+from mindrlhf_msprobe.storage.arrays.sketches import (
+    FLOATS,
+    block_for,
+    bytes_of,
+    rows_of,
+    size_of,
+)
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.shards import Shard
+
+_BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
+_FLOAT32_BLOCK = 1 << 8  # float32 elements added up before float64 takes over
+# Between these sizes squares and their sum over a block neither overflow nor vanish in float32.
+_FLOAT32_SAFE = (1e-12, 1e16)
+# Between these sizes squares of float64 and their sum neither overflow nor vanish, however many.
+_FLOAT64_SAFE = (1e-140, 1e140)
+_STATISTICS_LIBRARY = library_beside(__file__, "_statistics")
+
+
+class Statistics(NamedTuple):
+    """What is known of an array's elements.
+
+    Attributes:
+        max, min: IEEE rules: one NaN makes them NaN. Exact for integers.
+        mean, norm: accumulated in float64; norm is the L2 norm, infinite only where it is
+            itself beyond float64. None for bool.
+        nan_count, inf_count: elements.
+    """
+
+    max: Any = None
+    min: Any = None
+    mean: Any = None
+    norm: Any = None
+    nan_count: int = 0
+    inf_count: int = 0
+
+
+class _Sums(ctypes.Structure):
+    """As `statistics` in _statistics.c lays it out."""
+
+    _fields_ = (
+        ("sum", ctypes.c_double),
+        ("squares", ctypes.c_double),
+        ("max", ctypes.c_float),
+        ("min", ctypes.c_float),
+        ("non_finite", ctypes.c_int32),
+    )
+
+
+def _pass_of(name: str) -> Any:
+    function = getattr(_STATISTICS_LIBRARY, name, None)
+    if function is not None:
+        function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Sums))
+        function.restype = None
+    return function
+
+
+_FLOAT32 = _pass_of("msprobe_float32")
+_BFLOAT16 = _pass_of("msprobe_bfloat16")
+
+
+def statistics_of(array: np.ndarray, *, bfloat16: bool = False) -> Statistics:
+    """Return the statistics of a contiguous array; complex numbers count by their absolute values.
+
+    Args:
+        bfloat16: whether the array holds the bits of bfloat16 as uint16.
+    """
+    if array.size == 0:
+        return Statistics()
+    compiled = _BFLOAT16 if bfloat16 else _FLOAT32 if array.dtype == np.float32 else None
+    if compiled is not None and array.flags.aligned:
+        sums = _Sums()
+        compiled(array.ctypes.data, array.size, ctypes.byref(sums))
+        if not sums.non_finite:
+            norm = math.sqrt(sums.squares)
+            return Statistics(sums.max, sums.min, sums.sum / array.size, norm)
+    values = array.reshape(-1)  # numpy 1 computes with 0-d arrays in other dtypes than with others
+    if bfloat16:
+        values = bfloat16_bits_to_float32(values)
+    elif values.dtype.kind == "c":
+        values = np.abs(values)
+    with np.errstate(all="ignore"):
+        return _by_numpy(values)
+
+
+def _by_numpy(values: np.ndarray) -> Statistics:
+    largest, smallest = _number(values.max()), _number(values.min())
+    if values.dtype.kind == "b":
+        return Statistics(largest, smallest)
+    size = max(abs(largest), abs(smallest))
+    total, squares = _sums(values, size)
+    nans = infs = 0
+    if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
+        nans = int(np.count_nonzero(np.isnan(values)))
+        infs = int(np.count_nonzero(np.isinf(values)))
+    mean, norm = total / values.size, float(np.sqrt(squares))
+    if 0 < size < np.inf and not _FLOAT64_SAFE[0] < size < _FLOAT64_SAFE[1]:
+        mean, norm = _of_extreme_sizes(values, size, mean)
+    return Statistics(largest, smallest, mean, norm, nans, infs)
+
+
+def _sums(flat: np.ndarray, size: float) -> tuple[float, float]:
+    """Return the sum and the sum of squares, accumulated in float64 block by block.
+
+    Squares of float32 of ordinary `size` (its largest absolute value) are first added up over
+    short blocks as they are: many times faster, and right to 1e-6, since none are negative.
+    """
+    if flat.dtype == np.float32 and _FLOAT32_SAFE[0] < size < _FLOAT32_SAFE[1]:
+        whole = flat.size // _FLOAT32_BLOCK * _FLOAT32_BLOCK
+        rows = flat[:whole].reshape(-1, 1, _FLOAT32_BLOCK)
+        squares = float(np.matmul(rows, rows.transpose(0, 2, 1)).sum(dtype=np.float64))
+        rest = flat[whole:].astype(np.float64)
+        return float(flat.sum(dtype=np.float64)), squares + float(np.dot(rest, rest))
+    return _by_blocks(flat)
+
+
+def _by_blocks(flat: np.ndarray, exponent: int = 0) -> tuple[float, float]:
+    """Return the sum and the sum of squares of elements over a power of two, in float64."""
+    total = squares = 0.0
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK].astype(np.float64)
+        if exponent:
+            block = np.ldexp(block, -exponent)
+        total += float(block.sum())
+        squares += float(np.dot(block, block))
+    return total, squares
+
+
+def _of_extreme_sizes(flat: np.ndarray, size: float, mean: float) -> tuple[float, float]:
+    """Return mean and norm of elements whose squares, or whose sum, float64 cannot hold.
+
+    They are summed up scaled by a power of two, so that no bit of them is rounded, and rounded as
+    plain sums where those are right. The mean is `mean`, that of the plain sum, where it is finite.
+    """
+    exponent = int(np.frexp(size)[1])
+    total, squares = _by_blocks(flat, exponent)
+    if not np.isfinite(mean):
+        mean = float(np.ldexp(total / flat.size, exponent))
+    return mean, float(np.ldexp(np.sqrt(squares), exponent))
+
+
+def _number(value: np.generic) -> Any:
+    """Return a Python number; a long double, which has none of its own, is rounded to a float."""
+    return float(value) if isinstance(value, np.longdouble) else value.item()
 
 
 @dataclass(frozen=True)
@@ -35,12 +182,14 @@ class HostTensor:
     Attributes:
         type: `mindspore.Tensor` or `numpy.ndarray`.
         dtype: MindSpore's name, e.g. `Float32`.
-        array: C-contiguous; bfloat16 as its uint16 bits.
+        array: C-contiguous; bfloat16 as its uint16 bits, floats of 8 bits as float32.
+        shard: of a tensor that is spread over ranks, which part this is; or None.
     """
 
     type: str
     dtype: str
     array: np.ndarray
+    shard: Shard | None = None
 
     def values(self) -> np.ndarray:
         """Return the elements as numpy can hold them: bfloat16 as float32, all else as it is."""
@@ -92,7 +241,9 @@ def _is_mindspore_tensor(value: Any) -> bool:
 
 
 def to_host(value: Any, *, computed: bool = False) -> HostTensor:
-    """Bring a tensor to the host; the result may share memory with it.
+    """Bring a tensor to the host, of one that is spread over ranks the part that is here.
+
+    The result may share memory with it.
 
     Args:
         computed: whether it is known to be an operator's output.
@@ -103,6 +254,8 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     """
     if isinstance(value, HostTensor):
         return value
+    if is_sharded(value):
+        return replace(to_host(value.to_local(), computed=computed), shard=shard_of(value))
     if _is_mindspore_tensor(value):
         wait_for(value)  # for all of it at once: asking for the dtype waits for a part of it
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
@@ -112,12 +265,16 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
         if type(value) is own or type(value).asnumpy is own.asnumpy:  # which may be passed over
             elements = elements_of(value, name, computed=computed)
             if elements is not None:
+                if name in FLOAT8:
+                    elements = float8_to_float32(name, elements)
                 return HostTensor(kind, name, elements)
         array = value.asnumpy()
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
     if _is_bfloat16(array.dtype):
         name, array = BFLOAT16, array.view(np.uint16)
+    elif name in FLOAT8:  # numpy is given bytes of no meaning
+        array = float8_to_float32(name, array.view(np.uint8))
     elif not _holds_numbers(array.dtype):
         raise TypeError(message("fault.no_numbers", dtype=str(array.dtype)))
     elif not array.dtype.isnative:
@@ -141,7 +298,7 @@ def subtract(a: HostTensor, b: HostTensor) -> HostTensor:
         difference = float32_to_bfloat16_bits(a.values() - b.values())
     else:
         difference = np.asarray(a.array - b.array)
-    return HostTensor(a.type, a.dtype, difference)
+    return replace(a, array=difference)
 
 
 def rounding_of(total: HostTensor, part: HostTensor) -> float:
@@ -171,12 +328,17 @@ def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
     float64, so float16 and bfloat16 do not overflow; a complex tensor's statistics are those of
     its absolute values. max and min of integers are exact.
     """
-    return _leaf(tensor, fingerprint_of(tensor) if fingerprint else None)
+    leaf = _leaf(tensor, fingerprint_of(tensor) if fingerprint else None)
+    return _of_shard(leaf, tensor)
 
 
 def _leaf(tensor: HostTensor, fingerprint: str | None) -> Leaf:
     found = statistics_of(tensor.array, bfloat16=tensor.dtype == BFLOAT16)
     return Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
+
+
+def _of_shard(leaf: Leaf, tensor: HostTensor) -> Leaf:
+    return leaf if tensor.shard is None else replace(leaf, shard=tensor.shard)
 
 
 class Summaries:
@@ -209,9 +371,46 @@ class Summaries:
             if len(self._known) >= self._remembered:
                 self._known.clear()
             self._known[key] = leaf
-        return leaf
+        return _of_shard(leaf, tensor)
 
 
 def fingerprint_of(tensor: HostTensor) -> str:
     """Return `xxh3_128:<hex>` over dtype, shape and bytes, in order."""
     return fingerprint(tensor.dtype, tensor.array)
+
+
+_SKETCH_LIBRARY = library_beside(__file__, "_sketch")
+
+
+def _function(name: str, *types: Any) -> Any:
+    function = getattr(_SKETCH_LIBRARY, f"msprobe_{name}", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *types)
+        function.restype = None
+    return function
+
+
+_ADDRESS = ctypes.c_void_p
+_SKETCH = {dtype: _function(f"sketch_{dtype.lower()}", _ADDRESS, _ADDRESS) for dtype in FLOATS}
+_FINGERPRINTS = _function("row_fingerprints", _ADDRESS)
+
+
+def bytes_of_sketch(tensor: HostTensor) -> np.ndarray:
+    """Return the sketch of a tensor that is not empty, as the file of sketches holds it: uint8.
+
+    Floats have sums and fingerprints, integers and bools fingerprints alone.
+    """
+    array, dtype = tensor.array, tensor.dtype
+    block = block_for(dtype)
+    compiled = _SKETCH.get(dtype) if block else _FINGERPRINTS
+    if compiled is None or not array.flags.aligned:
+        return bytes_of(array, bfloat16=dtype == BFLOAT16)
+    rows, columns = rows_of(array.shape)
+    buffer = np.empty(size_of(array.shape, block), np.uint8)
+    buffer[-4:] = 0  # what fills up the last word
+    out = buffer.ctypes.data
+    if block:
+        compiled(array.ctypes.data, rows, columns, out, out + 8 * rows)
+    else:
+        compiled(array.ctypes.data, rows, columns * array.itemsize, out)
+    return buffer

@@ -4,7 +4,7 @@ Tuples, lists, dicts, named tuples, dataclasses and ModelOutputs are followed to
 `MAX_DEPTH`, one that holds itself only once; None and Python scalars become leaves of their own;
 dtypes and slices are leaves, too; what cannot be looked into is named by its type and marked
 opaque, so that nobody takes it for compared. A masked array is followed into its `data` and its
-`mask`.
+`mask`, a sparse tensor into what it is made of.
 """
 
 from __future__ import annotations
@@ -101,10 +101,15 @@ class TreeDescriber:
 def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
     """Return the (name, item) pairs of a mapping-like value, or None if it is not one.
 
-    A ModelOutput is both a mapping and a dataclass: as a mapping it has only what was set.
+    A ModelOutput is both a mapping and a dataclass: as a mapping it has only what was set. A sparse
+    tensor has those tensors that it is made of, and its shape.
     """
     if type(value) is list or type(value) is tuple:
         return None
+    kind = type(value)
+    parts = _SPARSE.get(kind.__name__)
+    if parts and kind is getattr(sys.modules.get("mindspore"), kind.__name__, None):
+        return [(part, getattr(value, part)) for part in parts]
     if isinstance(value, Mapping):
         return list(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -112,6 +117,14 @@ def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value))
     return None
+
+
+#: Of what MindSpore's sparse tensors are made, by their classes.
+_SPARSE = {
+    "COOTensor": ("indices", "values", "shape"),
+    "CSRTensor": ("indptr", "indices", "values", "shape"),
+    "RowTensor": ("indices", "values", "dense_shape"),
+}
 
 
 def _named(value: Any) -> Leaf:

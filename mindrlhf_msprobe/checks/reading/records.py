@@ -6,9 +6,10 @@ alone is computed once for all journals that are alike (`Layout`, `Rows`); the r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import (
     DEEPEST,
     LeafJson,
+    LeafKinds,
     is_float_dtype,
     statistic,
     values_of,
@@ -60,6 +62,19 @@ class Layout(_Shared):
         super().__init__()
         self.names, self.structures = names, structures
         self._rows: dict[tuple[str, ...], Rows] = {}
+        self._kinds: LeafKinds | None = None
+
+    def kinds(self, leaves: Sequence[LeafJson]) -> LeafKinds | None:
+        """Return what the leaves of such a journal are; None if some are none.
+
+        It is the same object for journals that are alike: then nothing more is looked at.
+        """
+        kinds = LeafKinds.of(leaves)
+        if kinds != self._kinds:
+            if not kinds.are_of_leaves():
+                return None
+            self._kinds = kinds
+        return self._kinds
 
     @cached_property
     def of_cells(self) -> list[str]:
@@ -85,10 +100,7 @@ class Layouts:
         name, start = line["entry"], len(leaves)
         parts: Sequence[str] = PARTS
         if PARAMETERS_GRAD in name and holds_gradients(name):
-            parts = (PARAMETERS_GRAD,)
-            if type(line.get(PARAMETERS_GRAD)) is not dict:  # as older versions wrote it
-                leaves += [leaf for *_, leaf in values_of(line)]
-                return _structure(line)
+            parts = (PARAMETERS_GRAD,) if type(line.get(PARAMETERS_GRAD)) is dict else ()
         shape: list[Any] = []
         for part in parts:
             value = line.get(part)
@@ -177,6 +189,7 @@ class Rows(_Shared):
                     self.parts.append(part)
                 number += 1
         self._kinds: Kinds | None = None
+        self._kinds_of: LeafKinds | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -186,14 +199,16 @@ class Rows(_Shared):
         """The parameter of each, by its name in the network."""
         return tuple(map(_parameter_of, self.names, self.parts))
 
-    def kinds(self, leaves: Sequence[LeafJson]) -> Kinds:
-        """Return dtypes and shapes of leaves of these rows."""
-        dtypes = [leaf.get("dtype") for leaf in leaves]
-        shapes = [leaf.get("shape") for leaf in leaves]
-        kinds = self._kinds
-        if kinds is None or kinds.dtypes != dtypes or kinds.shapes != shapes:
-            kinds = self._kinds = Kinds(self, dtypes, shapes)
-        return kinds
+    def kinds(self, leaves: LeafKinds) -> Kinds:
+        """Return dtypes and shapes of these rows of a journal's leaves."""
+        known = self._kinds
+        if known is None or self._kinds_of is not leaves:
+            dtypes = [leaves.dtypes[index] for index in self.index]
+            shapes = [leaves.shapes[index] for index in self.index]
+            if known is None or known.dtypes != dtypes or known.shapes != shapes:
+                known = self._kinds = Kinds(self, dtypes, shapes)
+            self._kinds_of = leaves
+        return known
 
 
 def _parameter_of(name: tuple[str, str], part: str) -> str:
@@ -274,6 +289,7 @@ class Records:
     Attributes:
         rows: which they are; the same object for journals that are alike.
         leaves: their leaves.
+        kinds: their dtypes and shapes; the same object for journals that are alike.
     """
 
     def __init__(
@@ -282,8 +298,10 @@ class Records:
         rows: Rows,
         leaves: list[LeafJson],
         times: list[tuple[int, int | None]],
+        kinds: Kinds,
     ) -> None:
         self._at, self.rows, self.leaves, self._times = at, rows, leaves, times
+        self.kinds = kinds
         self._numbers: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -299,11 +317,6 @@ class Records:
                 found = np.array([statistic(leaf, name) for leaf in self.leaves], np.float64)
             self._numbers[name] = found
         return self._numbers[name]
-
-    @cached_property
-    def kinds(self) -> Kinds:
-        """Their dtypes and shapes."""
-        return self.rows.kinds(self.leaves)
 
     @cached_property
     def fingerprints(self) -> np.ndarray:
@@ -381,3 +394,12 @@ def objects(values: Sequence[Any]) -> np.ndarray:
     found = np.empty(len(values), object)
     found[:] = values
     return found
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+@lru_cache(maxsize=1 << 16)
+def pattern_of(name: str) -> str:
+    """Return what names have in common that differ in numbers alone."""
+    return _NUMBER.sub("#", name)

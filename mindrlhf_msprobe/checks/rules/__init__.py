@@ -2,15 +2,12 @@
 
 #: The modules whose rules run, in the order in which they are listed.
 MODULES = (
-    "non_finite",
+    "non_finite.first",
     "ranks",
     "rl.policy",
-    "rl.rollout",
-    "rl.rewards",
     "rl.responses",
     "weights",
     "history",
     "healthy",
-    "accuracy",
-    "free_benchmark",
+    "computed_again",
 )

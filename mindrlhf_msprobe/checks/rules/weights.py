@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.checking import Check
-from mindrlhf_msprobe.checks.reading.records import Named, Parameters, Records
-from mindrlhf_msprobe.checks.reading.views import Step, value_of
+from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.reading.records import Named, Parameters, Records, Rows
+from mindrlhf_msprobe.checks.reading.views import EntryView, Step, value_of
 from mindrlhf_msprobe.checks.registry.rule import (
     FINGERPRINTS,
     GRADIENTS,
@@ -31,8 +31,16 @@ from mindrlhf_msprobe.checks.rules.rl.rows import actor_and_reference, begins_wi
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
-from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES
-from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES, role_of
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    COUNTER,
+    Attempt,
+    RunFile,
+    Settings,
+    counted_at,
+)
+from mindrlhf_msprobe.storage.reading.leaf_json import statistic
+from mindrlhf_msprobe.storage.records import cell_name, is_optimizer_state
 
 _TRAINING = "actor_update"
 _FOLLOWING = (GENERATE, "actor_compute_log_prob")
@@ -42,8 +50,16 @@ _COMPUTING = (*_FOLLOWING, _REFERENCE, "critic_compute_values")
 _SHOWN = 5  # parameters of one finding
 _KEPT = 16  # earlier versions of a parameter
 _EXPERT = re.compile(r"(?i)expert[^.]*\.\d+\.")
+_LORA_B = re.compile(r"(?i)(^|[._])lora_?b([._]|$)|(^|[._])lora_embedding_b([._]|$)")
 #: What layers that normalise keep of earlier batches, and write themselves in every forward pass.
 _AVERAGE = re.compile(r"(^|\.)(moving|running)_(mean|variance|var)$|(^|\.)num_batches_tracked$")
+#: Optimizers of MindSpore and MindFormers that count every update; one of a trainer's may not.
+_COUNTING = (
+    *("ASGD", "AdaFactor", "AdaMax", "Adadelta", "Adagrad", "Adam", "AdamOffload", "AdamW"),
+    *("AdamWeightDecay", "Came", "FTRL", "FusedAdamW", "Lamb", "LazyAdam", "Momentum"),
+    *("ProximalAdagrad", "RMSProp", "Rprop", "SGD"),
+)
+_MOST_GROWTH = 4  # times its norm, in one update of what began with 0 a few updates before
 _STILL = 2  # updates in a row that must not have moved it
 
 
@@ -76,6 +92,7 @@ def _finding(
     same: object,
     idle: bool = False,
     severity: Severity | None = None,
+    causes: tuple[str, ...] | None = None,
     next_step: Callable[[Place], dict[str, Any] | None] | None = None,
     **params: object,
 ) -> Found:
@@ -83,7 +100,7 @@ def _finding(
 
     Args:
         idle: they are those of experts without tokens, which is no fault of theirs.
-        severity: another than the rule's.
+        severity, causes: others than the rule's.
         next_step: what to record next of a place; None: its phase.
     """
     names = sorted(versions, key=lambda name: versions[name].place.order)
@@ -93,7 +110,7 @@ def _finding(
         shown[0].place,
         evidence=[Evidence(v.place, {"fingerprint": v.fingerprint, "norm": v.norm}) for v in shown],
         severity=Severity.NOTE if idle else severity,
-        causes=("check_weights.cause_no_tokens",) if idle else None,
+        causes=("check_weights.cause_no_tokens",) if idle else causes,
         next_step=(next_step or check.next_recording)(shown[0].place),
         same=(same, idle),
     )
@@ -148,7 +165,7 @@ def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
     ours, theirs = one.kinds.floats, other.kinds.floats
     here, there = ours.common(theirs)
     first, second = ours.first[here], theirs.first[there]
-    weights = np.array([not _is_average(one, number) for number in first], bool)
+    weights = ~one.rows.once(_are_averages)[first]
     first, second = first[weights], second[weights]
     differ = one.fingerprints[first] != other.fingerprints[second]
     if not differ.any():
@@ -157,8 +174,8 @@ def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
     return _versions(one, first[differ & alike].tolist()), int(alike.sum())
 
 
-def _is_average(records: Records, number: int) -> bool:
-    return _AVERAGE.search(records.rows.parameters[number]) is not None
+def _are_averages(rows: Rows) -> np.ndarray:
+    return np.array([_AVERAGE.search(name) is not None for name in rows.parameters], bool)
 
 
 def _alike(following: Records, training: Records, one: int, other: int) -> bool:
@@ -215,11 +232,14 @@ def _to_tell_apart(check: Check, at: Place) -> dict[str, Any] | None:
     return actor_and_reference(check, at, cell_name(at.entry or ""))
 
 
+_MOVED = ("check_weights.cause_shared", "check_weights.cause_in_place")
+
+
 @rule(
     "weights.moved",
     needs=_BY_FINGERPRINT,
     severity=Severity.ERROR,
-    causes=("check_weights.cause_shared", "check_weights.cause_in_place"),
+    causes=_MOVED,
     live=True,
 )
 def moved(step: Step, check: Check) -> Iterator[Found]:
@@ -234,18 +254,53 @@ def moved(step: Step, check: Check) -> Iterator[Found]:
         several = floats.of.values() if len(floats.rounds) > 1 else ()
         inside = [of[-1] for of in several if len({fingerprints[number] for number in of}) > 1]
         if name != _REFERENCE:
-            inside = [number for number in inside if not _is_average(records, number)]
+            averages = records.rows.once(_are_averages)
+            inside = [number for number in inside if not averages[number]]
         if inside:
             yield _finding(check, "moved_inside", _versions(records, inside), (name,))
         if name != _REFERENCE:
             continue
         named = check.memory.setdefault(str(rank), Named())
+        begins = not named.names
         places, last = named.places(floats.names), named.column("last", "")
+        if begins:
+            last[places] = _first_weights(check, records, rank, name)
         differ = (last[places] != fingerprints[floats.first]) & (last[places] != "")
         if differ.any() and not inside:
             found = _versions(records, floats.first[differ].tolist())
-            yield _finding(check, "moved_reference", found, (name,))
+            network = check.run.network_of(name, rank)
+            if network is not None and network.same_as is not None:
+                yield _finding(check, "moved_as_shared", found, (name,), other=network.same_as)
+            elif trained := _trained_alike(step, rank, found):
+                causes = ("check_weights.cause_synchronised", *_MOVED)
+                severity = Severity.WARNING
+                yield _finding(
+                    check, "moved_to_trained", found, (name,), False, severity, causes, of=trained
+                )
+            else:
+                yield _finding(check, "moved_reference", found, (name,))
         last[places] = fingerprints[floats.last]
+
+
+def _trained_alike(step: Step, rank: int, versions: Mapping[str, Version]) -> str | None:
+    """Return the first phase of the trained network that has the same weights in this step."""
+    for (own, name), records in step.parameters.items():
+        if own != rank or role_of(name) != role_of(_TRAINING):
+            continue
+        floats, fingerprints = records.kinds.floats, records.fingerprints
+        held = dict(zip(floats.names, (fingerprints[number] for number in floats.first)))
+        if all(held.get(one) == version.fingerprint for one, version in versions.items()):
+            return name
+    return None
+
+
+def _first_weights(check: Check, records: Records, rank: int, phase: str) -> list[str]:
+    """Return the fingerprints that a phase's network had at first; "" where it is not known."""
+    floats, fingerprints = records.kinds.floats, records.fingerprints
+    first = check.run.first_weights(phase, role_of(phase), rank)
+    now = (str(fingerprints[number]).partition(":")[0] for number in floats.first)
+    pairs = zip((first.get(name, "") for name in floats.names), now)
+    return [then if then.partition(":")[0] == algorithm else "" for then, algorithm in pairs]
 
 
 @rule(
@@ -284,6 +339,8 @@ class Frozen:
         for at, known in self._known.items():
             if not known.first:
                 continue
+            network = self._check.run.network_of(at[1], at[0])
+            known.leave_out({*(() if network is None else network.untrained or ())})
             stayed = known.stayed()
             updates, moved = int(known.still.max()), int(known.moved.sum())
             if not stayed or not (moved or updates >= _STILL):
@@ -355,6 +412,11 @@ class _Still:
         others = [name for name, (_, moved) in of.items() if moved]
         return all(of[name][0] for name in stayed) and _are_idle_experts(stayed, others)
 
+    def leave_out(self, untrained: Collection[str]) -> None:
+        """Forget what the trainer says that it does not train, unless it had a gradient."""
+        learned = self.stayed(learned=True)
+        self.first = {p: v for p, v in self.first.items() if p in learned or p not in untrained}
+
     def stayed(self, *, learned: bool = False) -> dict[str, Version]:
         """Return what never moved; on request, of that what ever had a gradient."""
         are = ~self.moved & (self._named.column("learned", False) | (not learned))
@@ -400,6 +462,106 @@ def zero_gradient(step: Step, check: Check) -> Iterator[Found]:
             yield _finding(check, "zero_gradient", found, at[1:], idle, total=total)
 
 
+def _are_lora_b(names: Sequence[str]) -> np.ndarray:
+    return np.array([_LORA_B.search(name) is not None for name in names], bool)
+
+
+def _is_of_optimizer(entry: str) -> bool:
+    return is_optimizer_state(cell_name(entry))
+
+
+@rule(
+    "weights.counter",
+    needs=(phase(*UPDATE_PHASES), steps(2)),
+    severity=Severity.ERROR,
+    causes=("check_weights.cause_not_restored",),
+    names=_is_of_optimizer,
+    live=True,
+)
+class Counter:
+    """What counts the updates of an optimizer never falls from one step to the next.
+
+    In its recorded state; without that, in what each attempt at the run began with, where it has
+    grown if the weights have changed.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self._last: dict[tuple[int, str, str], float] = {}
+        self._before: dict[tuple[int, str, str], float] = {}  # the last, when a step begins
+        self._fallen: list[tuple[Place, str, float, float]] = []
+
+    def entry(self, entry: EntryView) -> None:
+        """Take the state of an optimizer."""
+        for io, path, leaf in entry.records:
+            count = statistic(leaf, "Max")
+            if path.rpartition(".")[2] == COUNTER and count is not None:
+                at = entry.rank, entry.phase, f"{entry.name}.{path}"
+                before = self._last.get(at, count)
+                if count < before:
+                    self._fallen.append((entry.place(io, path), COUNTER, before, count))
+                self._last[at] = count
+
+    def step(self, step: Step) -> Iterator[Found]:
+        """Yield what fell in this step, or was lower when an attempt began with it."""
+        fallen, self._fallen = self._fallen, []
+        seen = {place.rank for place, *_ in fallen}
+        fallen += [one for one in self._restored_low(step) if one[0].rank not in seen]
+        self._before = {**self._last}
+        recorded = {rank for rank, *_ in self._last}
+        fallen += [
+            (Place(step.number, rank, None, None, None), f"{optimizer}: {COUNTER}", *counts)
+            for (rank, optimizer), counts in _not_restored(step).items()
+            if rank in step.ranks and rank not in recorded
+        ]
+        for place, name, before, now in fallen:
+            code = "counter" if now < before else "not_counted"
+            said = message(f"check_weights.{code}", name=name, before=before, now=now)
+            yield self._check.finding(said, place, same=(place.rank, name))
+
+    def _restored_low(self, step: Step) -> Iterator[tuple[Place, str, float, float]]:
+        """Yield what began an attempt with a lower count than its state of the step before."""
+        for (rank, of_phase, _), before in self._before.items():
+            states = [at for at in self._before if at[:2] == (rank, of_phase)]
+            counts = counted_at(step.run.run_files, rank, step.number, role_of(of_phase))
+            for optimizer, count in counts.items():
+                if len(states) == len(counts) == 1 and count < before:
+                    place = Place(step.number, rank, None, None, None)
+                    yield place, f"{optimizer}: {COUNTER}", before, count
+
+
+def _not_restored(step: Step) -> dict[tuple[int, str], tuple[float, float]]:
+    """Return, by rank, the optimizers with too low a count when an attempt began with a step.
+
+    Lower than when an attempt before began with that step or an earlier one; or as it was then
+    though the weights have changed since, of an optimizer that is known to count. That is no
+    resumed training whose steps begin again where the run began.
+    """
+    found: dict[tuple[int, str], tuple[float, float]] = {}
+    for file in step.run.run_files:
+        most: dict[str, float] = {}
+        first = file.attempts[0].begins_with if file.attempts else None
+        for settings in (file, *file.attempts[1:]):
+            begins = settings.begins_with if isinstance(settings, Attempt) else None
+            if (begins or 0) > step.number:
+                continue
+            for name, count in settings.counted.items():
+                optimizer = settings.optimizers[name]
+                goes_on = (begins or 0) > (first or 0) and _changed(file, settings, name)
+                counted = goes_on and optimizer.kind in _COUNTING
+                if begins == step.number and count < most.get(name, count) + counted:
+                    found[file.rank or 0, name] = most[name], count
+                most[name] = max(most.get(name, count), count)
+    return found
+
+
+def _changed(first: RunFile, attempt: Settings, optimizer: str) -> bool:
+    """Return whether an attempt began with other weights of an optimizer's network than a run."""
+    role = optimizer.partition(".")[0]
+    began, begins = ((of.initial_weights or {}).get(role) for of in (first, attempt))
+    return began is not None and begins is not None and began != begins
+
+
 @rule(
     "weights.large_update",
     needs=(PARAMETERS, phase(*UPDATE_PHASES), steps(2)),
@@ -431,7 +593,15 @@ def large_update(step: Step, check: Check) -> Iterator[Found]:
             # A bias may begin with 0, and what is not finite is for others to name.
             matrix = (records.kinds.dimensions[numbers] > 1) & np.isfinite(now)
             with np.errstate(invalid="ignore"):
-                found = matrix & (old != 0) & (np.abs(now - old) > share * old)
+                grown = np.abs(now - old) > share * old
+                found = matrix & (old > 0) & grown
+            # What began with 0, as LoRA's B does, grows by large shares until it has its size.
+            new, growing = np.isnan(old), named.column("growing", False)
+            grown &= now / _MOST_GROWTH <= old
+            growing[places] = (growing[places] & (grown | (old == 0))) | (new & (now == 0))
+            if new.any():
+                growing[places] |= new & _are_lora_b(names)
+            found &= ~growing[places]
             if found.any():
                 large += numbers[found].tolist()
                 most = max(most, float((np.abs(now - old)[found] / old[found]).max()))

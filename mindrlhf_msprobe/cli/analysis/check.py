@@ -6,8 +6,7 @@ import argparse
 import time
 
 from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_checks
-from mindrlhf_msprobe.cli.shared.options import collect_rarely
-from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands, collect_rarely
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -20,17 +19,18 @@ def add_parser(commands: Commands) -> None:
     check.add_argument("--healthy", metavar="RUN", action="append", default=[])
     check.add_argument("-o", "--output_path", metavar="OUT")
     check.add_argument("--html", metavar="FILE")
+    check.add_argument("--not-checked", action="store_true")
     check.add_argument("--json", action="store_true")
 
 
 def _check(arguments: argparse.Namespace) -> int:
     collect_rarely()
 
-    from mindrlhf_msprobe.checks import check_runs
+    from mindrlhf_msprobe.api import check_runs
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.analysis.checks import render
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
 
     if "" in (*arguments.runs, *arguments.healthy):
         raise UsageError.saying("cli.empty_path_of_a_run")
@@ -56,4 +56,5 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return answer(results.to_json(), code)
     page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    return answer("\n".join([render(results, seconds), *page]), code)
+    said = render(results, seconds, not_checked=arguments.not_checked)
+    return answer("\n".join([said, *page]), code)

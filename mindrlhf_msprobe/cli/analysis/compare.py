@@ -15,23 +15,26 @@ from mindrlhf_msprobe.cli.shared.exit_codes import (
     UNDECIDED,
     answer,
     complain,
+    of_checkpoints,
     of_comparison,
 )
-from mindrlhf_msprobe.cli.shared.options import (
+from mindrlhf_msprobe.cli.shared.parsing import (
     SUGGEST,
+    Command,
+    Commands,
     add_tolerance,
     collect_rarely,
     tolerances_of,
     two_of,
     unexpected,
 )
-from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.replay.offline.replaying import Replayed
+
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
@@ -43,6 +46,15 @@ _AS_GIVEN = (
     *_MAPPINGS,
     *_SELECTION,
 )
+#: Options that say something of runs alone, and what they are when they are not given.
+_OF_RUNS = {
+    **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
+    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html")),
+    **dict.fromkeys(("first_only", "replay", "all_rows"), False),
+    "network": None,
+    "engine": "local",
+}
+_SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
 
 
 def add_parser(commands: Commands) -> None:
@@ -93,16 +105,14 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.cli.shared import checkpoints
+    from mindrlhf_msprobe.api import compare_runs
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
-    from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.replay.offline.of_comparison import command_for
     from mindrlhf_msprobe.report.console.analysis.comparison import render
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
 
-    if checkpoints.are_checkpoints(paths := _runs(arguments)):
-        return checkpoints.compare(arguments, paths)
+    if _are_checkpoints(paths := _runs(arguments)):
+        return _compare_checkpoints(arguments, paths)
     if arguments.mapping == SUGGEST:
         return _suggest(arguments)
     options = _compare_options(arguments)
@@ -132,10 +142,19 @@ def _compare(arguments: argparse.Namespace) -> int:
         return answer({**result.to_json(), **beside}, code)
     page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
     as_recorded = not any(note.code == "layout.joined" for note in result.remarks)
-    once_more = as_recorded and not arguments.replay
-    command = command_for(result, _folder_of(arguments)) if once_more else ""
+    command = _command_for(arguments, result) if as_recorded and not arguments.replay else ""
     again = [] if replayed is None else [replayed.text]
     return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
+    """Return the command that replays the entry to blame; "" where none is, or it cannot be."""
+    first = result.verdict.first_divergence
+    if first is None or first.entry is None:
+        return ""
+    from mindrlhf_msprobe.replay.offline.script.recorded import command_for
+
+    return command_for(result, _folder_of(arguments))
 
 
 def _suggest(arguments: argparse.Namespace) -> int:
@@ -145,7 +164,6 @@ def _suggest(arguments: argparse.Namespace) -> int:
         UsageError: there is only one run, or the file is already there.
         RunError: a run cannot be read, or nothing is there to go by.
     """
-    from mindrlhf_msprobe.comparison.compare import refuse_among_evidence
     from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import suggest_mapping
     from mindrlhf_msprobe.errors import UsageError
 
@@ -153,7 +171,6 @@ def _suggest(arguments: argparse.Namespace) -> int:
     a, b = options["a"], options["b"]
     if b is None:
         raise UsageError.saying("cli.two_runs", runs=[a], hint="")
-    refuse_among_evidence(Path(arguments.output_path), (a, b))
     found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
     path = str(found.path)
     if arguments.json:
@@ -184,8 +201,8 @@ def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | N
         complain("compare", message("layout.no_replay"))
         return None
     from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.replay.offline.of_comparison import asked_by
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
+    from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
 
     try:
         return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
@@ -239,3 +256,64 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "keys": () if arguments.keys is None else arguments.keys,
         **{name: getattr(arguments, name) for name in _AS_GIVEN},
     }
+
+
+def _are_checkpoints(paths: list[str]) -> bool:
+    """Return whether two paths are to be compared as checkpoints: one is, or is called so."""
+    from mindrlhf_msprobe.storage.layout import holds_run
+
+    if len(paths) != 2:
+        return False
+    if any(path.endswith(_SUFFIXES) and not Path(path).is_dir() for path in paths):
+        return True
+    try:
+        if all(Path(path).is_dir() and holds_run(Path(path)) for path in paths):
+            return False
+        from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint
+
+        return any(is_checkpoint(Path(path)) for path in paths)
+    except (OSError, ValueError):  # compare_runs says what is wrong with them
+        return False
+
+
+def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int:
+    """Compare two checkpoints as the command line wants it; return the exit code.
+
+    Raises:
+        MsprobeError: a side cannot be read, an option is wrong, or the output cannot be written.
+    """
+    from mindrlhf_msprobe.api import compare_checkpoints
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.analysis.checkpoints import render
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
+
+    for name, default in _OF_RUNS.items():
+        if getattr(arguments, name) not in (default, None):
+            raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
+    if arguments.mapping == SUGGEST:
+        raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
+    if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
+        raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
+    began = time.perf_counter()
+    with progress_bar(say("console.comparing")) as advance:
+        found = compare_checkpoints(
+            *paths,
+            output_path=arguments.output_path,
+            tolerance=tolerances_of(arguments),
+            noise=arguments.noise,
+            mapping=arguments.mapping,
+            include=arguments.include,
+            exclude=arguments.exclude,
+            common=arguments.common,
+            step=None if arguments.steps is None else int(arguments.steps),
+            workers=arguments.workers,
+            csv=arguments.csv,
+            lang=arguments.lang,
+            progress=advance,
+        )
+    code = of_checkpoints(found)
+    if code == SAME and arguments.fail_on == "suspicious" and found.suspicious:
+        code = DIVERGED
+    if arguments.json:
+        return answer(found.to_json(), code)
+    return answer(render(found, time.perf_counter() - began), code)

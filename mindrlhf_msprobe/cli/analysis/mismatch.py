@@ -6,8 +6,13 @@ import argparse
 import re
 
 from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_mismatches
-from mindrlhf_msprobe.cli.shared.options import collect_rarely, two_of, unexpected
-from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import (
+    Command,
+    Commands,
+    collect_rarely,
+    two_of,
+    unexpected,
+)
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -19,6 +24,7 @@ def add_parser(commands: Commands) -> None:
     mismatch.add_argument("--phases", metavar="X,Y")
     mismatch.add_argument("--mapping", metavar="FILE")
     mismatch.add_argument("--tokenizer", metavar="FILE")
+    mismatch.add_argument("--exact", action="store_true")
     mismatch.add_argument("-o", "--output_path", metavar="OUT")
     mismatch.add_argument("--html", metavar="FILE")
     mismatch.add_argument("--json", action="store_true")
@@ -30,9 +36,12 @@ def _mismatch(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.cli.shared.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
     from mindrlhf_msprobe.report.console.analysis.mismatch import render
-    from mindrlhf_msprobe.report.tables.mismatch import write_mismatch
+    from mindrlhf_msprobe.report.tables.mismatch import outputs_of, write_mismatch
+    from mindrlhf_msprobe.storage.outputs import refuse
 
     runs = _runs(arguments)
+    if arguments.output_path is not None:
+        refuse(*outputs_of(arguments.output_path), runs=runs)
     if arguments.html is not None:
         check_page(arguments.html, runs)
     found = find_mismatch(
@@ -42,6 +51,7 @@ def _mismatch(arguments: argparse.Namespace) -> int:
         phases=_phases(arguments),
         mapping=arguments.mapping,
         tokenizer=arguments.tokenizer,
+        exact=arguments.exact,
     )
     code = of_mismatches(found)
     written = []

@@ -34,14 +34,14 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     asked = _asked(arguments)
     if asked.entry is None:
-        from mindrlhf_msprobe.replay.offline.table import replay_operators
-        from mindrlhf_msprobe.report.console.analysis.replay import render
-        from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+        from mindrlhf_msprobe.replay.offline.replaying import replay_operators
+        from mindrlhf_msprobe.report.console.analysis.accuracy import render_replayed
+        from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
 
         with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
             table = replay_operators(asked, seed=arguments.seed, progress=advance)
         code = of_replay(table.verdicts)
-        return answer(table.to_json() if arguments.json else render(table), code)
+        return answer(table.to_json() if arguments.json else render_replayed(table), code)
     found = replay_entry(asked, run=not arguments.no_run)
     code = SAME if arguments.no_run else of_replay(found.verdicts)
     return answer(found.to_json() if arguments.json else found.text, code)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.text.printable import printable, printable_json, printable_lines
-from mindrlhf_msprobe.report.console.shared.width import fitted
+from mindrlhf_msprobe.report.console.shared.terminal import fitted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
@@ -48,9 +48,11 @@ def of_checks(checks: CheckResults) -> int:
 
 
 def of_mismatches(found: Mismatches) -> int:
-    """Return the exit code that says whether rollout and training agree."""
+    """Return the exit code that says whether rollout and training agree, or are proved so."""
     from mindrlhf_msprobe.findings.mismatch import Agreement
 
+    if found.certificate is not None:
+        return SAME if found.certificate else DIVERGED
     if found.status is Agreement.UNDECIDED:
         return UNDECIDED
     return SAME if found else DIVERGED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,17 +24,13 @@ def check_page(file: str, runs: Sequence[str]) -> None:
     """
     from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.report.page.page import is_page, require_libraries
+    from mindrlhf_msprobe.storage.outputs import Output, refuse
 
     require_libraries()
     path = Path(file)
     if "\0" in file or not path.name or path.is_dir():
         raise RunError.saying("report.no_file", file=file)
-    if os.path.lexists(path) and not is_page(path):
-        raise RunError.saying("report.exists", file=file)
-    target = Path(os.path.realpath(path))
-    for run in runs:
-        if target.is_relative_to(os.path.realpath(run)):
-            raise RunError.saying("report.inside_run", file=file, run=run)
+    refuse(Output(path, is_page), runs=runs)
 
 
 def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message:
@@ -85,18 +80,13 @@ def write_page(
     Raises:
         RunError: the file cannot be written.
     """
-    from mindrlhf_msprobe.comparison.judging.texts import load_decoder
-    from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report.page.page import Shown, write_page
+    from mindrlhf_msprobe.comparison.judging.status import load_decoder
+    from mindrlhf_msprobe.report.page.page import Shown, is_page, write_page
+    from mindrlhf_msprobe.storage.outputs import Output, written
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     decode = None if tokenizer is None else load_decoder(tokenizer)
     opened = tuple(open_run(run) for run in dict.fromkeys(runs))
-    path = Path(file)
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-        shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches))
-        return write_page(shown, path, lang)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RunError.saying("report.unwritten", file=file, error=why) from None
+    shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches))
+    with written(Output(Path(file), is_page), runs=runs) as (part,):
+        return write_page(shown, part, lang)

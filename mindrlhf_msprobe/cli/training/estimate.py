@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
 
 def _estimate(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.training.estimate import render_estimate
+    from mindrlhf_msprobe.report.console.listing import render_estimate
     from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 

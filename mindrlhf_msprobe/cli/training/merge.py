@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
 def _merge(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from mindrlhf_msprobe.common.text.numbers import spans
+    from mindrlhf_msprobe.common.text.printable import spans
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from mindrlhf_msprobe.cli.shared.exit_codes import DIVERGED, SAME, answer, complain
-from mindrlhf_msprobe.cli.shared.options import unexpected
-from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import Command, Commands, unexpected
 from mindrlhf_msprobe.report.messages import say
 
 NAME = "preflight"
@@ -51,7 +50,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def _collect(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.common.message import read_message
     from mindrlhf_msprobe.preflight.collect import Asked, collect
-    from mindrlhf_msprobe.report.console.training.collected import collected_lines
+    from mindrlhf_msprobe.report.console.analysis.preflight import collected_lines
 
     asked = Asked(
         configurations=arguments.config,
@@ -79,9 +78,12 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
-    from mindrlhf_msprobe.report.console.training.collected import compared_lines
-    from mindrlhf_msprobe.report.tables.preflight import write_preflight
+    from mindrlhf_msprobe.report.console.analysis.preflight import compared_lines
+    from mindrlhf_msprobe.report.tables.summary import preflight_outputs, write_preflight
+    from mindrlhf_msprobe.storage.outputs import refuse
 
+    if arguments.output_path is not None:
+        refuse(*preflight_outputs(arguments.output_path))
     found = compare_collected(arguments.a, arguments.b)
     code = DIVERGED if found.differ else SAME
     sides = arguments.a, arguments.b

@@ -7,8 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.shared.exit_codes import answer, of_checks, of_comparison
-from mindrlhf_msprobe.cli.shared.options import add_tolerance, collect_rarely, tolerances_of
-from mindrlhf_msprobe.cli.shared.parsing import Command, Commands
+from mindrlhf_msprobe.cli.shared.parsing import (
+    Command,
+    Commands,
+    add_tolerance,
+    collect_rarely,
+    tolerances_of,
+)
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -61,8 +66,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _comparison(arguments: argparse.Namespace) -> Comparison:
-    from mindrlhf_msprobe.comparison import compare_runs
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.api import compare_runs
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
 
     with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
         return compare_runs(
@@ -76,8 +81,8 @@ def _comparison(arguments: argparse.Namespace) -> Comparison:
 
 
 def _checks(arguments: argparse.Namespace) -> CheckResults:
-    from mindrlhf_msprobe.checks import check_runs
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.api import check_runs
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
 
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         return check_runs(

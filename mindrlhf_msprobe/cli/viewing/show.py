@@ -79,11 +79,9 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _run(run: Run, at: _At) -> _Shown:
-    from mindrlhf_msprobe.common.text.numbers import spans
-    from mindrlhf_msprobe.report.console.viewing import listing
-    from mindrlhf_msprobe.report.console.viewing.generation import render_generation
-    from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
-    from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
+    from mindrlhf_msprobe.common.text.printable import spans
+    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory, limits_of
 
     holdings = inventory(run, **at)
     run.configurations()
@@ -99,7 +97,7 @@ def _run(run: Run, at: _At) -> _Shown:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
     lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
     lines += listing.render_times(times)
-    lines += render_generation(run.run_files, at["rank"])
+    lines += listing.render_generation(run.run_files, at["rank"])
     lines += [printable(say("listing.without", what=limit)) for limit in limits_of(run)]
     lines += listing.render_left_out(run.left_out)
     lines += listing.render_stops(run.stops)
@@ -118,7 +116,7 @@ def _times(run: Run, at: _At) -> list[StepTimes]:
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
-    from mindrlhf_msprobe.report.console.viewing import listing
+    from mindrlhf_msprobe.report.console import listing
 
     entries = run.entries(name, **at)
     content: list[dict[str, Any]] = [
@@ -141,9 +139,8 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
     from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report.console.viewing import listing
-    from mindrlhf_msprobe.report.console.viewing.code import called_from
-    from mindrlhf_msprobe.storage.reading.holdings.code import find_code
+    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.storage.code_lines import find_code
     from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 
     try:
@@ -156,7 +153,7 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
     text = listing.render_saves(saves, records) if saves else listing.render_records(records)
     of_key = name in run.keys
     if not of_key:
-        text = "\n".join([text, *called_from(find_code(run, name, **at))])
+        text = "\n".join([text, *listing.called_from(find_code(run, name, **at))])
     problems = [
         str(problem)
         for problem in _problems(run, at)
@@ -171,8 +168,8 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
 def _code(run: Run, name: str | None, at: _At) -> _Shown:
     """Return the user's code that called an entry."""
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.viewing.code import render_code
-    from mindrlhf_msprobe.storage.reading.holdings.code import find_code
+    from mindrlhf_msprobe.report.console.listing import render_code
+    from mindrlhf_msprobe.storage.code_lines import find_code
     from mindrlhf_msprobe.storage.reading.holdings.inventory import find_records
 
     if name is None or name in run.phases or name in run.keys:

@@ -1,4 +1,4 @@
-"""`trend`: one quantity over the steps, of one run or of two."""
+"""`trend`: one quantity over the steps, of one run or of several."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _THRESHOLDS = (0.97, 0.03)
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     trend = Command.add(commands, "trend", _trend)
-    trend.add_argument("path", metavar="RUN", help=say("help.trend_run"))
-    trend.add_argument("path2", nargs="?", metavar="RUN2", help=say("help.trend_run2"))
+    trend.add_argument("runs", nargs="+", metavar="RUN")
     trend.add_argument("--record", metavar="PATTERN")
     for name in ("key", "derived"):
         trend.add_argument(f"--{name}", metavar="NAME", action="append", default=[])
@@ -46,18 +45,25 @@ def add_parser(commands: Commands) -> None:
 def _trend(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
 
-    if "" in (arguments.path, arguments.path2):
+    if "" in arguments.runs:
         raise UsageError.saying("cli.empty_path_of_a_run")
     return _gradients(arguments) if arguments.gradients else _series(arguments)
 
 
 def _series(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.report.trends.console import render_series
-    from mindrlhf_msprobe.report.trends.files import write_series
-    from mindrlhf_msprobe.report.trends.table import sides_of
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.trends import (
+        SIDES,
+        refuse_files,
+        render_series,
+        sides_of,
+        write_series,
+    )
     from mindrlhf_msprobe.storage.reading.reader import open_run
     from mindrlhf_msprobe.trends.reading import Choice, missing_in_all
 
+    if len(arguments.runs) > len(SIDES):
+        raise UsageError.saying("trend.too_many_runs", count=len(arguments.runs), most=len(SIDES))
     choice = Choice(
         record=arguments.record,
         keys=tuple(arguments.key),
@@ -66,7 +72,8 @@ def _series(arguments: argparse.Namespace) -> int:
         phase=arguments.phase,
         rank=arguments.rank,
     )
-    runs = [open_run(path) for path in _paths(arguments)]
+    refuse_files(arguments.csv, arguments.tensorboard, arguments.runs)
+    runs = [open_run(path) for path in arguments.runs]
     found = _read(runs, choice)
     sides = sides_of([trends.series for trends in found])
     damaged = _complain([problem for run in runs for problem in run.problems])
@@ -80,22 +87,22 @@ def _series(arguments: argparse.Namespace) -> int:
             "series": [],
             "missing": [],
         }
-        for side, trends in zip("AB", found):
+        for side, trends in zip(SIDES, found):
             content["series"] += [{"run": side, **one.to_json()} for one in trends.series]
             content["missing"] += [{"run": side, **one.to_json()} for one in trends.missing]
         return answer(content, code)
-    missing = missing_in_all(found)
-    return answer(render_series(sides, missing, max(0, arguments.plots)), code)
+    missing, most = missing_in_all(found), max(0, arguments.plots)
+    return answer(render_series(sides, arguments.runs, missing, most), code)
 
 
 def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
-    """Return what is asked for of each run; what one of two runs lacks, the other may have.
+    """Return what is asked for of each run; what one of them lacks, another may have.
 
     Raises:
         MsprobeError: no run has it.
     """
     from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
     from mindrlhf_msprobe.trends.reading import Trends, read_trends
 
     found: list[Trends] = []
@@ -116,9 +123,9 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
 
 def _say_incomplete(run: Run) -> None:
     """Say what a run does not hold by choice, which ranks are missing, and where others stopped."""
-    from mindrlhf_msprobe.common.text.numbers import spans
-    from mindrlhf_msprobe.report.console.viewing.listing import render_stops
-    from mindrlhf_msprobe.storage.reading.holdings.limits import limits_of
+    from mindrlhf_msprobe.common.text.printable import spans
+    from mindrlhf_msprobe.report.console.listing import render_stops
+    from mindrlhf_msprobe.storage.reading.holdings.inventory import limits_of
 
     for limit in limits_of(run):
         complain("trend", say("trend.without", path=str(run.path), what=limit))
@@ -131,19 +138,19 @@ def _say_incomplete(run: Run) -> None:
 
 def _gradients(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.shared.progress import progress_bar
-    from mindrlhf_msprobe.report.trends.console import render_similarity
-    from mindrlhf_msprobe.report.trends.files import write_similarity
+    from mindrlhf_msprobe.report.console.shared.terminal import progress_bar
+    from mindrlhf_msprobe.report.trends import refuse_files, render_similarity, write_similarity
     from mindrlhf_msprobe.storage.reading.gradients import open_gradients
     from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
 
-    paths = _paths(arguments)
-    if len(paths) < 2:
+    paths = arguments.runs
+    if len(paths) != 2:
         raise UsageError.saying("trend.gradients_of_two")
     if os.path.exists(paths[0]) and os.path.exists(paths[1]) and os.path.samefile(*paths):
         raise UsageError.saying("trend.same_run", path=paths[0])
     if not (-1 <= arguments.first <= 1 and 0 <= arguments.fall <= 2):
         raise UsageError.saying("trend.bad_threshold", first=arguments.first, fall=arguments.fall)
+    refuse_files(arguments.csv, arguments.tensorboard, paths, gradients=True)
     measure = None if arguments.measure is None else Measure(arguments.measure)
     a, b = map(open_gradients, paths)
     with progress_bar(say("trend.reading")) as advance:
@@ -157,10 +164,6 @@ def _gradients(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return answer({"runs": [str(a.path), str(b.path)], **found.to_json()}, code)
     return answer(render_similarity(found), code)
-
-
-def _paths(arguments: argparse.Namespace) -> list[str]:
-    return [path for path in (arguments.path, arguments.path2) if path is not None]
 
 
 def _complain(problems: Sequence[Problem]) -> bool:

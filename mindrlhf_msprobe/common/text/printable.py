@@ -1,5 +1,7 @@
 """The one door for texts that are shown: what comes from a file cannot steer a terminal.
 
+Numbers as people read them, sizes and spans, are the same in every language.
+
 Control characters (escape sequences among them), characters that turn the direction of a line or
 end it, and what has no UTF-8 form are shown as escapes; a text without an end is cut.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _LONGEST = 20_000  # characters of one line
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -59,3 +62,40 @@ def _json_escape(match: re.Match[str]) -> str:
 def _is_escaped(char: str) -> bool:
     category = unicodedata.category(char)
     return category[0] == "C" or category in _LINE_ENDS
+
+
+_FEW = 8
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that reads best, e.g. `512 B`, `1.5 KiB`."""
+    value = float(min(count, 1 << 200))  # what a shape claims may be beyond every float
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as spans: 0-2, 5."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def few_ranges(ranges: Sequence[Sequence[int]]) -> str:
+    """Return the first of ranges (first, last), with how many more there are: 1-3, 5, … (+2)."""
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:_FEW])
+    return shown + (f", … (+{len(ranges) - _FEW})" if len(ranges) > _FEW else "")
+
+
+def few_numbers(numbers: Sequence[int]) -> str:
+    """Return the first of several numbers, with how many more there are: 0, 2, … (+5)."""
+    shown = ", ".join(map(str, numbers[:_FEW]))
+    return shown + (f", … (+{len(numbers) - _FEW})" if len(numbers) > _FEW else "")

@@ -1,4 +1,4 @@
-"""compare_checkpoints: open, pair, compare, conclude, write."""
+"""Open two checkpoints, pair, compare, conclude; `mindrlhf_msprobe.api` writes the tables."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ from pathlib import Path
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.common.text.language import LANGUAGES, in_its_language
-from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.patterns import pattern
-from mindrlhf_msprobe.common.text.printable import shortened
-from mindrlhf_msprobe.comparison.checkpoints.elements import Reading
-from mindrlhf_msprobe.comparison.checkpoints.fused import check_used, fuse, fused_names
-from mindrlhf_msprobe.comparison.checkpoints.names import (
+from mindrlhf_msprobe.common.text.printable import few_numbers, shortened
+from mindrlhf_msprobe.comparison.checkpoints.parameters import (
     Pairs,
+    Reading,
+    against_noise,
+    check_used,
+    compare_parameter,
+    fuse,
+    fused_names,
     is_of_optimizer,
     pair_names,
+    text_finding,
     unused_rule,
 )
-from mindrlhf_msprobe.comparison.checkpoints.parameters import (
-    against_noise,
-    compare_parameter,
-    text_finding,
-)
-from mindrlhf_msprobe.comparison.compare import refuse_among_evidence
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import (
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     NO_MAPPING,
     CellMapping,
     load_cells,
 )
-from mindrlhf_msprobe.comparison.pairing.filters import filters, unmatched
+from mindrlhf_msprobe.comparison.pairing.filters import check_paths, filters, unmatched
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
@@ -57,12 +54,10 @@ _ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
 Progress = Callable[[int, int], None]
 
 
-@in_its_language
-def compare_checkpoints(
+def compare_sides(
     a: _PathLike,
     b: _PathLike,
     *,
-    output_path: _PathLike | None = None,
     tolerance: Tolerance | Tolerances | _PathLike | None = None,
     noise: Iterable[_PathLike] = (),
     mapping: _PathLike | None = None,
@@ -71,49 +66,21 @@ def compare_checkpoints(
     common: bool = False,
     step: int | None = None,
     workers: int | None = None,
-    csv: bool = False,
-    lang: str | None = None,
     progress: Progress | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> CheckpointComparison:
-    """Compare two checkpoints parameter by parameter, whatever their sizes.
+    """Compare two checkpoints; the arguments are those of `mindrlhf_msprobe.compare_checkpoints`.
 
     Args:
-        a, b: a MindSpore .ckpt, a .safetensors or its index, a directory with them or with a
-            directory `rank_N` for each rank; one of both may be a run that recorded parameters.
-        output_path: where checkpoint.xlsx, ckpt_similarity.json and verdict.json are written; None
-            writes nothing.
-        tolerance: what counts as the same, as for `compare_runs`, by the names of parameters.
-        noise: further checkpoints of A's kind. What they differ by among themselves and from A does
-            not count as a difference.
-        mapping: the path of a YAML file that says how cells or parameters of A are called in B, and
-            which cells of one side are several of the other.
-        include, exclude: regular expressions, searched in the names of parameters.
-        common: what one side alone has is coverage, no difference.
-        step: of a run, the step whose parameters are compared; None: those it began with.
-        workers: how many threads compare at once; None: one a core, at most four.
-        csv: write the tables as CSV as well.
-        lang: `en` or `zh`; None: the locale's.
-        progress: called with how many elements are done, and of how many.
-
-    Returns:
-        The comparison; `bool(result)` is true only if something was compared and nothing differs.
-
-    Raises:
-        RunError: a side cannot be read, both are the same, or the output cannot be written.
-        ConfigError: a file of rules or names is wrong.
-        UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
+        ready: called before the sides are opened: raises where what comes of it cannot be written.
     """
     repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
-    _check(a, b, repetitions, workers, lang)
+    _check(a, b, repetitions, workers)
     allowed = tolerances(tolerance)
     rules = NO_MAPPING if mapping is None else load_cells(mapping)
     chosen = filters(include=include, exclude=exclude, common=common)
-    if output_path is not None:
-        from mindrlhf_msprobe.report.staging import check_output
-
-        refuse_among_evidence(Path(output_path), [a, b, *repetitions])
-        check_output(Path(output_path))
-    sides = _open(a, step), _open(b, step)
+    ready()
+    sides = _open(a, step, b), _open(b, step, a)
     if sides[0].kind == sides[1].kind == "run":
         raise UsageError.saying("checkpoint.two_runs", a=a, b=b)
     further = [_open(path, step) for path in repetitions]
@@ -122,12 +89,7 @@ def compare_checkpoints(
     total = sum(pair.size for pair in plan.pairs)
     with Reading(workers or _threads(), _Done(total, progress) if progress else None) as reading:
         found = [_compare(pair, allowed, further, reading) for pair in plan.pairs]
-    comparison = _conclude((str(a), str(b)), sides, plan, found, common=common)
-    if output_path is None:
-        return comparison
-    from mindrlhf_msprobe.report.tables.checkpoints import write_checkpoints
-
-    return write_checkpoints(comparison, Path(output_path), csv=csv, lang=lang)
+    return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
 
 class _Done:
@@ -152,14 +114,9 @@ def _check(
     b: _PathLike,
     repetitions: Sequence[_PathLike],
     workers: int | None,
-    lang: str | None,
 ) -> None:
     paths = {"a": a, "b": b, **{f"noise[{i}]": path for i, path in enumerate(repetitions)}}
-    for name in (name for name, path in paths.items() if path == ""):
-        raise UsageError.saying("error.empty_path", name=name)
-    if lang not in (None, *LANGUAGES):
-        known = message("config.either", choices=LANGUAGES)
-        raise UsageError.saying("error.lang", lang_=lang, join=known)
+    check_paths(paths)
     if workers is not None and (type(workers) is not int or workers < 1):
         raise UsageError.saying("error.workers", workers=workers)
     given: dict[tuple[int, int] | str, str] = {}
@@ -173,10 +130,10 @@ def _check(
             raise RunError.saying("checkpoint.same", path=str(path), first=same, second=name)
 
 
-def _open(path: _PathLike, step: int | None) -> Checkpoint:
+def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
     path = Path(path)
     if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
-        return recorded_parameters(path, step)
+        return recorded_parameters(path, step, None if other is None else Path(other))
     return open_checkpoint(path)
 
 

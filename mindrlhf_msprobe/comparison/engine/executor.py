@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.metrics.spans import Cut, Gathering, Part, answer_span
-from mindrlhf_msprobe.comparison.steps.folding import Folding
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Asked,
     Job,
@@ -29,6 +28,7 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     compare_or_ask,
     compare_step,
 )
+from mindrlhf_msprobe.comparison.steps.tally import Folding
 from mindrlhf_msprobe.findings import Finding, Side, Status
 
 #: Called with (records done, records known so far, or estimated) as the comparison proceeds.

@@ -17,8 +17,8 @@ from functools import partial
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, Elements
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
-from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.records import Record
 

@@ -6,9 +6,16 @@ The order of the statuses is the design's: where several would fit, the first on
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
+from decimal import Decimal
+from functools import lru_cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.printable import shortened
@@ -20,23 +27,130 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
     rounding,
     same_fingerprint,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import ArrayComparison
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, ArrayComparison, Elements
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     Tolerance,
+    blocks,
     is_finite,
     is_nan,
     is_number,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.spans import AT_ONCE, Elements
-from mindrlhf_msprobe.comparison.judging.non_finite import one_sided
-from mindrlhf_msprobe.comparison.judging.texts import Decode, text_difference, token_difference
+from mindrlhf_msprobe.comparison.judging.suspicion import one_sided
+from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Side, Status
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
+_CHARACTERS = 20  # of a text shown before and after the first difference
+_TOKENS = 5  # of a sequence, likewise
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_TOKEN = rf"[{_CJK}]|(?:(?![{_CJK}])\w)+|[^\w\s]"
+
+#: Token ids → the text they stand for.
+Decode = Callable[[Sequence[int]], str]
+
+
+def text_difference(a: str, b: str) -> Message:
+    """Say where two texts first differ, with both sides around that place.
+
+    Tokens of a text are its words, its signs, and each character of Chinese, Japanese and Korean.
+    """
+    pairs = enumerate(zip(a, b))
+    first = next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
+    pattern = re.compile(_TOKEN)  # here: most comparisons meet no text
+    tokens = [pattern.finditer(text, 0, first + _CHARACTERS) for text in (a, b)]
+    number = 0
+    for x, y in zip(*tokens):
+        if x.group() != y.group() or x.end() > first:
+            break
+        number += 1
+    start = max(0, first - _CHARACTERS)
+
+    def around(text: str) -> str:
+        shown = text[start : first + _CHARACTERS]
+        return ("…" if start else "") + shown + ("…" if first + _CHARACTERS < len(text) else "")
+
+    return message("note.texts", token=number, character=first, a=around(a), b=around(b))
+
+
+def token_difference(
+    a: np.ndarray, b: np.ndarray, decode: Decode | None = None, first: int | None = None
+) -> Message | None:
+    """Say where two integer arrays, one sequence a row, first differ; None if they do not say.
+
+    Args:
+        a, b: of shape (…, length); the lengths may differ, but the rest of the shapes may not.
+        decode: shows the ids as text as well.
+        first: of arrays of one shape, the flat index of the first different element, if known.
+    """
+    if not (a.ndim and b.ndim) or a.shape[:-1] != b.shape[:-1]:
+        return None
+    common = min(a.shape[-1], b.shape[-1])
+    rows: Iterable[tuple[int, ...]] = np.ndindex(a.shape[:-1])
+    if first is not None and a.shape == b.shape:
+        rows = [tuple(map(int, np.unravel_index(first // common, a.shape[:-1])))]
+    for row in rows:
+        x, y = np.asarray(a[row]), np.asarray(b[row])
+        found = ((at, p != q) for at, p, q in blocks(x[:common], y[:common]))
+        unlike = next((at + int(u.argmax()) for at, u in found if u.any()), None)
+        if unlike is not None or x.size != y.size:
+            at = common if unlike is None else unlike
+            shown = {name: _around(side, at, decode) for name, side in (("a", x), ("b", y))}
+            if not row:
+                return message("note.tokens", token=at, **shown)
+            where = ", ".join(map(str, row))
+            return message("note.tokens_of_row", token=at, row=where, **shown)
+    return None
+
+
+def _around(row: np.ndarray, first: int, decode: Decode | None) -> str:
+    start, end = max(0, first - _TOKENS), first + _TOKENS
+    ids = [int(token) for token in row[start:end]]
+    shown = [f"[{token}]" if start + i == first else str(token) for i, token in enumerate(ids)]
+    if first >= row.size:
+        shown.append("[end]")
+    text = " ".join(shown)
+    if start:
+        text = "… " + text
+    if end < row.size:
+        text += " …"
+    return f"{text} ({decode(ids)!r})" if decode is not None else text
+
+
+@lru_cache(maxsize=1)
+def load_decoder(path: str | Path) -> Decode:
+    """Return the decoder of a tokenizer.json, or of the directory that holds one.
+
+    Raises:
+        UsageError: the package tokenizers is not installed, or the file is not a tokenizer's.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UsageError.saying("error.no_tokenizers", error=error) from None
+    file = Path(path)
+    if file.is_dir():
+        file = file / "tokenizer.json"
+    try:
+        raw = layout.read_inside(file.parent, file, bounds.TOKENIZER)
+        tokenizer: Any = Tokenizer.from_str(raw.decode("utf-8"))
+    except Exception as error:  # its parser raises bare exceptions
+        raise UsageError.saying("error.no_tokenizer", file=file, error=error) from None
+
+    def decode(ids: Sequence[int]) -> str:
+        known = [token for token in ids if 0 <= token < 1 << 32]
+        return str(tokenizer.decode(known, skip_special_tokens=False))
+
+    return decode
+
+
 #: Of a note: the fingerprints that were recorded agree, the elements in the files do not.
 FILE_CHANGED = "note.file_changed"
+_FLOAT32 = 2.0**-23  # what a number of float32 may be off, relative to it
 _LONG = 300  # characters of two texts that are not shown whole
 _GRADIENTS = (".backward.", f".{PARAMETERS_GRAD}.")  # in the names of their records
 _SHOWN_OF_LEAF = attrgetter(*(field.name for field in fields(Side)[2:]))  # name and dtype apart
@@ -218,7 +332,35 @@ def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None
     """Compare Python values, or one with a tensor; None where both are tensors."""
     if a.is_tensor and b.is_tensor:
         return None
-    return _compare_types(a, b, tolerance) or _compare_values(a.value, b.value, tolerance)
+    return (
+        _compare_printed(a, b, tolerance)
+        or _compare_types(a, b, tolerance)
+        or _compare_values(a.value, b.value, tolerance)
+    )
+
+
+def _compare_printed(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
+    """Compare a number that a trainer printed with a recorded one, as far as it was printed."""
+    printed = [DIALECTS[leaf.dialect].printed for leaf in (a, b)]
+    if printed.count(True) != 1:
+        return None
+    values = [_number_of(leaf) for leaf in (a, b)]
+    if not all(type(value) in (int, float) and is_finite(value) for value in values):
+        return None
+    shown = values[printed.index(True)]
+    half = 10.0 ** int(Decimal(repr(shown)).as_tuple().exponent) / 2
+    near = abs(values[0] - values[1]) <= half + _FLOAT32 * abs(shown)
+    if near or (not tolerance.bitwise and tolerance.allows(*values)):
+        note = message("note.as_printed", a=repr(values[0]), b=repr(values[1]))
+        return Status.WITHIN_TOLERANCE, None, (note,)
+    return Status.DIFFERENT, None, _compare_values(values[0], values[1], tolerance)[2]
+
+
+def _number_of(leaf: Leaf) -> Any:
+    """Return the number that a leaf describes: of a tensor that of its one element, else None."""
+    if not leaf.is_tensor:
+        return leaf.value
+    return leaf.max if math.prod(leaf.shape or ()) == 1 else None
 
 
 def _compare_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.numbers import few_numbers
+from mindrlhf_msprobe.common.text.printable import few_numbers
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
-from mindrlhf_msprobe.comparison.layouts.recorded import layout_of, world_size
 from mindrlhf_msprobe.comparison.layouts.side import laid_out
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Strategy, recorded_cut
+from mindrlhf_msprobe.storage.manifest.parallel import sizes_below
 from mindrlhf_msprobe.storage.reading.reader import Run
+
+_OUTSIDE = ("pp", "dp", "ep", "cp", "tp")  # outermost first, as MindFormers and Megatron count
 
 
 def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job, list[Message]]:
@@ -46,17 +51,14 @@ def _layouts(
     found = layout_of(runs[0]), layout_of(runs[1])
     if path is not None:
         found = load_layouts(path, (len(runs[0].ranks), len(runs[1].ranks)), found)
-    if _is_one_layout(*found) and not any(map(_reduces_micro_batches, found)):
+    reduced = any(layout and layout.micro_batches is not None for layout in found)
+    if _is_one_layout(*found) and not reduced:
         return None
     if path is None:
         return found if all(map(_is_known, runs, found)) else None
     for name, run, layout in zip("AB", runs, found):
         _check(name, run, layout)
     return found
-
-
-def _reduces_micro_batches(layout: Layout | None) -> bool:
-    return layout is not None and layout.micro_batches is not None
 
 
 def _notes(runs: tuple[Run, Run], layouts: tuple[Layout | None, Layout | None]) -> list[Message]:
@@ -103,3 +105,102 @@ def _check(name: str, run: Run, layout: Layout | None) -> None:
     world = max((file.world.size or 0 for file in run.run_files), default=0)
     if layout is not None and 1 < world < layout.size:
         raise UsageError.saying("layout.other_world", side=name, size=layout.size, world=world)
+
+
+def layout_of(run: Run) -> Layout | None:
+    """Return the layout of a run by the device mesh of its networks' parameters, if they say it.
+
+    Else by the parallel sizes that its networks, or its trainer, said; with them, how parameters
+    are cut, as far as networks that were compiled in parallel said it.
+
+    None where it did not record any, where they are not those of the job, where its networks have
+    unlike ones, and where it has one rank.
+    """
+    size = world_size(run)
+    if size == 1:
+        return None
+    if (of_mesh := _of_mesh(run, size)) is not None:
+        return of_mesh
+    found = {axes for sizes in _said(run) if (axes := _grid(sizes, size)) is not None}
+    if len(found) != 1:
+        return None
+    grid = dict(next(iter(found)))
+    return replace(Layout.from_sizes(grid), strategy=_strategy(run, size, grid["pp"]))
+
+
+def _of_mesh(run: Run, size: int) -> Layout | None:
+    """Return the layout by the mesh over which every rank of a run says its parameters are."""
+    axes: set[tuple[tuple[str, int], ...]] = set()
+    places: dict[int, tuple[int, ...]] = {}
+    for file in run.run_files:
+        rank = file.world.rank or 0
+        for network in file.networks:
+            mesh = {
+                axis: (held["size"], held["place"])
+                for axis, held in (network.mesh or {}).items()
+                if isinstance(held, dict)
+                and type(held.get("size")) is type(held.get("place")) is int
+                and 0 <= held["place"] < held["size"] <= size
+            }
+            if mesh:
+                axes.add(tuple((axis, size_of) for axis, (size_of, _) in mesh.items()))
+                places[rank] = tuple(place for _, place in mesh.values())
+    if len(axes) != 1:
+        return None
+    grid = dict(next(iter(axes)))
+    if math.prod(grid.values()) != size:
+        return None
+    whole = Layout.from_sizes(grid)
+    if sorted(places.values()) != sorted(whole.places.values()):
+        return None
+    return replace(whole, places=places)
+
+
+def _strategy(run: Run, size: int, stages: int) -> Strategy:
+    """Return how the ranks of each stage cut their parameters; without those said in two ways."""
+    found: Strategy = {stage: {} for stage in range(stages)}
+    unlike: set[tuple[int, str]] = set()
+    for file in run.run_files:
+        rank = file.world.rank or 0
+        stage = min(rank * stages // size, stages - 1)
+        for network in file.networks:
+            for name, held in (network.strategy or {}).items():
+                cut = recorded_cut(held)
+                if cut is None or math.prod(cut.devices) * stages != size:
+                    continue
+                if found[stage].setdefault(name, cut) != cut:
+                    unlike.add((stage, name))
+    for stage, name in unlike:
+        del found[stage][name]
+    return found if any(found.values()) else {}
+
+
+def world_size(run: Run) -> int:
+    """Return how many ranks the job of a run had."""
+    sizes = {file.world.size for file in run.run_files if file.world.size}
+    return max([*sizes, max(run.ranks, default=0) + 1])
+
+
+def _said(run: Run) -> Iterator[dict[str, int]]:
+    of_networks = [
+        {axis: size for axis, size in network.parallel.items() if type(size) is int and size > 0}
+        for file in run.run_files
+        for network in file.networks
+        if network.parallel
+    ]
+    yield from of_networks or sizes_below(run.configurations())
+
+
+def _grid(sizes: dict[str, int], world: int) -> tuple[tuple[str, int], ...] | None:
+    """Return the axes of a job, None if these are not its sizes; experts divide the data part."""
+    experts = sizes.get("ep", 1)
+    sizes = {axis: sizes.get(axis, 1) for axis in _OUTSIDE}
+    others = sizes["pp"] * sizes["cp"] * sizes["tp"]
+    if world % others:
+        return None
+    data = world // others
+    if sizes["dp"] not in (1, data) or data % experts:
+        return None
+    sizes |= {"dp": data // experts, "ep": experts}
+    assert math.prod(sizes.values()) == world
+    return tuple(sizes.items())

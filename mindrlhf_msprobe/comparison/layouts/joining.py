@@ -12,23 +12,29 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.numbers import few_numbers
-from mindrlhf_msprobe.comparison.layouts.described import known_of, same_value, scaled, whole_of
-from mindrlhf_msprobe.comparison.layouts.joined import Assembly, Joined, Tile, joined
+from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.comparison.layouts.joined import (
+    Assembly,
+    Joined,
+    Tile,
+    joined,
+    known_of,
+    same_value,
+    scaled,
+    whole_of,
+)
 from mindrlhf_msprobe.comparison.layouts.layout import (
     ANY,
     CONTEXT,
-    COPY,
     DATA,
     EXPERT,
-    MEAN,
     PIPELINE,
-    SUM,
     Layout,
     Modes,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
+from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM
 
 #: Codes of what the layout is to blame for, and no file.
 UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
@@ -122,7 +128,7 @@ class Held:
             return {}
         if self.strategy is not None:  # of ranks with the same part each has a copy
             return dict.fromkeys(self.layout.cut, COPY)
-        modes = self.layout.modes(self.name, self.first.io)
+        modes = self.layout.modes(self.name, self.first.io, self.first.leaf.shard)
         own = _without_open(modes)
         size = len(self.first.leaf.shape or ())
         found: dict[str, int | str] = {}
@@ -396,7 +402,7 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
     terms, gap = _terms_of_copies(groups), None
     if not stored and {SUM, MEAN} & {*modes.values()}:
         if _is_mean_of_equals(groups, shards, modes):
-            terms = _first_terms(terms)
+            terms = [[one[:1] for one in parts] for parts in terms]  # one stands for the mean
         else:
             gap = message("layout.partial_statistics")
     alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
@@ -434,11 +440,6 @@ def _terms_of_copies(groups: _Groups) -> list[list[Sequence[int]]]:
         [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
         for n in range(count)
     ]
-
-
-def _first_terms(copies: Sequence[Sequence[Sequence[int]]]) -> list[list[Sequence[int]]]:
-    """Return one term alone of each part, which stands for the mean of equal ones."""
-    return [[terms[:1] for terms in parts] for parts in copies]
 
 
 def _is_mean_of_equals(groups: _Groups, shards: Sequence[Record], modes: Modes) -> bool:

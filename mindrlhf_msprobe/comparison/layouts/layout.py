@@ -14,16 +14,17 @@ from typing import Any, TypeGuard
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.numbers import few_numbers
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.printable import few_numbers
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy, read_strategies
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
+from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM, Shard
 
-#: What of a record is at each place of an axis, beside a number: the dimension that is cut.
-COPY, SUM, MEAN, ANY = "copy", "partial", "mean", "any"
+#: Nothing says what of a record is at each place of an axis.
+ANY = "any"
 DATA, TENSOR, PIPELINE, CONTEXT, EXPERT = "dp", "tp", "pp", "cp", "ep"
 ZIGZAG = "zigzag"
 _HOW = (COPY, SUM, MEAN)
@@ -135,13 +136,13 @@ class Layout:
         ]
         return (alike[0], device) if len(alike) == 1 else None
 
-    def modes(self, name: str, io: str) -> dict[str, int | str]:
+    def modes(self, name: str, io: str, shard: Shard | None = None) -> dict[str, int | str]:
         """Return how a record is cut over each axis of more than one place.
 
-        Where no pattern says it: parameters have copies over dp and cp, their gradients are a mean
-        over them, and what else there is follows from the shapes.
+        Where no pattern says it, the record itself does. Else parameters have copies over dp and
+        cp, their gradients are a mean over them, and what else there is follows from the shapes.
         """
-        how = self.rule(name)
+        how = self.rule(name) or self._said_by(shard)
         gradient = f".{PARAMETERS_GRAD}." in name
         rest: dict[str, int | str] = {}
         for axis in self.cut:
@@ -153,6 +154,14 @@ class Layout:
             rest[axis] = how.get(axis, mode)
         order = [axis for axis in how if axis in rest]
         return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
+
+    def _said_by(self, shard: Shard | None) -> Mapping[str, int | str]:
+        """Return how a tensor that is spread over ranks says that it is cut over known axes."""
+        return {
+            name: axis.how
+            for name, axis in (shard.axes.items() if shard is not None else ())
+            if axis.size == self.axes.get(name) and (axis.how in _HOW or isinstance(axis.how, int))
+        }
 
     def times(
         self, name: str, modes: Modes, divided: frozenset[str], alone: frozenset[str]

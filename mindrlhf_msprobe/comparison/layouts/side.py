@@ -1,32 +1,45 @@
-"""One side of a comparison whose ranks hold parts: presented as one rank that has the whole."""
+"""One side of a comparison whose ranks hold parts: presented as one rank that has the whole.
+
+Which sample of a data-parallel batch is which row of the whole one, and when what several ranks did
+happened in the whole, is found here, too: their clocks are not comparable.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.layouts.described import same_value
+from mindrlhf_msprobe.comparison.layouts.joined import same_value
 from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, batch_axes, join_both
 from mindrlhf_msprobe.comparison.layouts.layout import CONTEXT, DATA, EXPERT, PIPELINE, Layout
-from mindrlhf_msprobe.comparison.layouts.order import in_time
-from mindrlhf_msprobe.comparison.layouts.samples import order_of_rows
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.view import View
+from mindrlhf_msprobe.sequences.beginnings import longest_common
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.run_file import Network
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 #: The rank under which a run of several is compared as a whole.
 WHOLE = 0
-
 _Entries = Mapping[tuple[str, str], Mapping[int, Entry]]
 _Data = Mapping[tuple[str, int], Mapping[int, KeyDatum]]
 _Name = tuple[Any, ...]
+_MOST_ROWS = 4096
+#: (phase, entry, io, path), or ("", key, micro-step, path).
+_Records = Mapping[tuple[Any, ...], Held]
+#: (phase, opening)
+_Opened = tuple[str, int]
+#: What events are ordered by, an entry or a save, and which of its times it is.
+_Event = tuple[tuple[int, bool, int, int], tuple[str, Any], str]
 
 
 @dataclass
@@ -52,9 +65,13 @@ class LaidOutView(View):
         """The ranks of the run that are put together."""
         return sorted(self.layout.places) if self.layout else self.run.ranks[:1]
 
-    def initial_weights(self, role: str, rank: int) -> Mapping[str, str]:
+    def first_weights(self, phase: str, role: str, rank: int) -> Mapping[str, str]:
         """Return nothing: fingerprints of parts tell nothing of the whole."""
-        return {} if self.layout else View.initial_weights(self, role, self.all_ranks[0])
+        return {} if self.layout else View.first_weights(self, phase, role, self.all_ranks[0])
+
+    def network_of(self, phase: str, rank: int) -> Network | None:
+        """Return the network that ran in a phase, as the lowest rank has it."""
+        return View.network_of(self, phase, min(self.all_ranks, default=rank))
 
     def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         """Read the entries of one phase in one step, whole."""
@@ -371,3 +388,167 @@ def laid_out(view: View, layout: Layout | None) -> LaidOutView:
         view.keys,
         layout=layout,
     )
+
+
+def order_of_rows(mine: _Records, other: _Records, batch: tuple[str, int]) -> list[int] | None:
+    """Return which row each row of the whole batch is, counted over the ranks of `mine`.
+
+    Rows are the same that begin with the same tokens, as far as ids were recorded with all their
+    elements. One without a partner takes the place that is left. [] where the rows stand in the
+    order of the ranks, None where nothing tells.
+
+    Args:
+        mine: records of the run whose batches are divided.
+        batch: (phase, call), or ("", micro-step).
+    """
+    for name, held in mine.items():
+        whole = other.get(name)
+        if whole is None or not _is_of(name, batch) or not (_ids(held) and _ids(whole)):
+            continue
+        rows, wanted = _rows(held), _rows(whole)
+        if not rows or len(rows) != len(wanted) or len(rows) > _MOST_ROWS:
+            continue
+        found = _order(rows, wanted)
+        return found if found != [*range(len(rows))] else []
+    return None
+
+
+def _is_of(name: tuple[Any, ...], batch: tuple[str, int]) -> bool:
+    if name[0] != batch[0]:
+        return False
+    if name[0] == "":
+        return bool(name[2] == batch[1])
+    end = f".forward.{batch[1]}"
+    return bool(name[2] == "input" and name[1].endswith(end))
+
+
+def _ids(held: Held) -> bool:
+    leaf = held.first.leaf
+    return leaf.is_integer and len(leaf.shape or ()) == 2 and held.first.location is not None
+
+
+def _rows(held: Held) -> list[np.ndarray]:
+    """Return the rows that the ranks hold, those of one place after those of the one before."""
+    ranks: dict[tuple[int, ...], int] = {}
+    for rank in sorted(held.records):
+        place: tuple[int, ...] = ()
+        if held.layout is not None:
+            place = tuple(held.layout.place(rank, axis) for axis in held.batches)
+        ranks.setdefault(place, rank)
+    try:
+        arrays = [held.records[ranks[place]].array() for place in sorted(ranks)]
+    except (ArrayFileError, OSError, ValueError):
+        return []
+    return [row for array in arrays if array.ndim == 2 for row in array.astype(np.int64)]
+
+
+def _order(rows: list[np.ndarray], wanted: list[np.ndarray]) -> list[int]:
+    partners, _ = longest_common(rows, wanted)
+    places: dict[int, int] = {}
+    for row, place in enumerate(partners.tolist()):
+        if (
+            place >= 0
+            and len(rows[row]) == len(wanted[place])
+            and (rows[row] == wanted[place]).all()
+        ):
+            places.setdefault(place, row)
+    taken = {*places.values()}
+    for row, place in enumerate(partners.tolist()):
+        if row not in taken and place >= 0 and place not in places:
+            places[place] = row
+            taken.add(row)
+    left = iter([row for row in range(len(rows)) if row not in taken])
+    return [places[place] if place in places else next(left) for place in range(len(wanted))]
+
+
+def in_time(
+    entries: _Entries, data: _Data, layout: Layout | None
+) -> tuple[list[Entry], dict[tuple[str, int], int | None]]:
+    """Return the entries of the whole, without records, and when each key was saved.
+
+    Without a pipeline all ranks run the same, so the clock of the lowest that ran it counts. With
+    one, of every opening of a phase the stages follow each other, forward and then back.
+
+    Args:
+        entries: (phase, name in the whole) → rank → entry.
+        data: (key, micro-step) → rank → save.
+    """
+    if layout is None or PIPELINE not in layout.cut:
+        found = [_of_whole(name, of, layout, min(of)) for (_, name), of in entries.items()]
+        saves = {at: of[min(of)].seq for at, of in data.items()}
+        return sorted(found, key=lambda entry: entry.seq), saves
+    return _by_stages(entries, data, layout)
+
+
+def _of_whole(name: str, of_ranks: Mapping[int, Entry], layout: Layout | None, rank: int) -> Entry:
+    entry = of_ranks[rank]
+    parent = entry.parent
+    if parent is not None and layout is not None:
+        parent = layout.shifted(parent, rank)
+    return replace(entry, name=name, parent=parent, rank=0, records=())
+
+
+def _by_stages(
+    entries: _Entries, data: _Data, layout: Layout
+) -> tuple[list[Entry], dict[tuple[str, int], int | None]]:
+    begun = _begun(entries)
+    turn = _turns(begun)
+    events = [*_entry_events(entries, turn, layout), *_save_events(data, begun, turn)]
+    times: dict[tuple[Any, str], int] = {}
+    for number, (_, at, kind) in enumerate(sorted(events, key=lambda event: event[0])):
+        times[at, kind] = number
+    found = []
+    for at, of_entry in entries.items():
+        entry = _of_whole(at[1], of_entry, layout, min(of_entry))
+        found.append(replace(entry, seq=times[at, "seq"], end=times.get((at, "end"))))
+    saves = {save: times.get((save, "save")) for save in data}
+    return sorted(found, key=lambda entry: entry.seq), saves
+
+
+def _begun(entries: _Entries) -> dict[int, dict[_Opened, int]]:
+    """Return when each opening of a phase began, by the clock of each rank."""
+    begun: dict[int, dict[_Opened, int]] = {}
+    for of_ranks in entries.values():
+        for rank, entry in of_ranks.items():
+            own, opened = begun.setdefault(rank, {}), (entry.phase, entry.opening)
+            own[opened] = min(own.get(opened, entry.seq), entry.seq)
+    return begun
+
+
+def _turns(begun: Mapping[int, Mapping[_Opened, int]]) -> dict[_Opened, int]:
+    """Return the number of each opening of a phase among all, in the order of the lowest ranks."""
+    turn: dict[_Opened, int] = {}
+    for rank in sorted(begun):
+        for opened in sorted(begun[rank], key=begun[rank].__getitem__):
+            turn.setdefault(opened, len(turn))
+    return turn
+
+
+def _entry_events(
+    entries: _Entries, turn: Mapping[_Opened, int], layout: Layout
+) -> Iterator[_Event]:
+    """Yield the begin and the end of each entry, by the stages that ran it first and last."""
+    for at, of_entry in entries.items():
+        stages: dict[int, int] = {}  # the lowest rank of each
+        for rank in sorted(of_entry):
+            stages.setdefault(layout.place(rank, PIPELINE), rank)
+        back = next(iter(of_entry.values())).direction != "forward"
+        first, last = (min(stages), max(stages))[:: -1 if back else 1]
+        begin, end = of_entry[stages[first]], of_entry[stages[last]]
+        number = turn[begin.phase, begin.opening]
+        sign = -1 if back else 1
+        yield (2 * number + 1, back, sign * first, begin.seq), at, "seq"
+        if end.end is not None:
+            yield (2 * number + 1, back, sign * last, end.end), at, "end"
+
+
+def _save_events(
+    data: _Data, begun: Mapping[int, Mapping[_Opened, int]], turn: Mapping[_Opened, int]
+) -> Iterator[_Event]:
+    """Yield each save, behind the openings that its lowest rank had begun before it."""
+    for save, of_save in data.items():
+        rank = min(of_save)
+        seq = of_save[rank].seq
+        if seq is not None:
+            before = (turn[opened] for opened, at in begun.get(rank, {}).items() if at < seq)
+            yield (2 * max(before, default=-1) + 2, False, 0, seq), save, "save"

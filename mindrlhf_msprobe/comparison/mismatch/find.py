@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.text.numbers import spans
-from mindrlhf_msprobe.comparison.judging.texts import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.conclusion.also import also_different
+from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
+    also_different,
     beyond_rounding,
     rounded_to,
 )
@@ -23,34 +26,51 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     few_aligned,
     first_parted,
     lower_of,
+    other_count,
     other_response,
     other_tokens,
     other_weight,
+    said_of_merged,
     said_of_weights,
     stage_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import not_finite
-from mindrlhf_msprobe.comparison.mismatch.conclusion.positions import other_count
+from mindrlhf_msprobe.comparison.mismatch.conclusion.modes import said_of_modes
 from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
-from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
+from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled, not_finite
+from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
+from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.sides import read_side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping, load_cells
-from mindrlhf_msprobe.comparison.mismatch.weights.since import unlike_weights
-from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
-from mindrlhf_msprobe.comparison.tokens.ended import without_padding
-from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import unlike_saved
-from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    NO_MAPPING,
+    CellMapping,
+    load_cells,
+    unused_rules,
+)
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import unlike_weights
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
-from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage, Weight
+from mindrlhf_msprobe.findings.mismatch import (
+    Agreement,
+    Cause,
+    ExactPlace,
+    Mismatch,
+    Mismatches,
+    Stage,
+    TokenMap,
+    Weight,
+)
 from mindrlhf_msprobe.phases import INPUT_KEYS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
+from mindrlhf_msprobe.sequences.calls import NoTokens
+from mindrlhf_msprobe.sequences.matching import without_padding
+from mindrlhf_msprobe.sequences.saved import unlike_saved
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 #: The phases that are compared where none are named: rollout, training.
 PHASES = ("actor_generate_sequences", "actor_compute_log_prob")
+#: The causes that the mode of a network may be behind.
+_BY_WHAT_IS_COMPUTED = (None, Cause.COMPUTATION, Cause.INPUT, Cause.GRADUAL)
 
 
 def find_mismatch(
@@ -61,6 +81,7 @@ def find_mismatch(
     phases: tuple[str, str] = PHASES,
     mapping: str | Path | None = None,
     tokenizer: str | Path | None = None,
+    exact: bool = False,
 ) -> Mismatches:
     """Find where the same token first gets other values in the rollout than in the training.
 
@@ -71,20 +92,29 @@ def find_mismatch(
         phases: of the rollout and of the training.
         mapping: a YAML file; see `mapping.load_cells`.
         tokenizer: a tokenizer.json, to show tokens as text.
+        exact: whether a certificate is asked for, of all steps and ranks that any run has.
 
     Raises:
         RunError: a run cannot be read, or has not the phase.
-        UsageError: a step is not there.
+        UsageError: a step is not there; or a certificate is asked for of phases whose
+            log-probabilities are no key data of their own.
     """
+    if exact and any(known.name in phases and known.name not in PHASES for known in KNOWN):
+        raise UsageError.saying("mismatch.exact_phases", phases=", ".join(phases))
     runs = [_opened(rollout)]
     runs.append(runs[0] if training is None else _opened(training))
     cells = load_cells(mapping) if mapping is not None else NO_MAPPING
     decode = load_decoder(tokenizer) if tokenizer is not None else None
-    found = []
-    for step, rank in _places(runs, phases, steps):
-        found.append(_one(runs, phases, step, rank, cells, decode))
-    paths = dict.fromkeys(str(run.path) for run in runs)
-    return Mismatches(tuple(paths), tuple(found))
+    shown: list[Evidence] = []
+    lacking = _lacking(runs, phases, steps) if exact else []
+    places = _places(runs, phases, steps, {place.step for place in lacking})
+    found = [
+        _one(runs, phases, *place, cells, decode, shown if exact else None) for place in places
+    ]
+    paths = tuple(dict.fromkeys(str(run.path) for run in runs))
+    if not exact:
+        return Mismatches(paths, tuple(found))
+    return Mismatches(paths, tuple(found), certificate(runs, found, shown, lacking))
 
 
 def _opened(run: str | os.PathLike[str] | Run) -> Run:
@@ -92,9 +122,15 @@ def _opened(run: str | os.PathLike[str] | Run) -> Run:
 
 
 def _places(
-    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None
+    runs: Sequence[Run],
+    phases: tuple[str, str],
+    steps: Sequence[int] | None,
+    lacking: Collection[int] = (),
 ) -> list[tuple[int, int]]:
     """Return the steps and ranks that have both phases.
+
+    Args:
+        lacking: steps that may lack one.
 
     Raises:
         RunError: there is none.
@@ -102,15 +138,31 @@ def _places(
     """
     found = [_places_of(run, phase) for run, phase in zip(runs, phases)]
     both = sorted(found[0] & found[1])
-    if not both:
+    if not both and not lacking:
         raise _none_common(found, phases)
     if steps is None:
         return both
-    missing = sorted({*steps} - {step for step, _ in both})
+    missing = sorted({*steps} - {step for step, _ in both} - {*lacking})
     if missing:
         there = spans(sorted({step for step, _ in both}))
         raise UsageError.saying("mismatch.step", step=missing[0], there=there)
     return [place for place in both if place[0] in steps]
+
+
+def _lacking(
+    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None
+) -> list[ExactPlace]:
+    """Return the steps and ranks of any run that have not both phases.
+
+    Raises:
+        RunError: a run has not recorded its phase at all.
+    """
+    there = [_places_of(run, phase) for run, phase in zip(runs, phases)]
+    return [
+        ExactPlace(*place, tuple(p for p, found in zip(phases, there) if place not in found))
+        for place in sorted(set.union(*(run.places for run in runs)) - (there[0] & there[1]))
+        if steps is None or place[0] in steps
+    ]
 
 
 def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
@@ -120,7 +172,8 @@ def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
         RunError: the run has not recorded it.
     """
     if phase not in run.phases:
-        hint = nearest_of(phase, run.phases)
+        standard = any(phase == known.name for known in KNOWN)  # nobody mistyped that
+        hint = "" if standard else nearest_of(phase, run.phases)
         known, switch = ", ".join(run.phases), _switch_of(run, phase)
         given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
         raise RunError.saying("mismatch.no_phase", **given)
@@ -154,15 +207,68 @@ def _one(
     rank: int,
     mapping: CellMapping,
     decode: Decode | None,
+    shown: list[Evidence] | None = None,
 ) -> Mismatch:
-    """Return what one step of one rank says."""
-    sides = []
-    for run, phase in zip(runs, phases):
-        try:
-            sides.append(read_side(run, phase, step, rank))
-        except NoTokens as error:
-            why = message("mismatch.unaligned", phase=phase, why=error)
-            return Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,))
+    """Return what one step of one rank says; put into `shown` what it proves."""
+
+    def concluded(*pads: int | None, own: Mapping[bytes, int] | None = None) -> _Compared:
+        sides = []
+        for run, phase, pad in zip(runs, phases, pads):
+            try:
+                sides.append(read_side(run, phase, step, rank, pad, own or {}))
+            except NoTokens as error:
+                why = message("mismatch.unaligned", phase=phase, why=error)
+                return _Compared(Mismatch(step, rank, *phases, Agreement.UNDECIDED, said=(why,)))
+        pads_told = pads_by_each_other(*sides)
+        if pads == (None, None) and pads_told != pads:
+            return concluded(*pads_told)
+        if own is None and (own := own_padding(*sides)):
+            return concluded(*pads, own=own)
+        return _compared(runs, sides, mapping, decode)
+
+    one = _with_padding(concluded)
+    if shown is not None and one.walk is not None and one.sampled is not None:
+        shown.append(evidence(one.walk, one.sampled))
+    return one.found
+
+
+class _Compared(NamedTuple):
+    """What one step of one rank says, and what it rests on; None where nothing was compared."""
+
+    found: Mismatch
+    walk: Walk | None = None
+    sampled: Sampled | None = None
+
+
+def _with_padding(concluded: Callable[..., _Compared]) -> _Compared:
+    """Return what a step says, with an id taken for padding where that decides nothing else.
+
+    Args:
+        concluded: compares a step, given the ids of padding of rollout and training.
+    """
+    one = concluded(None, None)
+    pad = None if one.walk is None else doubtful_pad(one.walk, one.found)
+    if pad is None:
+        return one
+    again = concluded(pad, pad)
+    status, was = again.found.status, one.found.status
+    if status is Agreement.PARTED or was is Agreement.UNDECIDED:
+        if status is Agreement.UNDECIDED:
+            return one
+        taken = message("tokens.taken_for_padding", pad=pad)
+        return again._replace(found=replace(again.found, notes=(*again.found.notes, taken)))
+    unknown = message("mismatch.pad_unknown", pad=pad)
+    undecided = Agreement.UNDECIDED
+    return one._replace(
+        found=replace(one.found, status=undecided, cause=None, first=None, said=(unknown,))
+    )
+
+
+def _compared(
+    runs: Sequence[Run], sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
+) -> _Compared:
+    """Return what two phases of one step of one rank say."""
+    step, rank, phases = sides[0].step, sides[0].rank, (sides[0].phase, sides[1].phase)
     ended = [without_padding(a.tokens, b.tokens) for a, b in permutations(sides)]
     for side, tokens in zip(sides, ended):
         side.tokens = tokens
@@ -179,7 +285,12 @@ def _one(
     else:
         conclusion = _conclusion(walk, weights, sampled)
     status, cause, first, said = conclusion
-    return Mismatch(
+    experts = other_experts(walk)
+    modes = said_of_modes(walk)
+    if modes is not None and status is Agreement.PARTED and cause in _BY_WHAT_IS_COMPUTED:
+        said = (*said, modes)
+    noted = (moved, modes, said_of_experts(experts), said_of_merged([*walk.merged.values()]))
+    found = Mismatch(
         step,
         rank,
         *phases,
@@ -190,7 +301,7 @@ def _one(
         stages=tuple(stages),
         weights=tuple(weights),
         weights_compared=len(walk.weights.pairs),
-        weights_unknown=tuple(pair.rollout for pair in walk.weights.unknown),
+        weights_unknown=tuple(pair.rollout for pair in (*walk.weights.unknown, *walk.unproved)),
         weights_alone=walk.weights.alone,
         metrics=sampled.metrics,
         sampled=sampled.worst(walk.rollout.samples),
@@ -198,11 +309,17 @@ def _one(
         tokens=walk.coverage.tokens,
         saved_aligned=walk.coverage.saved_aligned,
         saved=walk.coverage.saved,
-        not_compared=tuple((str(name), why) for name, why in walk.not_compared),
-        notes=_notes(walk, sampled, said, () if moved is None else (moved,)),
+        sampled_aligned=walk.coverage.sampled_aligned,
+        sampled_rows=walk.coverage.sampled,
+        not_compared=tuple(
+            (str(name), why) for name, why in walk.not_compared if name not in walk.named_by
+        ),
+        experts=experts,
+        notes=_notes(walk, sampled, said, tuple(one for one in noted if one is not None)),
         token_map=token_map(walk),
         log_probs=sampled.log_probs,
     )
+    return _Compared(found, walk, sampled)
 
 
 def _in_their_order(
@@ -223,7 +340,8 @@ def _in_their_order(
     again = Walk(replace(walk.rollout, tokens=found.tokens), walk.training, walk.mapping, decode)
     counts = again.coverage
     if not counts.saved or counts.saved_aligned < counts.saved:
-        again.coverage = replace(counts, tokens=counts.tokens + found.left)
+        missing = {"sampled": counts.sampled + found.left} if counts.sampled else {}
+        again.coverage = replace(counts, tokens=counts.tokens + found.left, **missing)
     where = {"call": found.call, "row": found.row, "sample": found.sample}
     values = {"count": found.count, "left": found.left, **where}
     if found.contradicted:
@@ -244,6 +362,8 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
         other = other_response(walk)
     found = [*first, *(one for one in (other, other_count(walk)) if one is not None)]
     found += unused_rules(walk.mapping, walk.rollout, walk.training)
+    if (window := _window(walk)) is not None:
+        found.append(window)
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))
     for side in (walk.rollout, walk.training):
@@ -251,6 +371,15 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
         unlike = unlike_saved(saves, side.tokens.sequences)
         found += [*side.tokens.notes, *([] if unlike is None else [unlike])]
     return tuple(note for note in dict.fromkeys((*found, *sampled.notes)) if note not in said)
+
+
+def _window(walk: Walk) -> Message | None:
+    """Say which tokens alone were asked for; None where all of the saved responses were."""
+    first, last = walk.rollout.window
+    longest = max((len(s.tokens) - len(s.prompt) for s in walk.rollout.samples), default=0)
+    if first == 0 and last >= longest - 1:
+        return None
+    return message("mismatch.window", first=first, last=int(min(last, longest)), of=longest)
 
 
 #: What a step says: the status, and where they part the cause, the first value, and why.
@@ -300,7 +429,7 @@ def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclus
         few: what is said of tokens that were not aligned.
     """
     if (odd := not_finite(sampled.tables)) is not None:
-        behind = None if walk.coverage.share < LEAST else Cause.SAMPLING
+        behind = None if walk.coverage.sampled_share < LEAST else Cause.SAMPLING
         return Agreement.PARTED, behind, None, (odd,)
     if sampled.is_apart(walk):
         if (misplaced := sampled.misplaced(walk)) is not None:
@@ -308,16 +437,18 @@ def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclus
         why, other = sampled.why(walk), other_tokens(walk) or other_response(walk)
         if other is not None and why.code != "mismatch.temperature":
             return Agreement.PARTED, Cause.INPUT, None, (other,)
-        if few is not None and walk.coverage.share < LEAST:
+        if few is not None and walk.coverage.sampled_share < LEAST:
             apart = message("mismatch.log_probs_apart", mean=sampled.apart)
             return Agreement.PARTED, None, None, (apart, few)
+        if (unknown := sampled.without_logits(walk)) is not None:
+            return Agreement.PARTED, None, None, (unknown, *(() if few is None else (few,)))
         return Agreement.PARTED, Cause.SAMPLING, None, (why,)
     return _without_difference(walk, sampled, () if few is None else (few,))
 
 
 def _without_difference(walk: Walk, sampled: Sampled, few: Messages) -> _Conclusion:
     """Return what a step says in which nothing differs, as far as it is known."""
-    if walk.coverage.share < LEAST:
+    if walk.coverage.sampled_share < LEAST:
         return Agreement.UNDECIDED, None, None, few
     if (unlike := _unlike_ids(walk, sampled)) is not None:
         return Agreement.UNDECIDED, None, None, (unlike, *few)
@@ -346,3 +477,147 @@ def _no_rows(walk: Walk) -> Message:
         str(side.tokens.sequences[0][:8].tolist()) for side in (walk.rollout, walk.training)
     )
     return message("mismatch.no_common_tokens", rollout=rollout, training=training)
+
+
+def pads_by_each_other(rollout: Side, training: Side) -> tuple[int | None, int | None]:
+    """Return the id of padding of each side, where it is not known and matters; else None.
+
+    It stands in the padding of the side itself, by a mask, positions, lengths or saved prompts of
+    unlike lengths, or in that of the other one.
+    """
+    told = []
+    for side, other in ((rollout, training), (training, rollout)):
+        own, theirs = side.tokens.fillers, other.tokens.fillers
+        able = own or theirs or {other.tokens.pad}
+        begin = {int(side.tokens.sequences[number][0]) for number in side.tokens.unsure}
+        matters = side.tokens.pad is None and (side.is_open or begin & able)
+        told.append(next(iter(able)) if matters and len(able) == 1 else None)
+    return told[0], told[1]
+
+
+def own_padding(rollout: Side, training: Side) -> dict[bytes, int]:
+    """Return with how many ids of padding the prompts of saved samples begin, by their tokens.
+
+    Samples that stand one behind the other need no padding: what either side was given counts. A
+    mask may let in padding: else both sides must have been given as much.
+    """
+    found = {}
+    for key in {*rollout.tokens.own, *training.tokens.own}:
+        packed, others = zip(*(of.tokens.own.get(key, (None, None)) for of in (rollout, training)))
+        said = [count for count in packed if count is not None]
+        if not said and None not in others:
+            said = [*others]
+        if said and (count := min(said)):
+            found[key] = count
+    return found
+
+
+def doubtful_pad(walk: Walk, found: Mismatch) -> int | None:
+    """Return an id that may be padding and would decide; None where none may, or would.
+
+    Both part, and first in sequences alone that begin with one id of which nothing says whether it
+    is padding; or too few rows are aligned, and sequences begin with that id more than once.
+    """
+    unsure = [walk.rollout.tokens.unsure, walk.training.tokens.unsure]
+    if found.status is Agreement.PARTED and found.first is not None:
+        first = found.first
+        rows = walk.born_at(Name(first.cell, first.nth, first.io, first.path))
+        return _of_rows(walk, rows) if len(rows) else None
+    if found.status is not Agreement.UNDECIDED:
+        return None
+    runs = Counter[int]()
+    for side, of in zip((walk.rollout, walk.training), unsure):
+        for sequence, size in of.items():
+            runs[int(side.tokens.sequences[sequence][0])] += size - 1
+    pad, times = runs.most_common(1)[0] if runs else (0, 0)
+    return pad if times else None
+
+
+def _of_rows(walk: Walk, rows: np.ndarray) -> int | None:
+    """Return the one id with which the sequences of rows begin, where it may be padding."""
+    ids, most = set(), 0
+    for sequence in np.unique(walk.tokens.sequence[rows]).tolist():
+        partner = int(walk.matched.sequences[sequence])
+        sides = ((walk.rollout, sequence), (walk.training, partner))
+        size = max(side.tokens.unsure.get(number, 0) for side, number in sides)
+        ids.add(int(walk.rollout.tokens.sequences[sequence][0]) if size else -1)
+        most = max(most, size)
+    (pad, *others) = ids
+    firsts = [int(tokens[0]) for tokens in walk.rollout.tokens.sequences if len(tokens)]
+    is_one = most == 1 and (firsts.count(pad) == 1 or len({*firsts}) == 1)
+    in_prompts = any(walk.role(row) == "prompt" for row in rows.tolist())
+    return None if others or pad < 0 or is_one or not in_prompts else pad
+
+
+_MOST_TOKENS = 2048
+_MOST_VALUES = 100_000  # tokens times columns
+_MOST_SAMPLES = 256  # of which the tokens that are left out have a row each
+
+
+def token_map(walk: Walk, most: int = _MOST_TOKENS) -> TokenMap | None:
+    """Return how far each token is apart in what layers return; None where nothing was compared.
+
+    Args:
+        most: how many tokens are shown one by one. Half of them are all tokens of the samples
+            that are furthest apart, the rest the tokens furthest apart of the others.
+    """
+    names = [
+        name
+        for name in walk.of_layers
+        if not any(other.cell.startswith(f"{name.cell}.") for other in walk.of_layers)
+    ]
+    if not names:
+        return None
+    apart = np.stack([walk.of_layers[name] for name in names], axis=1)
+    known = ~np.isnan(apart)
+    rows = np.flatnonzero(known.any(axis=1) & (walk.tokens.sequence >= 0))
+    if not rows.size:
+        return None
+    apart, sample = apart[rows], walk.samples(rows)
+    largest = np.where(known[rows], apart, -1).max(axis=1)
+    chosen = _chosen(sample, largest, max(1, min(most, _MOST_VALUES // len(names))))
+    order = np.lexsort((walk.tokens.position[rows], sample))
+    shown = order[chosen[order]]
+    numbers = {name: number for number, name in enumerate(walk.stages)}
+    return TokenMap(
+        tuple(numbers[name] for name in names),
+        tuple(walk.token(int(rows[at]), float(largest[at])) for at in shown),
+        apart[shown],
+        _others(sample[~chosen], apart[~chosen]),
+    )
+
+
+def _chosen(sample: np.ndarray, largest: np.ndarray, most: int) -> np.ndarray:
+    """Return which rows are shown one by one, bool [rows]."""
+    chosen = np.zeros(len(sample), bool)
+    if len(sample) <= most:
+        return ~chosen
+    worst_first = np.argsort(-largest, kind="stable")
+    sizes = np.bincount(sample)
+    room = most // 2
+    for one in dict.fromkeys(sample[worst_first].tolist()):
+        if sizes[one] > room:
+            break
+        chosen |= sample == one
+        room -= int(sizes[one])
+    left = worst_first[~chosen[worst_first]]
+    chosen[left[: most - int(chosen.sum())]] = True
+    return chosen
+
+
+def _others(
+    sample: np.ndarray, apart: np.ndarray
+) -> tuple[tuple[int | None, int, np.ndarray], ...]:
+    """Return what is left out, by sample, and as one what is left out of too many samples."""
+    found: list[tuple[int | None, int, np.ndarray]] = []
+    numbers = np.unique(sample)
+    for one in numbers[:_MOST_SAMPLES].tolist():
+        found.append((one, int((sample == one).sum()), _largest(apart[sample == one])))
+    rest = np.isin(sample, numbers[_MOST_SAMPLES:])
+    if rest.any():
+        found.append((None, int(rest.sum()), _largest(apart[rest])))
+    return tuple(found)
+
+
+def _largest(apart: np.ndarray) -> np.ndarray:
+    return np.fmax.reduce(apart, axis=0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mindrlhf_msprobe.findings.mismatch import is_around
 
-__all__ = ["NUMBER", "Name", "around", "is_around", "of_any_layer"]
+__all__ = ["NUMBER", "Name", "around", "is_around", "of_any_layer", "with_numbers"]
 
 #: A part between dots that is a number, such as that of a layer.
 NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
@@ -37,3 +38,9 @@ def around(cell: str) -> list[str]:
 def of_any_layer(cell: str) -> str:
     """Return what a cell is called in every layer, with `*` for the numbers."""
     return NUMBER.sub("*", cell)
+
+
+def with_numbers(cell: str, numbers: Iterable[str]) -> str:
+    """Return what a cell is called in a layer, given the numbers in its name."""
+    left = iter(numbers)
+    return NUMBER.sub(lambda _: next(left), cell)

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
+from types import MappingProxyType
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Form, Value
-from mindrlhf_msprobe.comparison.tokens.axes.keys import Keys
-from mindrlhf_msprobe.comparison.tokens.inputs import CallInputs, Starts, given_by_trainer
-from mindrlhf_msprobe.comparison.tokens.saved_samples.ids import saved_samples
-from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
-from mindrlhf_msprobe.comparison.tokens.sequences import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
+from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.calls import NoTokens, PhaseTokens, read_tokens
+from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, given_by_trainer, prints_of_ids
+from mindrlhf_msprobe.sequences.keys import Keys
+from mindrlhf_msprobe.sequences.routers import are_integers, is_topk
+from mindrlhf_msprobe.sequences.saved import (
+    NO_PADDING,
+    SavedSample,
+    are_tokens,
+    may_be_padded,
+    pad_of_prompts,
+    saved_samples,
+)
+from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
-from mindrlhf_msprobe.trends.derived import Settings
 
 _IOS = ("input", "output")
 
@@ -31,9 +42,15 @@ class Side:
 
     Attributes:
         samples: prompts and responses that the step saved.
+        own: with how many ids of padding their prompts begin; see `saved_samples`.
+        is_open: whether it is not known what prompts that were saved as token ids are padded with.
         values: by name, in time.
         parameters: by their names in the network, as they were first recorded.
+        updates: call of the network → the parameters that had other values from it on.
         cells: cell → class, in the order of their first calls.
+        choices: of operators that choose the largest values, by the cell in which they run: the
+            places of these.
+        aligned_by: the fingerprints of the ids and positions that its tokens were read from.
     """
 
     run: Run
@@ -42,9 +59,14 @@ class Side:
     rank: int
     tokens: PhaseTokens
     samples: tuple[SavedSample, ...] = ()
+    own: Mapping[bytes, int] = field(default_factory=dict)
+    is_open: bool = False
     values: dict[Name, Value] = field(default_factory=dict)
     parameters: dict[str, Record] = field(default_factory=dict)
+    updates: dict[int, dict[str, Record]] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
+    choices: dict[Name, Value] = field(default_factory=dict)
+    aligned_by: set[int] = field(default_factory=set)
 
     @property
     def window(self) -> tuple[int, float]:
@@ -61,13 +83,24 @@ class Side:
         return Keys(self.tokens)
 
 
-def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
+def read_side(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    pad: int | None = None,
+    own: Mapping[bytes, int] = MappingProxyType({}),
+) -> Side:
     """Read one phase.
+
+    Args:
+        pad: what is taken for the token id of padding where the run does not say it.
+        own: with how many ids of padding prompts begin, by the tokens of the sample without them.
 
     Raises:
         NoTokens: nothing says which tokens went through it.
     """
-    found = Side(run, phase, step, rank, PhaseTokens((), ()))
+    found = Side(run, phase, step, rank, PhaseTokens((), ()), own=own)
     outermost: list[Entry] = []
     number = -1
     seen: dict[str, int] = {}
@@ -76,19 +109,34 @@ def read_side(run: Run, phase: str, step: int, rank: int) -> Side:
     starts = Starts(given)
     for entry in run.each_entry(phase, step, rank):
         if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
+            if is_topk(entry.cell) and entry.around and number >= 0:
+                _take_choices(found, entry, number, seen.get(entry.around, 0), forms)
             continue
         if entry.direction != "forward":
             continue
         if entry.parent is None:
             outermost.append(entry)
-            if starts.at(entry) is not None:
+            if (what := starts.at(entry)) is not None:
                 number, seen = number + 1, {}
+                found.aligned_by |= prints_of_ids(entry, what)
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
         found.cells.setdefault(entry.cell, entry.class_name)
         _take(found, entry, number, nth, forms)
-    pad = Settings.read(run.configurations()).pad
-    found.samples = saved_samples(lambda key: run.key_data(key, step, rank), pad)
+    data = StepData.at(run, step, rank)
+    known = Sequences(data).pad
+    pad = known if known is not None else pad
+
+    def saved(key: str) -> Sequence[KeyDatum]:
+        return run.key_data(key, step, rank)
+
+    guess = pad_of_prompts(saved) if pad is None else None
+    pad = guess if pad is None else pad
+    found.samples = saved_samples(saved, pad, own)
+    found.is_open = pad is None and may_be_padded(saved)
     found.tokens = read_tokens(outermost, given, pad, found.samples)
+    if guess is not None and are_tokens(guess, saved, found.tokens.sequences):
+        found.samples = saved_samples(saved, NO_PADDING, own)
+        found.tokens = read_tokens(outermost, given, None, found.samples)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
 
@@ -114,9 +162,11 @@ def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Rec
 
 
 def _take(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, Form]) -> None:
-    _parameters(side.parameters, entry)
+    changed = _parameters(side.parameters, entry)
     if number < 0:
         return
+    if changed:
+        side.updates.setdefault(number, {}).update(changed)
     for record in entry.records:
         if record.io not in _IOS or not record.leaf.is_tensor:
             continue
@@ -128,7 +178,20 @@ def _take(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, For
         value.add(number, entry.call, record, forms)
 
 
-def _parameters(found: dict[str, Record], entry: Entry) -> None:
+def _take_choices(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, Form]) -> None:
+    for record in entry.records:
+        if record.io == "output" and are_integers(record.leaf.dtype):
+            name = Name(entry.around or "root", nth, "output", f"{entry.cell}.{record.path}")
+            value = side.choices.setdefault(name, Value(entry.seq, "", entry.name))
+            value.add(number, entry.call, record, forms)
+
+
+def _parameters(found: dict[str, Record], entry: Entry) -> dict[str, Record]:
+    """Put the parameters of an entry into `found`; return those that are there already, as new."""
+    changed = {}
     for record in entry.records:
         if record.io == "parameters" and record.leaf.is_tensor:
-            found.setdefault(network_name(entry.cell, record.path), record)
+            name = network_name(entry.cell, record.path)
+            if found.setdefault(name, record) is not record:
+                changed[name] = record
+    return changed

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.judging.texts import Decode
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
-from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.judging.status import Decode
+from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, Way
+from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
     align_keys,
     columns_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.rows.numbers_given import Numbers, other_numbers
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, align
-from mindrlhf_msprobe.comparison.mismatch.rows.precision import Precision, allowed, shown_dtype
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
+    Aligned,
+    Distances,
+    Source,
+    Unfit,
+    align,
+    explained,
+)
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import NO_MAPPING, CellMapping
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import Weights, compare_weights
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import NO_MAPPING, CellMapping, Fused
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import (
+    WeightPair,
+    Weights,
+    compare_weights,
+)
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.names import match_names
-from mindrlhf_msprobe.comparison.tokens.coverage import Coverage, coverage
-from mindrlhf_msprobe.comparison.tokens.matching import Matched, match
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.sequences.matching import Coverage, Matched, coverage, match
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
+from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _SHOWN_TOKENS = 8  # of a text, the last one being the token that is meant
 _LEAST_EXTREMES = 4  # that differ: one in 10^15 times four numbers of float32 are such of float16
@@ -44,10 +55,12 @@ class Walk:
         matched: which rows are the same token.
         coverage: how many of the tokens that there are were aligned.
         mapping: what a user says of names.
+        names_of: makes of a cell of either the name that both have.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
         not_compared: those that both have and that could not be, unless they are one tensor in all
             calls of both.
+        named_by: those of them by which rows are named: ids and positions.
         masks: those of them that are masks, and what they let in.
     """
 
@@ -64,6 +77,7 @@ class Walk:
         self.mapping = mapping
         rules = (*mapping.names, *preset_names(rollout.cells, training.cells))
         self.names = match_names(rollout.cells, training.cells, rules)
+        self.names_of = self.names.common_a, self.names.common_b
         self.weights: Weights = compare_weights(
             rollout.parameters, training.parameters, self.names, mapping.fused
         )
@@ -76,6 +90,7 @@ class Walk:
         numbers[others] = len(rollout.samples) + np.arange(len(others))
         self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
         self._sources: dict[Name, tuple[Source, Source]] = {}
+        self.named_by: set[Name] = set()
         self._unmeasured: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
@@ -84,6 +99,78 @@ class Walk:
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
         self.stages: dict[Name, Stage] = self._way.stages()
+
+    @cached_property
+    def cells_alone(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The cells of each network that the other one has not, nor as parts of others.
+
+        By their own names; without those that the other side was not asked to record.
+        """
+        sides = (self.rollout, self.training)
+        names = [{common(c) or c: c for c in s.cells} for s, common in zip(sides, self.names_of)]
+        whole = self.weights.fused, self.weights.split
+        found = []
+        for side in (0, 1):
+            parts = {part for of in whole[1 - side].values() for part in of.parts}
+            partners = {*whole[side], *parts}  # all inside is theirs, too
+            config = sides[1 - side].run.config()
+            found.append(
+                frozenset(
+                    cell
+                    for common, cell in names[side].items()
+                    if common not in names[1 - side]
+                    and partners.isdisjoint((common, *around(common)))
+                    and (config is None or config.records_cell(cell))
+                )
+            )
+        return found[0], found[1]
+
+    def is_given_to(self, name: Name, side: int, cell: str) -> bool:
+        """Return whether a value of one side is what a cell of the other side is given.
+
+        Args:
+            side: 0 for the rollout's value, 1 for the training's.
+            cell: of the other side, by its own name.
+        """
+        other = (self.training, self.rollout)[side]
+        given = [v for n, v in other.values.items() if (n.cell, n.io) == (cell, "input")]
+        if not given:
+            return False
+        pair = [*self.sources(name)]
+        pair[1 - side] = Source(other, given[0])
+        try:
+            aligned = align(name, pair[0], pair[1], self.matched)
+        except Unfit:
+            return False
+        finally:
+            for source in pair:
+                source.close()
+        limit = max(self._limit(aligned), GROWTH * self.stages[name].entered)
+        return bool(aligned.distances.relative().max() <= limit)
+
+    @cached_property
+    def merged(self) -> dict[str, WeightPair]:
+        """The parameters that hold adapters which the other network has beside them, by name.
+
+        Their elements say it; where these were not stored, what their cells return agrees.
+        """
+        return {
+            pair.rollout: pair
+            for pair in self.weights.unequal
+            if pair.adapters is not None
+            and (pair.adapters.factor is not None or self._returns_agree(pair))
+        }
+
+    @property
+    def unproved(self) -> list[WeightPair]:
+        """Those of them of which only what their cells return says it."""
+        return [p for p in self.merged.values() if p.adapters and p.adapters.factor is None]
+
+    def _returns_agree(self, pair: WeightPair) -> bool:
+        """Return whether no row is born apart in what the cells of a parameter return."""
+        cells = {cell_of_parameter(name) for name in (pair.rollout, *pair.training)}
+        returned = [s for n, s in self.stages.items() if n.io == "output" and n.cell in cells]
+        return bool(returned) and not any(stage.born for stage in returned)
 
     def token(self, row: int, apart: float = 0.0) -> Token:
         """Return what a reader sees of a row of the rollout."""
@@ -128,6 +215,47 @@ class Walk:
         prompt = self.prompt(int(self.tokens.sequence[row]))
         return "prompt" if position < prompt else "first" if position == prompt else "response"
 
+    def last_place(self, call: int) -> int | None:
+        """Return the place in a response of the last token that a call of the rollout is given.
+
+        Of several samples the first one; None where it is given tokens of prompts alone.
+        """
+        last: dict[int, int] = {}
+        for row in np.flatnonzero(
+            (self.tokens.call == call) & (self.tokens.sequence >= 0)
+        ).tolist():
+            sequence = int(self.tokens.sequence[row])
+            last[sequence] = max(int(self.tokens.position[row]), last.get(sequence, 0))
+        places = [at - self._asked(sequence, call) for sequence, at in last.items()]
+        return min((place for place in places if place >= 0), default=None)
+
+    def _asked(self, sequence: int, call: int) -> int:
+        """Return the length of the prompt with which a sequence began in the rollout.
+
+        A rollout without a cache is given all tokens of a response in each call, each as a sequence
+        of its own: what the same row of an earlier call began with is the prompt.
+        """
+        held = self.rollout.tokens
+        rows = self._sequences_of_calls
+        row = rows[call].index(sequence)
+        found = [self.prompt(sequence)]
+        for others in (rows.get(number, []) for number in range(call)):
+            size = self.prompt(others[row]) if row < len(others) else 0
+            if size and np.array_equal(
+                held.sequences[others[row]][:size], held.sequences[sequence][:size]
+            ):
+                found.append(size)
+        return min(found)
+
+    @cached_property
+    def _sequences_of_calls(self) -> dict[int, list[int]]:
+        """Of each call of the rollout the sequences of which it is given tokens, in its order."""
+        found: dict[int, dict[int, None]] = {}
+        for call, sequence in zip(self.tokens.call.tolist(), self.tokens.sequence.tolist()):
+            if sequence >= 0:
+                found.setdefault(call, {})[sequence] = None
+        return {call: [*sequences] for call, sequences in found.items()}
+
     @cached_property
     def behind_padding(self) -> set[int]:
         """The sequences of the rollout that either network is given behind padding."""
@@ -137,6 +265,12 @@ class Walk:
         )
         partners = self.matched.sequences.tolist()
         return mine | {number for number, other in enumerate(partners) if other in theirs}
+
+    @cached_property
+    def aligned(self) -> np.ndarray:
+        """The rows of the rollout that have a partner in the training, int64."""
+        rows = [partner.row for partner in self.matched.partners]
+        return np.flatnonzero(np.concatenate([np.zeros(0, np.int64), *rows]) >= 0)
 
     def is_at_border(self, row: int) -> bool:
         """Return whether a token is the first of a block of a paged cache, behind another one."""
@@ -199,6 +333,10 @@ class Walk:
         """Return the rows of the rollout that are born apart in a value, int64."""
         return self._way.born_at(name)
 
+    def apart(self, name: Name) -> np.ndarray:
+        """Return how far each row of the rollout is apart in a value; see `Way.apart`."""
+        return self._way.apart(name)
+
     def sources(self, name: Name) -> tuple[Source, Source]:
         """Return where the rows of a value that was measured come from: both networks."""
         return self._sources[name]
@@ -243,7 +381,11 @@ class Walk:
         return found[0], found[1]
 
     def _values(self) -> list[tuple[Name, Source, Source]]:
-        """Return the values that both networks have, as the training network came to them."""
+        """Return the values that both networks have, as the training network came to them.
+
+        What is several values of it stands at the first of these: nothing that is made of another
+        one stands before it.
+        """
         mine = {}
         for name, value in self.rollout.values.items():
             if (cell := self.names.common_a(name.cell)) is not None:
@@ -260,7 +402,7 @@ class Walk:
                     found.append((common, Source(self.rollout, mine[common]), source))
         found += self._of_fused(mine, parts)
         found += self._of_split(mine, parts)
-        return sorted(found, key=lambda item: max(value.time for value in item[2].values))
+        return sorted(found, key=lambda item: min(value.time for value in item[2].values))
 
     def _of_fused(
         self, mine: Mapping[Name, Value], parts: Mapping[Name, Source]
@@ -274,10 +416,12 @@ class Walk:
         for name, value in mine.items():
             if name in parts or (of := self.weights.fused.get(name.cell)) is None:
                 continue
-            if name.io == "input":  # all parts are given the same
-                given = parts.get(name._replace(cell=of.parts[0]))
-                if given is not None:
-                    yield name, Source(self.rollout, value), given
+            if name.io == "input":  # all parts are given the same, the first in time before any
+                wanted = [name._replace(cell=part) for part in of.parts]
+                given = [parts[part] for part in wanted if part in parts]
+                if given:
+                    first = min(given, key=lambda source: source.values[0].time)
+                    yield name, Source(self.rollout, value), first
             else:
                 wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
                 if all(part in parts for part in wanted):
@@ -318,6 +462,8 @@ class Walk:
             if not _is_one_tensor(mine, theirs):
                 self.not_compared.append((name, error.why))
                 self._unmeasured[name] = mine, theirs
+                if _named_by(mine) and _named_by(theirs):
+                    self.named_by.add(name)
             return
         finally:
             mine.close()
@@ -372,6 +518,12 @@ class Walk:
         return replace(aligned, name=name), lets_in
 
 
+def _named_by(source: Source) -> bool:
+    """Return whether a value is the ids or positions that its phase's tokens were read from."""
+    prints = source.values[0].prints
+    return prints is not None and not source.is_fused and prints <= source.side.aligned_by
+
+
 def _is_one_tensor(mine: Source, theirs: Source) -> bool:
     """Return whether a value is one tensor in all calls of both sides, such as a constant."""
     if mine.is_fused or theirs.is_fused:
@@ -410,3 +562,118 @@ def _coverage(rollout: Side, training: Side, matched: Matched) -> Coverage:
     last = min(rollout.window[1], training.window[1])
     samples = rollout.samples or training.samples
     return coverage(rollout.tokens, training.tokens, matched, samples, (first, last))
+
+
+class Numbers(NamedTuple):
+    """The numbers of one token.
+
+    Attributes:
+        row: of the rollout.
+    """
+
+    row: int
+    rollout: int
+    training: int
+
+
+def other_numbers(
+    rollout: Source, training: Source, matched: Matched, apart: np.ndarray
+) -> Numbers | None:
+    """Return other numbers that were given for one token, if they explain which rows part.
+
+    Positions may be counted otherwise in both, with the padding or without, and no row parts by
+    it. They explain rows that part if they are others for all of these and for no other row.
+
+    Args:
+        rollout, training: a value with one whole number for each token.
+        apart: int64 [any], rows of the rollout that part.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    starts = rollout.side.tokens.rows.starts
+    try:
+        theirs = {number: _numbers(training, number) for number in training.values[0].calls}
+        for number in rollout.values[0].calls:
+            mine = _numbers(rollout, number)
+            for other, at, wanted in matched.partners[number].by_call:
+                if other in theirs:
+                    pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
+                    found |= zip((starts[number] + at).tolist(), pairs)
+    except (ArrayFileError, Unfit):
+        return None
+    differ = {row for row, (x, y) in found.items() if x != y}
+    if not differ or differ != {*apart.tolist()}:
+        return None
+    row = min(differ)
+    return Numbers(row, *found[row])
+
+
+def _numbers(source: Source, number: int) -> np.ndarray:
+    """Return a number for each token of a call, in the order of its rows.
+
+    Raises:
+        ArrayFileError: they were not stored.
+        Unfit: it has other shapes, or no whole numbers.
+    """
+    call, value = source.side.tokens.calls[number], source.values[0]
+    if len(source.values) == 1 and value.has_elements:
+        found = value.record(number).array()
+        if found.dtype.kind in "iu" and found.size == call.batch * call.width:
+            turned = found.shape == (call.width, call.batch) and call.width != call.batch
+            return (found.T if turned else found).reshape(-1)
+        if found.dtype.kind in "iu" and found.size == call.width:
+            return np.tile(found.reshape(-1), call.batch)
+    raise Unfit(message("mismatch.no_layout"))
+
+
+_EXACT = "float32"
+
+
+class Precision:
+    """The lowest floating dtype of each cell of one side: its parameters and inner cells too."""
+
+    def __init__(self, side: Side) -> None:
+        self._own: dict[str, str] = {}
+        self._inside: dict[str, int] = defaultdict(int)
+        for name, value in side.values.items():
+            self._note(name.cell, str(value.form(value.calls[0]).dtype))
+        for parameter, record in side.parameters.items():
+            self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
+        for cell in side.cells:
+            for outer in around(cell):
+                self._inside[outer] += 1
+
+    def _note(self, cell: str, dtype: str) -> None:
+        """Take note of a dtype that a cell computes with."""
+        if roundoff(dtype):
+            for outer in (cell, *around(cell)):
+                self._own[outer] = max(self._own.get(outer, dtype), dtype, key=roundoff)
+
+    def lowest(self, cell: str) -> str:
+        """Return the lowest dtype of a cell and of all inside it."""
+        return self._own.get(cell, _EXACT)
+
+    def inside(self, cell: str) -> int:
+        """Return how many cells are inside one."""
+        return self._inside[cell]
+
+
+def allowed(cell: str, value: Distances, columns: int, a: Precision, b: Precision) -> float:
+    """Return the relative distance of rows that rounding explains in a cell and all inside it.
+
+    Roundings of n cells one behind the other are independent: √n times that of one.
+    """
+    dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
+    cells = 1 + max(a.inside(cell), b.inside(cell))
+    return explained(dtype, columns, value.sampled) * math.sqrt(cells)
+
+
+def shown_dtype(values: np.ndarray) -> str | None:
+    """Return the lower dtype that all values of a float32 tensor are numbers of, or None."""
+    if values.dtype != np.float32 or not np.any(values):
+        return None
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    if not np.any(bits & 0xFFFF):
+        return "bfloat16"
+    with np.errstate(over="ignore"):
+        exact = np.array_equal(values.astype(np.float16).astype(np.float32), values)
+    return "float16" if exact else None

@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.judging.non_finite import holds_non_finite
+from mindrlhf_msprobe.comparison.judging.suspicion import holds_non_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import ROLLOUT_CORR, Phase
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.coverage import (
-    BACKWARD,
     CASTS_INPUTS,
     GRAPH_MODE,
     KEY_DATA,
@@ -51,13 +50,6 @@ def why_no_key_data(
     return _why_not_step(config, step) or _why_not_rank(config, rank) or removed
 
 
-def without_recorded(coverage: Mapping[str, Any], entries: Sequence[Entry]) -> Mapping[str, Any]:
-    """Return what a run says it could not record, without what it recorded all the same."""
-    if any(entry.direction in _BACKWARD for entry in entries):
-        return {what: why for what, why in coverage.items() if what != BACKWARD}
-    return coverage
-
-
 def why_not_compiled(
     config: ProbeConfig | None, coverage: Mapping[str, Any], entry: Entry
 ) -> Message | None:
@@ -80,7 +72,7 @@ def why_not_compiled(
                 reasons = tuple(
                     why
                     for why in reasons_of(roles, role, name)
-                    if of_operator == (isinstance(why, Message) and why.code == _OPERATORS)
+                    if of_operator == (why.code == _OPERATORS)
                 )
                 if reasons:
                     return message("coverage.graph_mode", why=reasons)
@@ -90,7 +82,7 @@ def why_not_compiled(
 def casts_inputs(gap: Message | None) -> bool:
     """Return whether a cell's inputs are recorded in the dtype to which they were cast."""
     reasons = gap.params.get("why", ()) if gap is not None else ()
-    return any(isinstance(why, Message) and why.code == CASTS_INPUTS for why in reasons)
+    return any(why.code == CASTS_INPUTS for why in reasons)
 
 
 def why_no_entry(
@@ -109,8 +101,6 @@ def why_no_entry(
         return compiled
     if reasons := reasons_of(coverage, PHASES, entry.phase):
         return message("coverage.left_out", what=entry.phase, why=reasons)
-    if entry.direction in _BACKWARD and (reasons := reasons_of(coverage, BACKWARD)):
-        return message("coverage.backward", why=reasons)
     removed = _why_removed(coverage, thinned.LAYERS)
     phase = config.phase_table().get(entry.phase) if config is not None else None
     if config is None or phase is None:
@@ -219,7 +209,7 @@ def why_no_gradient(sides: Sequence[Entry | None], a: Record, b: Record) -> Mess
         return None
     nones = [record.leaf for record in (a, b) if record.leaf.type == "NoneType"]
     unknown = any(leaf.opaque for leaf in nones)
-    if len(nones) == 1:  # a run of before it was said which ones cannot be known
+    if len(nones) == 1:  # not every tool says which ones cannot be known
         found = (record.leaf for entry in sides if entry is not None for record in entry.records)
         unknown = unknown or any(map(holds_non_finite, found))
     return message("coverage.gradients_beside_nan") if unknown else None

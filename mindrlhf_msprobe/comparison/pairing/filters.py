@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.numbers import spans
 from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.text.printable import spans
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
@@ -19,7 +19,7 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutStep
+    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import CutStep
 
 K = TypeVar("K")
 
@@ -190,6 +190,16 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
                 asked=asked,
                 value=spans(sorted({*steps})) or message("error.no_step_at_all"),
             )
+
+
+def check_paths(paths: Mapping[str, object]) -> None:
+    """Refuse a path that is an empty text.
+
+    Args:
+        paths: by the names of the arguments.
+    """
+    for name in (name for name, path in paths.items() if path == ""):
+        raise UsageError.saying("error.empty_path", name=name)
 
 
 def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:

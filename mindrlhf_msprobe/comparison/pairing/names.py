@@ -12,10 +12,11 @@ from pathlib import Path
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.patterns import PatternError, Renaming
-from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
+#: A cell around it that trains it: its own code makes the loss.
+OUTER = "outer"
 _SAMPLED = 64  # names of which a common prefix is guessed
 
 #: Says whether a run was configured to record a cell.
@@ -50,18 +51,6 @@ def _renaming(source: str, target: str) -> Renaming:
         numbers = itertools.count(1)
         target = re.sub(r"\*", lambda _: f"\\{next(numbers)}", target)
     return Renaming(source, target)
-
-
-def load_mapping(path: str | Path) -> tuple[NameRule, ...]:
-    """Read a mapping: a YAML mapping from name patterns of A to names in B, the first one wins.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not such a mapping.
-    """
-    rules = read_rules(path, message("error.name_pattern"), "backbone.layers.*: model.layers.*")
-    found = tuple(name_rule(path, source, target) for source, target in rules.items())
-    check_no_circle(path, found)
-    return found
 
 
 def check_no_circle(path: str | Path, rules: Sequence[NameRule]) -> None:

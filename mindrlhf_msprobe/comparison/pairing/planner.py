@@ -24,7 +24,6 @@ from mindrlhf_msprobe.comparison.pairing.coverage import (
     why_no_level,
     why_no_part,
     why_not_compiled,
-    without_recorded,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, bring_together
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, NameRule
@@ -37,12 +36,11 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
     order_of,
 )
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.storage.attributes import other_attributes
 from mindrlhf_msprobe.storage.foreign.dialect import OWN, Dialect
 from mindrlhf_msprobe.storage.layout import KEY_DATA_DIR
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.manifest.ending import Stop
-from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.manifest.run_file import Stop
+from mindrlhf_msprobe.storage.operators import is_operator, other_attributes
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -91,7 +89,7 @@ class StepData:
         own: step and rank in the run itself, where it is another one than in the comparison.
         stop: where the run stopped, in its own numbers, if it did not finish.
         timeless: whether nothing tells when what happened, but the order phases usually run in.
-        keys_of_run: the run's own keys, of all its steps; None where its dialect lacks no keys.
+        keys_of_run: the run's own keys, of all its steps; None where they are not known.
     """
 
     entries: Sequence[Entry]
@@ -236,7 +234,7 @@ class Planner:
             for s in self._sides
         ]
         self._outside = alignment.outside
-        self._coverage = tuple(without_recorded(s.coverage, s.entries) for s in self._sides)
+        self._coverage = tuple(side.coverage for side in self._sides)
         self._no_root = tuple(
             None if why is None or any(entry.cell == ROOT for entry in side.entries) else why
             for side, why in ((a, a.dialect.no_root), (b, b.dialect.no_root))
@@ -427,7 +425,10 @@ class Planner:
         side, other = self._sides[i], self._sides[1 - i]
         key, keys = side.own.keys.get(name, name), side.keys_of_run
         if keys is not None and key not in keys and side.dialect != other.dialect:
-            return side.dialect.no_other_keys
+            if side.dialect.no_other_keys is not None:
+                return side.dialect.no_other_keys
+            if not other.dialect.records_cells:
+                return message("coverage.of_other_tool")
         return why_no_key_data(side.config, self._coverage[i], key, *self._places[i])
 
 

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.names import OUTER
 from mindrlhf_msprobe.phases import (
     INPUT_KEYS,
+    OR_EARLIER,
     PHASES,
     UNNAMED_PHASE,
     UPDATE_PHASES,
@@ -24,6 +26,7 @@ from mindrlhf_msprobe.phases import (
     key_order,
     phase_order,
 )
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -36,7 +39,6 @@ _Order = tuple[float, ...]
 _Place = tuple[float, float, float]
 
 _REWARDS = ("reward", "rewards")  # made of what the networks gave, or given to the critic
-_OR_EARLIER = ("kl", "ratio")  # of an update's loss, or what a trainer makes rewards of
 _STEP_START = -math.inf
 _STEP_END = math.inf
 
@@ -91,7 +93,7 @@ def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
     for key_data in runs:
         updates = [d.seq for d in key_data if d.phase in UPDATE_PHASES and d.seq is not None]
         begun = min(updates, default=-1)  # -1: nothing tells when
-        for key in _OR_EARLIER:
+        for key in OR_EARLIER:
             seqs = [d.seq for d in key_data if d.key == key]
             if seqs:
                 first = min(math.inf if seq is None else seq for seq in seqs)
@@ -259,6 +261,46 @@ def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
     return all(max(a) < min(b) for a, b in itertools.pairwise(rounds))
 
 
+@dataclass
+class _Pass:
+    """A forward pass of an update.
+
+    Attributes:
+        begin: when it began.
+        inner: where a cell around the policy computes the loss: when all cells inside it had ended.
+        gradients: when gradients of it first were computed.
+    """
+
+    begin: int
+    inner: int | None = None
+    gradients: int | None = None
+
+
+def _passes_in(entries: Sequence[Entry]) -> list[_Pass]:
+    """Return the forward passes of one opening of an update, given its entries in order of time.
+
+    A further pass begins where a cell runs forward again behind gradients. Operators tell passes
+    apart only where no cell was recorded, and gradients follow: an optimizer calls them as well.
+    """
+    cells = [entry for entry in entries if not is_operator(entry.name)]
+    found = [_Pass(entries[0].seq)]
+    ran: set[str] = set()
+    for entry in cells or entries:
+        if entry.direction != "forward":
+            if found[-1].gradients is None:
+                found[-1].gradients = entry.seq
+            continue
+        if found[-1].gradients is not None and entry.cell in ran:
+            found.append(_Pass(entry.seq))
+            ran.clear()
+        ran.add(entry.cell)
+        if OUTER in ran and entry.cell != OUTER and found[-1].gradients is None:
+            found[-1].inner = max(found[-1].inner or 0, entry.end or entry.seq)
+    if not cells and found[-1].gradients is None and len(found) > 1:
+        found.pop()
+    return found
+
+
 class _Spans:
     """When each opening of each phase began and ended.
 
@@ -267,8 +309,13 @@ class _Spans:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._spans: dict[str, dict[int, list[int]]] = {}
+        self._entries: dict[str, dict[int, list[Entry]]] = {}  # of updates
+        self._passes_of: dict[str, list[_Pass]] = {}
         for entry in entries:
             phase = UPDATE_PHASES[0] if entry.phase == UNNAMED_PHASE else entry.phase
+            if phase in UPDATE_PHASES:
+                of = self._entries.setdefault(phase, {})
+                of.setdefault(entry.opening, []).append(entry)
             openings = self._spans.setdefault(phase, {})
             end = entry.seq if entry.end is None else entry.end
             span = openings.setdefault(entry.opening, [entry.seq, end])
@@ -283,7 +330,8 @@ class _Spans:
         """Return where the `index`-th of `saves` saves of a key stands: (time, side, phase).
 
         Where a phase was opened as often as the key was saved, the n-th save belongs to the n-th
-        opening. A phase's result never stands later than where it was saved.
+        opening. A phase's result never stands later than where it was saved, and what its forward
+        pass made stands before its gradients.
         """
         if home.before_update:
             place = self._before_update(index, saves)
@@ -291,13 +339,49 @@ class _Spans:
                 return float(datum.seq), 1.0, 0.0
             return place
         assert home.phase is not None
-        if home.after_updates:
-            return self._after_updates(datum, home, index, saves)
         if home.before_phase:
             return self._before_phase(home.phase, index, saves)
-        spans = self._of(home.phase)
-        if not spans:
+        phase, time = self._made_in(datum, home, index, saves)
+        if time is None:
             return self._beside(phase_order(home.phase), index, saves)
+        if not home.forward:
+            return time, 1.0, 0.0
+        inside = time == datum.seq
+        own = self._pass_before(phase, time, index, saves, inside=inside)
+        together = UPDATE_PHASES if home.after_updates else (phase,)
+        made = [self._pass_before(other, time, index, saves, inside=inside) for other in together]
+        behind = [p.gradients for p in made if p is not None and p.gradients is not None]
+        begun = time if own is None else own.begin
+        gradients = min((at for at in behind if begun < at < time), default=None)
+        if own is not None and own.inner is not None and own.inner < time:
+            return float(own.inner), 1.0, 0.0
+        return (time, 1.0, 0.0) if gradients is None else (gradients, -1.0, phase_order(phase))
+
+    def _made_in(
+        self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int
+    ) -> tuple[str, float | None]:
+        """Return the phase that made a save, and when it was there; None without such a phase.
+
+        What may come from any update comes from the last that had ended when it was saved.
+        """
+        assert home.phase is not None
+        phase, time = home.phase, self._result_of(home.phase, datum, index, saves)
+        known = self._beside(phase_order(phase), index, saves)[0] if time is None else time
+        for update in UPDATE_PHASES if home.after_updates else ():
+            spans = self._of(update)
+            ends = [end for _, end in spans]
+            if len(spans) != saves and datum.seq is not None:
+                ends = [end for end in ends if end < datum.seq]
+            end = ends[index if len(spans) == saves else -1] if ends else known
+            if end > known and (datum.seq is None or end < datum.seq):
+                phase, time, known = update, float(end), end
+        return phase, time
+
+    def _result_of(self, phase: str, datum: KeyDatum, index: int, saves: int) -> float | None:
+        """Return when the result of a phase was there: at its end, or where it was saved before."""
+        spans = self._of(phase)
+        if not spans:
+            return None
         time = float(spans[index if len(spans) == saves else -1][1])
         if datum.seq is not None:
             if len(spans) != saves:
@@ -305,7 +389,29 @@ class _Spans:
                 time = float(begun[-1] if begun else spans[0][1])
             if datum.key not in INPUT_KEYS:
                 time = min(time, datum.seq)
-        return time, 1.0, 0.0
+        return time
+
+    def _pass_before(
+        self, phase: str, time: float, index: int, saves: int, *, inside: bool
+    ) -> _Pass | None:
+        """Return the forward pass that made what was there at a time; None without any.
+
+        Where there were as many as saves, and these were made behind them, the n-th save belongs
+        to the n-th.
+        """
+        passes = self._passes(phase)
+        if len(passes) == saves and not inside:
+            return passes[index]
+        return next((one for one in reversed(passes) if one.begin < time), None)
+
+    def _passes(self, phase: str) -> list[_Pass]:
+        """Return the forward passes of a phase, in the order of time."""
+        if phase not in self._passes_of:
+            found: list[_Pass] = []
+            for entries in self._entries.get(phase, {}).values():
+                found += _passes_in(sorted(entries, key=lambda entry: entry.seq))
+            self._passes_of[phase] = sorted(found, key=lambda one: one.begin)
+        return self._passes_of[phase]
 
     def _before_phase(self, phase: str, index: int, saves: int) -> _Place:
         """Place what a phase is given before it, however late it was saved.
@@ -323,19 +429,6 @@ class _Spans:
         return any(
             start < span[0] < end for openings in self._spans.values() for span in openings.values()
         )
-
-    def _after_updates(self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int) -> _Place:
-        """Place what may come from any update: after a later one, too, if that had ended."""
-        time, side, order = self.place(datum, KeyDataHome(home.phase), index, saves)
-        for phase in UPDATE_PHASES:
-            spans = self._of(phase)
-            ends = [end for _, end in spans]
-            if len(spans) != saves and datum.seq is not None:
-                ends = [end for end in ends if end < datum.seq]
-            end = ends[index if len(spans) == saves else -1] if ends else time
-            if end > time and (datum.seq is None or end < datum.seq):
-                time, side, order = float(end), 1.0, 0.0
-        return time, side, order
 
     def _before_update(self, index: int, saves: int) -> _Place:
         order = phase_order(UPDATE_PHASES[0]) - 0.5

@@ -15,13 +15,13 @@ from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.manifest import thinned
-from mindrlhf_msprobe.storage.reading.holdings.limits import thinned_of
+from mindrlhf_msprobe.storage.manifest.run_file import Network
+from mindrlhf_msprobe.storage.reading.holdings.inventory import thinned_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Problem, Run
 from mindrlhf_msprobe.storage.records import Entry
 
-_SHOWN = 8  # ranks, or patterns, that are named
-_LONGEST = 100  # characters of a pattern
+_SHOWN = 8  # ranks that are named
 
 
 @dataclass
@@ -64,9 +64,14 @@ class View:
         """Return what the run was configured to record on one of the comparison's ranks."""
         return self.run.config(self.ranks.get(rank, rank))
 
-    def initial_weights(self, role: str, rank: int) -> Mapping[str, str]:
-        """Return the fingerprint of each initial parameter of a role's network, by its name."""
-        return self.run.initial_weights(role, self.ranks.get(rank, rank))
+    def first_weights(self, phase: str, role: str, rank: int) -> Mapping[str, str]:
+        """Return the fingerprints of the network of a phase when it was first entered."""
+        own = self.phases.get(phase, phase)
+        return self.run.first_weights(own, role, self.ranks.get(rank, rank))
+
+    def network_of(self, phase: str, rank: int) -> Network | None:
+        """Return the network that ran in a phase; None if that is not known, or several did."""
+        return self.run.network_of(self.phases.get(phase, phase), self.ranks.get(rank, rank))
 
     def entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         """Read the entries of one phase in one step of a rank."""
@@ -99,7 +104,7 @@ class View:
             dialect=dialect,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(*at),
-            keys_of_run=frozenset(self.run.keys) if dialect.no_other_keys else None,
+            keys_of_run=frozenset(self.run.keys),
         )
 
     def _thinned(self, step: int, rank: int) -> dict[str, Any]:
@@ -195,13 +200,23 @@ def views(
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
     notes += _on_dumps_of_graphs(a, b)
-    for said in (_on_what_lacks, _on_thinned, _on_patterns):
+    for said in (_on_what_lacks, _on_thinned):
         notes += [*said("A", a), *said("B", b)]
+    notes += _on_steps_from_one(*sides)
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(message("pairing.step", a=steps[0], b=steps[1]))
     return *sides, notes
+
+
+def _on_steps_from_one(*sides: View) -> Iterator[Message]:
+    """Bring together steps that one tool counts from 1 and the other from 0."""
+    firsts = [view.run.dialect.first_step for view in sides]
+    if firsts[0] != firsts[1]:
+        side = firsts.index(max(firsts))
+        sides[side].steps = {step - max(firsts): step for step in sides[side].run.steps}
+        yield message("pairing.steps_from_one", side="AB"[side])
 
 
 def _on_dumps_of_graphs(a: Run, b: Run) -> Iterator[Message]:
@@ -248,15 +263,6 @@ def _on_thinned(name: str, run: Run) -> Iterator[Message]:
     """Say what of a run was removed since it was recorded."""
     for removed in thinned_of(run):
         yield message("pairing.of_run", run=name, what=removed)
-
-
-def _on_patterns(name: str, run: Run) -> Iterator[Message]:
-    """Say which patterns of a run tell nothing any more."""
-    for setting, patterns in run.unusable_patterns.items():
-        for text, why in list(patterns.items())[:_SHOWN]:
-            shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-            what = {"side": name, "setting": setting, "pattern": shown}
-            yield message("pairing.pattern", **what, why=why)
 
 
 def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 #: The key of the directory that a run writes to.
 DIRECTORY = "dump_path"
 
-# A variable that is not set is not recorded; in the other sections that is an older version.
+# A variable that is not set is not recorded; in the other sections it is unknown.
 _ABSENCE_COUNTS = ("environment", "configurations", "packages")
 _MAY_HOLD_SECRETS = ("environment", "configurations", "cells", "optimizers")
 _NONE_IS_A_VALUE = (

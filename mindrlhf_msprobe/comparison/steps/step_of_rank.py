@@ -20,7 +20,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
-from mindrlhf_msprobe.comparison.judging.metrics.spans import (
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     AT_ONCE,
     SPAN_BYTES,
     Answers,
@@ -32,18 +32,17 @@ from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.judging.status import (
     PairFound,
     compare_records,
+    load_decoder,
     side_of,
     why_unreadable,
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.judging.texts import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
-from mindrlhf_msprobe.comparison.pairing.frameworks.joined import beside_of
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import CutStep, gap_of
+from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import CutStep, gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -61,7 +60,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
+    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
 
 
@@ -124,7 +123,7 @@ class Job:
 
                     found = cut(a, b, rules, (shown, own)) or found
             if self.laid_out:
-                from mindrlhf_msprobe.comparison.layouts.micro_batches import regrouped
+                from mindrlhf_msprobe.comparison.layouts.judging import regrouped
 
                 stated = [getattr(side.layout, "micro_batches", None) for side in self.sides]  # type: ignore[attr-defined]
                 found = regrouped(a, b, rules, (stated[0], stated[1])) or found

@@ -20,7 +20,6 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.pairing.alignment import Alignment
-from mindrlhf_msprobe.comparison.pairing.coverage import without_recorded
 from mindrlhf_msprobe.comparison.pairing.planner import BEGIN_IO, Pair, Planner, StepData, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import (
     BEGIN,
@@ -394,7 +393,7 @@ def _planner(lines: _Lines, data: list[StepData], step: int, rank: int) -> Plann
         replace(
             side,
             entries=[entries[i] for entries in lines.special.values()],
-            coverage=without_recorded(side.coverage, lines.shells[i]),
+            coverage=side.coverage,
         )
         for i, side in enumerate(data)
     ]

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
-from mindrlhf_msprobe.comparison.pairing.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
 from mindrlhf_msprobe.findings import Inside
-from mindrlhf_msprobe.phases import INPUT_KEYS
+from mindrlhf_msprobe.phases import INPUT_KEYS, LOG_PROB, OLD_LOG_PROB, REF_LOG_PROB
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -25,8 +25,10 @@ CHANNEL, TOKEN_ID, ROW = "channel", "token_id", "row"
 _HEAD_SIZE, _ANY = "head_size", "any"
 
 #: Keys that hold one value a token, or one a sample.
-_OF_MODELS = ("old_log_prob", "ref_log_prob", "log_prob", "values")
-_PER_TOKEN = {*INPUT_KEYS, *_OF_MODELS, "rewards", "reward", "advantages", "returns"}
+_PER_TOKEN = {
+    *(*INPUT_KEYS, *LOG_PROB, *OLD_LOG_PROB, *REF_LOG_PROB),
+    *("values", "rewards", "reward", "advantages", "returns"),
+}
 _HEADS = frozenset(
     [
         "num_heads",

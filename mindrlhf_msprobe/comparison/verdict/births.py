@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.operators import beside_operator, place_of
+from mindrlhf_msprobe.comparison.verdict.occasion import beside_operator, place_of
 from mindrlhf_msprobe.findings import Birth, Finding, Status
+from mindrlhf_msprobe.storage.arrays.npy import roundoff
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import Entry
 

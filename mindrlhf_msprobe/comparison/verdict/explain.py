@@ -7,45 +7,59 @@ from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.non_finite import sides
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
-from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
+from mindrlhf_msprobe.comparison.judging.suspicion import sides
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across, made_in_forms
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import gap_of
+from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
-from mindrlhf_msprobe.comparison.preflight.generation import OwnStep
-from mindrlhf_msprobe.comparison.preflight.remark import remark, without_consequences
+from mindrlhf_msprobe.comparison.preflight.preflight import (
+    OwnStep,
+    remark,
+    resumed_otherwise,
+    without_consequences,
+)
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
 from mindrlhf_msprobe.comparison.verdict.births import born, born_reasons
-from mindrlhf_msprobe.comparison.verdict.culprits.check_first import check_first
-from mindrlhf_msprobe.comparison.verdict.culprits.culprits import culprit_of, culprit_reasons
-from mindrlhf_msprobe.comparison.verdict.culprits.gradients import (
+from mindrlhf_msprobe.comparison.verdict.culprits.culprits import (
+    OF_WHAT_AGREES,
     before_optimizer,
+    check_first,
+    culprit_of,
+    culprit_reasons,
     enters_optimizer,
 )
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, configs
 from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.inside import inside
-from mindrlhf_msprobe.comparison.verdict.next_recording.bisection import bisected
-from mindrlhf_msprobe.comparison.verdict.next_recording.next_step import next_step
-from mindrlhf_msprobe.comparison.verdict.next_recording.size import size_of_next
-from mindrlhf_msprobe.comparison.verdict.next_recording.update import (
+from mindrlhf_msprobe.comparison.verdict.made_of import (
+    made_of_output,
+    output_before,
+    own_arithmetic,
+)
+from mindrlhf_msprobe.comparison.verdict.next_step import (
     DECIDED,
+    bisected,
+    next_step,
     next_update,
+    size_of_next,
     with_phases,
 )
-from mindrlhf_msprobe.comparison.verdict.occasion import occasion_of, occasion_reasons
-from mindrlhf_msprobe.comparison.verdict.operators import (
+from mindrlhf_msprobe.comparison.verdict.occasion import (
     beside_operator,
     frame_of,
     not_mindspores,
+    occasion_of,
+    occasion_reasons,
     other_attributes,
     place_of,
 )
+from mindrlhf_msprobe.comparison.verdict.recorded_late import recorded_late
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
-from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
+from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table, role_of
+from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
@@ -96,13 +110,20 @@ def explain(
     a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
     checks = check_first(preflight, first, found.cause, origin, (a, b))
     preflight = without_consequences(preflight, finding.step)
-    hint = remark(preflight, phase.role if phase else None, known=bool(checks))
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
     culprit = None if by_name else culprit_of(first, history, occasion)
+    drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
+    role = phase.role if phase else None
+    hint = remark(preflight, role, known=bool(checks), drawn=drawn)
+    if drawn and found.cause is not Cause.COMPUTATION:
+        hint = (*hint, *resumed_otherwise(preflight, finding.step))
+    if first.is_of_state and (resumed := _resumed(first, history, preflight)):
+        why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
-    why = (*why, *occasion_reasons(occasion, finding))
+    why = (*why, *recorded_late(first), *occasion_reasons(occasion, finding))
+    why = (*why, *history.in_two_roles(finding))
     birth = None if cause is Cause.FILE or by_name else born(first)
     if birth is not None:
         why = (*why, *born_reasons(birth))
@@ -157,6 +178,33 @@ def _state(first: FirstDifference, history: History) -> Message:
     return message("explanation.optimizer_state", gradients=gradients, before=kept, step=step - 1)
 
 
+def _resumed(first: FirstDifference, history: History, preflight: Preflight) -> Messages:
+    """Return which run went on with another state of the optimizer than the one that differs.
+
+    As the runs' settings say, or as its own state after the step before says.
+    """
+    step, entry = first.finding.step, first.entry
+    assert entry is not None
+    if said := resumed_otherwise(preflight, step, at_step=True):
+        return said
+    for name, view in zip("AB", history.sides):
+        own_step, own_rank = view.own(step, history.rank)
+        recorded = [
+            record.leaf.max
+            for other in view.entries(entry.phase, step - 1, history.rank)
+            if other.name == entry.name
+            for record in other.records
+            if record.path.rpartition(".")[2] == COUNTER and type(record.leaf.max) is int
+        ]
+        counts = counted_at(view.run.run_files, own_rank, own_step, role_of(entry.phase))
+        for optimizer, count in counts.items():
+            if len(counts) == len(recorded) == 1 and count < recorded[0]:
+                known = {"side": name, "step": step, "optimizer": optimizer}
+                note = message("preflight.resumed", **known, count=count, against=recorded[0])
+                return (message("remark.sentence", what=note),)
+    return ()
+
+
 def _proposed(
     first: FirstDifference, origin: str | None, culprit: Culprit | None
 ) -> dict[str, Any]:
@@ -187,8 +235,12 @@ def _next(
 
 
 def _source(first: FirstDifference, origin: str | None) -> str:
-    """Return where the origin was called, the line included; "" for key data, or if not known."""
-    frame = frame_of(first, origin)
+    """Return where the origin was called, the line included; "" if that is not known.
+
+    For key data where the network was called whose output they are made of.
+    """
+    made_of = output_before(first)
+    frame = frame_of(first, origin if made_of is None else made_of[0].name)
     if frame is None:
         return ""
     where, _, line = frame.partition("\n")
@@ -282,9 +334,11 @@ def _changed(pair: Pair) -> str | None:
 def _explain_unreadable(pair: Pair) -> _Explained:
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
+    from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
+
     origin = pair.entry.name if pair.entry else None
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
-    codes = {leaf.why.code for leaf in held if isinstance(leaf.why, Message)}
+    codes = {leaf.why.code for leaf in held if leaf.why is not None}
     if codes & {UNFIT, UNLIKE_PARTS}:
         return Cause.UNREADABLE, origin, (message("explanation.layout_unfit"),)
     prints = [leaf.fingerprint for leaf in held]
@@ -321,8 +375,11 @@ def _explain_output(first: FirstDifference, history: History) -> _Explained:
         given = "gradient"
     parents = first.step.plan.parents
     inside = (entry.phase, entry.name) in {(phase, of) for (phase, _), of in parents.items()}
+    computed = message("explanation.cell_computed", given=given, inside=inside)
+    if masks := _masks_not_compared(first, entry.name):
+        computed = message("explanation.computed_or_mask", masks=masks)
     why = (
-        message("explanation.cell_computed", given=given, inside=inside),
+        computed,
         *_doubt(first, entry.name),
         *_doubt_about_parameters(first),
         *_doubt_about_agreement(first),
@@ -378,8 +435,11 @@ def _explain_begin(first: FirstDifference) -> _Explained:
     code = (
         "explanation.container_of_operator" if is_operator(entry.name) else "explanation.container"
     )
+    said = message(code, container=parent, given=what)
+    if masks := _masks_not_compared(first, parent):
+        said = message("explanation.container_or_mask", container=parent, given=what, masks=masks)
     why = (
-        message(code, container=parent, given=what),
+        said,
         *_doubt(first, parent),
         *_doubt_about_agreement(first),
     )
@@ -465,7 +525,8 @@ def _explain_data(first: FirstDifference) -> _Explained:
     if key in INPUT_KEYS and (before_it or home not in cells):
         unseen = None if before_it else home
         return Cause.INPUT, None, (message("explanation.step_input", not_recorded=unseen),)
-    return Cause.DATA, None, (_made(first, cells), *(_doubt(first) if cells else ()))
+    said = made_of_output(first) or own_arithmetic(first) or _made(first, cells)
+    return Cause.DATA, None, (said, *(_doubt(first) if cells else ()))
 
 
 def _made(first: FirstDifference, phases: Collection[str]) -> Message:
@@ -475,7 +536,7 @@ def _made(first: FirstDifference, phases: Collection[str]) -> Message:
         return message("explanation.some_tokens", phase=home)
     if home in phases or (home is None and phases):
         return _cells_agree(first, home)
-    if home is None:
+    if home is None or not first.may_hold_cells:
         return message("explanation.no_cell_before")
     switch = phase_table({})[home].switch
     return message("explanation.phase_not_recorded", phase=home, switch=switch)
@@ -507,9 +568,32 @@ def _known(first: FirstDifference, origin: str | None) -> bool:
 
 def _doubt_about_agreement(first: FirstDifference) -> Messages:
     """Say that what came before agrees by statistics or within a tolerance only."""
-    of_phase = (f for p, f in first.pairs if f is not None and p.event.phase == first.event.phase)
-    close = any(finding.status is Status.WITHIN_TOLERANCE for finding in of_phase)
+    close = [
+        (pair, finding)
+        for pair, finding in first.pairs
+        if finding is not None and pair.event.phase == first.event.phase
+        if finding.status is Status.WITHIN_TOLERANCE
+    ]
+    if any(f.metrics is None and p.a and p.b and is_across(p.a, p.b) for p, f in close):
+        return (message("explanation.but_below_tolerance"),)
     return (message("explanation.but_not_bitwise"),) if close else ()
+
+
+def _masks_not_compared(first: FirstDifference, origin: str) -> str:
+    """Return the masks and positions that an entry was given and that no pair brought together.
+
+    Two frameworks make them in other forms.
+    """
+    return ", ".join(
+        pair.record.name
+        for pair, finding in first.pairs
+        if finding is None
+        and (pair.event.phase, pair.event.name) == (first.event.phase, origin)
+        and pair.record.io == "input"
+        and pair.gap is not None
+        and pair.gap.code == "coverage.other_framework_value"
+        and made_in_forms(pair.record) is not None
+    )
 
 
 def _doubt_about_opaque(first: FirstDifference) -> Messages:

@@ -1,4 +1,4 @@
-"""A step of a rank whose pairs have been compared, as the verdict looks at it."""
+"""A step of a rank whose pairs have been compared, and the first of them that does not agree."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ class FirstDifference:
     def before(self) -> PairFindings:
         """The pairs before it."""
         return self.pairs[: self.index]
+
+    @property
+    def may_hold_cells(self) -> bool:
+        """Whether both runs are of tools that record cells at all."""
+        return all(run.dialect.records_cells for run in self.runs)
 
     @property
     def left_out(self) -> LeftOut:

@@ -7,15 +7,17 @@ from dataclasses import field
 from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
-from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
 from mindrlhf_msprobe.comparison.verdict.first_difference import StepFindings
+from mindrlhf_msprobe.findings import Finding
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cell_name
 
 #: A parameter of one run: the cell that holds it, and its name there.
 Parameter = tuple[str, str]
@@ -39,6 +41,22 @@ class Opened:
     begin: int
     weights: Mapping[Parameter, Leaf]
     trains: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """A parameter as a network held it earlier: in a step, None for when it was first entered."""
+
+    leaf: Leaf
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A parameter as a run held it before a step, and whether it is still the same in it."""
+
+    before: Held
+    alike: bool
 
 
 @dataclass(frozen=True)
@@ -146,15 +164,57 @@ class History:
         configs = [view.config(self.rank) for view in self.sides]
         return all(config is not None and step <= config.initial_step for config in configs)
 
+    def is_one_network(self, side: int, phase: str, other: str) -> bool | None:
+        """Return whether one network of a run has run in both phases; None if it is not known."""
+        one, two = (self.sides[side].network_of(name, self.rank) for name in (phase, other))
+        return None if one is None or two is None else one.json is two.json
+
+    def in_two_roles(self, finding: Finding) -> Messages:
+        """Say which run has one network in the role of a finding and in another one.
+
+        Where the finding is a parameter, or key data: what a cell computed does not come of it.
+        """
+        of_cell = finding.entry is not None and finding.io != "parameters"
+        if of_cell or finding.phase is None:
+            return ()
+        networks = [view.network_of(finding.phase, self.rank) for view in self.sides]
+        return tuple(
+            message("explanation.one_network", run=run, role=network.role, other=network.same_as)
+            for run, network in zip("AB", networks)
+            if network is not None and network.same_as is not None
+        )
+
     def initial_weights(self, side: int, role: str, phase: str) -> Mapping[Parameter, Leaf]:
-        """Return the fingerprints of a phase's network, else of its role's, when first entered."""
-        view = self.sides[side]
+        """Return the fingerprints of a phase's network when it was first entered."""
         found = {}
-        known = (view.initial_weights(name, self.rank) for name in (phase, role))
-        for name, fingerprint in next(filter(None, known), {}).items():
+        first = self.sides[side].first_weights(phase, role, self.rank)
+        for name, fingerprint in first.items():
             cell, _, own = name.rpartition(".")
             found[cell or ROOT, own] = Leaf("Parameter", fingerprint=fingerprint)
         return found
+
+    def kept(self, pair: Pair, step: int) -> tuple[Kept, Kept] | None:
+        """Return of each run how it held a parameter before a step; None where that is unknown."""
+        found: list[Kept] = []
+        for side, record in enumerate((pair.a, pair.b)):
+            if record is None or pair.entry is None:
+                return None
+            before = self._held_before(side, step, pair.entry.phase, parameter_of(record))
+            alike = None if before is None else same(record.leaf, before.leaf)
+            if before is None or alike is None:
+                return None
+            found.append(Kept(before, alike))
+        return found[0], found[1]
+
+    def _held_before(self, side: int, step: int, phase: str, name: Parameter) -> Held | None:
+        """Return a parameter as the phase of the step before held it, else as at the start."""
+        for before in self.before(step)[:1]:
+            for opened in self.opened(side, before, [phase])[-1:]:
+                if name in opened.weights:
+                    return Held(opened.weights[name], before)
+        role = self.role_of(phase)
+        first = {} if role is None else self.initial_weights(side, role, phase)
+        return Held(first[name]) if name in first else None
 
 
 def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:
@@ -182,6 +242,11 @@ def matched(a: Mapping[Parameter, Leaf], b: Mapping[Parameter, Leaf]) -> dict[Pa
     there = {(names.common_b(cell), own): (cell, own) for cell, own in b}
     known = {(cell, own): (names.common_a(cell), own) for cell, own in a}
     return {parameter: there[name] for parameter, name in known.items() if name in there}
+
+
+def parameter_of(record: Record) -> Parameter:
+    """Return which parameter of a run a record is of."""
+    return cell_name(record.name.removesuffix(f".parameters.{record.path}")), record.path
 
 
 def same(a: Leaf, b: Leaf) -> bool | None:

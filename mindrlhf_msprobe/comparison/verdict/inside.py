@@ -1,25 +1,33 @@
 """What differs inside one record: which of its elements, and by what.
 
 Nothing is said that does not hold for every element that differs, exactly or within the rounding of
-the dtype; and from statistics alone, nothing that does not hold for all four of them.
+the dtype; and from statistics alone, nothing that does not hold for all four of them. Nor is it
+where another explanation holds, too, or the values are too few or too much alike to tell.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.elsewhere import elsewhere
+from mindrlhf_msprobe.comparison.verdict.changes import elsewhere, epsilons, rotary_bases
+from mindrlhf_msprobe.comparison.verdict.evidence import (
+    are_several,
+    bits_of_order,
+    differing,
+    tells_moved,
+    tells_one_number,
+)
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.norms import epsilons
-from mindrlhf_msprobe.comparison.verdict.rotary import rotary_bases
+from mindrlhf_msprobe.comparison.verdict.standardised import standardised
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -32,6 +40,7 @@ _ROUNDINGS = {"Float64": 4, "Float32": 4}  # of each element that may lie betwee
 # The smallest normal number of each dtype.
 _NORMAL = {"Float64": 2.0**-1022, "Float32": 2.0**-126, "Float16": 2.0**-14, "BFloat16": 2.0**-126}
 _CLEAR = 8  # how many times its own uncertainty a factor or an offset must be away from none
+_TWO_VALUES = 1e-4  # relative: so near to the largest variance, all elements are either extreme
 _NORM_ERROR = 2.5e-6  # relative, of two norms that were summed in float32 over short blocks
 
 _MOST_ELEMENTS = 1 << 26  # of a tensor that is looked into
@@ -41,7 +50,20 @@ _FEW = 1 << 12  # of them, which refute most of what may have been done to all
 _MOST_PLACES = 4096  # along an axis, of which the order is looked at
 _MOST_SPANS = 32
 _MOST_ULPS = 16
+_MOST_SOME = 1 << 12  # elements that differ, of which all are kept
+_SEVERAL = 8  # elements that differ, without which nearly one number is none
+_NARROW = 0.01
+_MOST_ALIKE = 0.75  # of them, that may have one factor within rounding where it is only nearly one
+#: What takes the place of what was moved away: nothing, or a label that a loss leaves out.
+_FILLED = (0, -100)
 _SHIFTS = (1, -1, 2, -2)
+
+
+class _Fitting(NamedTuple):
+    """What may have been done to all elements that differ, and whether the values tell it."""
+
+    change: Change
+    is_certain: Callable[[], bool]
 
 
 def inside(first: FirstDifference) -> Inside | None:
@@ -52,6 +74,8 @@ def inside(first: FirstDifference) -> Inside | None:
     if pair.a is None or pair.b is None:
         return None
     found = differs(pair.a, pair.b)
+    if pair.event.kind == DATA and _is_padding(first, pair.a, pair.b):
+        found = replace(found or Inside("elements"), change=Change("padding", {}))
     if found is None or found.change is None:
         change = epsilons(first) or elsewhere(first)
         if change is not None:
@@ -61,6 +85,30 @@ def inside(first: FirstDifference) -> Inside | None:
         part = Inside("records") if found is None else found
         found = replace(part, where=(elements, *part.where))
     return None if found is None else _with_prompts(found, first)
+
+
+def _is_padding(first: FirstDifference, a: Record, b: Record) -> bool:
+    """Return whether all that differs stands where neither run has a token that counts."""
+    shape, finding = a.leaf.shape or (), first.finding
+    if a.path or len(shape) != 2 or shape != b.leaf.shape or None in (a.location, b.location):
+        return False
+    try:
+        x, y = a.array(), b.array()
+        apart = (x != y) & ~((x != x) & (y != y))
+    except (ArrayFileError, OSError, TypeError, ValueError):
+        return False
+    # Much is loaded for it.
+    from mindrlhf_msprobe.sequences.batch import Sequences
+    from mindrlhf_msprobe.sequences.step_data import StepData
+
+    for run in first.runs:
+        data = StepData.at(run, finding.step, finding.rank)
+        saves = data.saved((first.event.name,))
+        datum = next((d for d in saves if d.micro_step == (finding.micro_step or 0)), None)
+        counted = None if datum is None else Sequences(data).counted(datum, x, saves)
+        if counted is None or bool((apart & counted.mask).any()):
+            return False
+    return bool(apart.any())
 
 
 def differs(a: Record, b: Record) -> Inside | None:
@@ -107,6 +155,7 @@ class _Range:
     Attributes:
         low, high: what each element allows, cut with what the others do.
         smallest, largest: what the elements themselves show.
+        known: whether each element that differs shows something.
     """
 
     low: float = -math.inf
@@ -114,16 +163,23 @@ class _Range:
     smallest: float = math.inf
     largest: float = -math.inf
     possible: bool = True
+    known: bool = True
+
+    @property
+    def are_near(self) -> bool:
+        """Whether what the elements show is much nearer to each other than to 1."""
+        apart = self.largest - self.smallest
+        return self.known and apart <= _NARROW * abs(self.middle - 1)
 
     def add(self, values: np.ndarray, errors: np.ndarray) -> None:
         """Add what some elements show, each exact to its error."""
-        if not (self.possible and values.size):
+        if not values.size:
             return
         self.low = max(self.low, float((values - errors).max()))
         self.high = min(self.high, float((values + errors).min()))
         self.smallest = min(self.smallest, float(values.min()))
         self.largest = max(self.largest, float(values.max()))
-        self.possible = self.low <= self.high
+        self.possible = self.possible and self.low <= self.high
 
     @property
     def middle(self) -> float:
@@ -135,7 +191,7 @@ class _Range:
 
 @dataclass
 class _Seen:
-    """What the blocks of two arrays showed so far."""
+    """What the blocks of two arrays showed so far; `some` are elements of B that differ."""
 
     dtype: str
     axes: list[np.ndarray]
@@ -148,6 +204,7 @@ class _Seen:
     all_nonzero_differ: bool = True
     all_differ: bool = True
     ulps: int | None = 0
+    some: list[np.ndarray] = field(default_factory=list)
     rounded: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     @classmethod
@@ -161,8 +218,17 @@ class _Seen:
     def may_be_one_change(self) -> bool:
         """Whether the values of further elements can still tell anything."""
         close = self.ulps is not None and self.ulps <= _MOST_ULPS
-        known = self.ratios.possible or self.distances.possible or any(self.rounded.values())
+        near = self.ratios.possible or self.ratios.are_near
+        known = near or self.distances.possible or any(self.rounded.values())
         return close or (self.finite and known)
+
+    def are_several(self) -> bool:
+        """Return whether the elements of B that differ are not all one value."""
+        return are_several(self.some)
+
+    def tell_one_number(self) -> bool:
+        """Return whether a factor that fits is no offset that fits, too, nor chance."""
+        return self.magnitudes[0] < self.magnitudes[1] and tells_one_number(self.some)
 
 
 def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
@@ -188,7 +254,15 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     if not seen.different:
         return None
     where = _where(seen, numbers)
-    change = rotary_bases(x, y) or _change(seen) or _moved(x, y, numbers) or _rounding(seen)
+    change = rotary_bases(x, y)
+    if change is None:
+        fitting = [*_changes(seen), *_moves(x, y, numbers)]
+        if not fitting:
+            change = _rounding(seen)
+        elif len(fitting) == 1 and fitting[0].is_certain():
+            change = fitting[0].change
+        if change is None or (change.kind != "rounded" and "ddof" not in change.parameters):
+            change = standardised(x, y) or change or _nearly(seen, x, y)
     if change is None and not where:
         return None
     return Inside("elements", where, change, seen.different, a.size)
@@ -230,6 +304,8 @@ def _add(seen: _Seen, place: tuple[slice, ...], a: np.ndarray, b: np.ndarray) ->
     if not count:
         return
     seen.different += count
+    if sum(map(len, seen.some)) < _MOST_SOME:
+        seen.some.append(b[unlike][:_MOST_SOME])
     for axis, (found, along) in enumerate(zip(seen.axes, place)):
         others = tuple(i for i in range(unlike.ndim) if i != axis)
         found[along] |= unlike.any(axis=others)
@@ -268,7 +344,7 @@ def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     normal = _NORMAL.get(seen.dtype, 0.0)
     tiny = (size_x < normal) & (size_y < normal)  # rounded to whole steps: they tell no ratio
     if bool(((x == 0) | (y == 0)).any()):
-        seen.ratios.possible = False
+        seen.ratios.possible = seen.ratios.known = False
         return
     ratios = (y / x)[~tiny]
     seen.ratios.add(ratios, bound * np.abs(ratios))
@@ -304,17 +380,17 @@ def _cast(values: np.ndarray, kind: str) -> np.ndarray:
     return nearest.astype(np.uint32).view(np.float32).reshape(values.shape)
 
 
-def _change(seen: _Seen) -> Change | None:
-    """Return the one thing that was done to all elements that differ, if it is certain."""
+def _changes(seen: _Seen) -> list[_Fitting]:
+    """Return what may have been done to the value of each element that differs."""
     if seen.different < 2 or not seen.finite:
-        return None
-    for (kind, side), holds in seen.rounded.items():
-        if holds:
-            return Change("rounded", {"dtype": kind, "side": side, "every": True})
-    if seen.magnitudes[0] == seen.magnitudes[1]:  # a factor and an offset would be the same
-        return None
-    found = [change for change in (_factor(seen), _offset(seen)) if change is not None]
-    return found[0] if len(found) == 1 else None
+        return []
+    found = [
+        _Fitting(Change("rounded", {"dtype": kind, "side": side, "every": True}), seen.are_several)
+        for (kind, side), holds in seen.rounded.items()
+        if holds
+    ]
+    numbers = [change for change in (_factor(seen), _offset(seen)) if change is not None]
+    return found or [_Fitting(change, seen.tell_one_number) for change in numbers]
 
 
 def _factor(seen: _Seen) -> Change | None:
@@ -329,6 +405,24 @@ def _factor(seen: _Seen) -> Change | None:
         return None
     known = {"factor": factor, "every": seen.all_nonzero_differ, "within": bound}
     return Change("factor", known | ({} if not bound else named(factor, bound)))
+
+
+def _nearly(seen: _Seen, a: np.ndarray, b: np.ndarray) -> Change | None:
+    """Return that B is A times nearly one number, as where an epsilon stands beside a divisor.
+
+    Where nearly all elements have one factor and a few another one, these few are to be explained.
+    """
+    ratios = seen.ratios
+    if not (ratios.are_near and seen.finite and seen.different >= _SEVERAL):
+        return None
+    if not seen.tell_one_number():
+        return None
+    found = (b[a != b] / a[a != b]).astype(np.float64)
+    typical = np.median(found)
+    if np.mean(abs(found - typical) <= _rounding_of(seen.dtype) * abs(typical)) > _MOST_ALIKE:
+        return None
+    known = {"factor": ratios.middle, "smallest": ratios.smallest, "largest": ratios.largest}
+    return Change("nearly", known | {"every": seen.all_nonzero_differ})
 
 
 def _offset(seen: _Seen) -> Change | None:
@@ -382,22 +476,30 @@ def _simple_near(value: float, error: float) -> list[list[int]]:
     return [[p, q] for p, q in pairs if abs(value - p / q) <= error]
 
 
-def _moved(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | None:
-    """Return how the same elements stand in other places, if they do."""
+def _moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[_Fitting]:
+    """Return how the same elements may stand in other places."""
     if a.dtype.kind == "b" or a.size > _MOST_SORTED:
-        return None
-    if (shift := _shifted(a, b, numbers)) is not None:
-        return shift
-    if not _may_be_moved(a, b) or not np.array_equal(_in_order(a), _in_order(b)):
-        return None
+        return []
+    found = [*_shifts(a, b, numbers)]
+    if not _may_be_moved(a, b):
+        return found
+
+    def fitting(change: Change, choices: float) -> _Fitting:
+        return _Fitting(change, lambda: tells_moved(differing(a, b), a, choices))
+
     if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a, b.T):
-        return Change("transposed", {"size": a.shape[0]})
+        found.append(fitting(Change("transposed", {"size": a.shape[0]}), 0))
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
-            return _reordered(order, number)
+            change = _reordered(order, number)
+            found = [one for one in found if one.change.parameters.get("axis") != number]
+            found.append(fitting(change, bits_of_order(change.parameters["moved"])))
+    if found or not np.array_equal(_in_order(a), _in_order(b)):
+        return found
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
-        return Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
-    return Change("moved", {})
+        change = Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
+        return [fitting(change, math.inf)]
+    return [fitting(Change("moved", {}), math.inf)]
 
 
 def _reordered(order: Sequence[int], axis: int) -> Change:
@@ -445,18 +547,42 @@ def _order(a: np.ndarray, b: np.ndarray, axis: int) -> list[int] | None:
     return known if len({*known}) == len(rows[0]) else None
 
 
-def _shifted(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Change | None:
-    """Return how far B's elements stand behind A's along an axis, what fell off being lost."""
+def _shifts(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Iterator[_Fitting]:
+    """Yield how far B's elements may stand behind A's along an axis, what fell off being lost.
+
+    It is a shift of the whole where in its place stands what A has there, or what is filled in.
+    """
     for axis, number in enumerate(numbers):
         n = a.shape[axis]
         x, y = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
         for shift in _SHIFTS:
-            if n < 2 * abs(shift) + 2:
-                continue
-            old, new = (x[:-shift], y[shift:]) if shift > 0 else (x[-shift:], y[:shift])
-            if _same(new, old) and not _constant(old):
-                return Change("shifted", {"axis": number, "size": n, "by": shift})
-    return None
+            if n >= 2 * abs(shift) + 2 and _same(*_overlap(x, y, shift)):
+                came = y[:shift] if shift > 0 else y[shift:]
+                stood = x[:shift] if shift > 0 else x[shift:]
+                filled = next((v for v in _FILLED if bool((came == v).all())), None)
+                whole = filled is not None or np.array_equal(came, stood)
+                known: dict[str, Any] = {"axis": number, "size": n, "by": shift}
+                known |= {"filled": filled, "whole": whole}
+                change = Change("shifted", known)
+                yield _Fitting(change, partial(_tells_shift, x, y, shift, a))
+
+
+def _overlap(x: np.ndarray, y: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return what stands in Y, and where it stood in X before a shift along the first axis."""
+    return (y[shift:], x[:-shift]) if shift > 0 else (y[:shift], x[-shift:])
+
+
+def _tells_shift(x: np.ndarray, y: np.ndarray, shift: int, a: np.ndarray) -> bool:
+    """Return whether a shift along the first axis is told from another one, and from changes.
+
+    Args:
+        x, y: views of A and B.
+    """
+    periods = range(1, min(len(x) // 2, _MOST_PLACES) + 1)
+    if any(_same(x[by : by + 1], x[:1]) and _same(*_overlap(x, x, by)) for by in periods):
+        return False
+    places = slice(shift, None) if shift > 0 else slice(None, shift)
+    return tells_moved(differing(x[places], y[places]), a, math.log2(a.ndim * len(_SHIFTS)))
 
 
 def _same(new: np.ndarray, old: np.ndarray) -> bool:
@@ -464,11 +590,6 @@ def _same(new: np.ndarray, old: np.ndarray) -> bool:
     rows = max(1, _CHUNK * len(old) // max(1, old.size))
     places = (slice(start, start + rows) for start in range(0, len(old), rows))
     return all(bool((new[place] == old[place]).all()) for place in places)
-
-
-def _constant(rows: np.ndarray) -> bool:
-    """Return whether all along the first axis holds the same, so that a shift shows nothing."""
-    return bool((rows == rows[:1]).all())
 
 
 def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
@@ -498,14 +619,15 @@ def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
     x, y = ([float(v) for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)] for leaf in (a, b))
     typical = max(x[3], y[3]) / math.sqrt(size)  # root of the mean square
     change = None
-    if x[:2] == y[:2] and _fingerprints_differ(a, b):
+    known = None not in (a.fingerprint, b.fingerprint)
+    if x[:2] == y[:2] and known and a.fingerprint != b.fingerprint:
         change = _same_statistics(x, y, size * 2.0**-52 * typical)
     elif x[0] != x[1]:
         rounding = _rounding_of(a.dtype or "")
         bounds = rounding, rounding + _NORM_ERROR
         found = [_factor_of(x, y, typical, *bounds), _offset_of(x, y, size, typical, *bounds)]
-        certain = [c for c in found if c is not None]
-        change = certain[0] if len(certain) == 1 else None
+        fitting = [c for c in found if c is not None]
+        change = fitting[0] if len(fitting) == 1 and _tell(y, size) else None
     return None if change is None else Inside("statistics", (), change, None, size)
 
 
@@ -518,9 +640,14 @@ def _all_known(leaf: Leaf) -> bool:
     return known and not leaf.nan_count and not leaf.inf_count
 
 
-def _fingerprints_differ(a: Leaf, b: Leaf) -> bool:
-    """Return whether two fingerprints are known and not the same."""
-    return None not in (a.fingerprint, b.fingerprint) and a.fingerprint != b.fingerprint
+def _tell(y: Sequence[float], size: int) -> bool:
+    """Return whether statistics are those of more than two values, and not of a few small ones."""
+    high, low, mean, norm = y
+    square = norm * norm / size
+    if square - mean**2 > (1 - _TWO_VALUES) * (high - mean) * (mean - low):
+        return False
+    sums = (float(f"{x:.5g}") for x in (mean * size, norm * norm))
+    return tells_one_number([np.array([high, low, *sums])])
 
 
 def _same_statistics(x: Sequence[float], y: Sequence[float], summed: float) -> Change | None:
@@ -563,8 +690,9 @@ def _offset_of(
     if abs(offset) <= _CLEAR / 2 * error:
         return None
     near = all(abs(y[i] - x[i] - offset) <= error for i in (0, 1))
-    square = x[3] ** 2 + 2 * offset * size * x[2] + size * offset**2
-    near &= abs(y[3] ** 2 - square) <= 4 * summed * max(x[3] ** 2, y[3] ** 2, size * offset**2)
+    squares = x[3] * x[3], y[3] * y[3], size * offset * offset
+    square = squares[0] + 2 * offset * size * x[2] + squares[2]
+    near &= abs(squares[1] - square) <= 4 * summed * max(squares)
     if not near:
         return None
     return Change("offset", {"offset": offset, "every": True, "within": error})

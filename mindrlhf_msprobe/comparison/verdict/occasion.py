@@ -1,10 +1,16 @@
-"""Which time it is within a step: the n-th opening of a phase, the micro-step of key data."""
+"""Which time it is within a step: the n-th opening of a phase, the micro-step of key data.
+
+An operator is told by where it was called, and by what may be to blame beside it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
@@ -14,7 +20,11 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
 )
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.coverage import OPERATORS, reasons_of
+from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
 
 
 def occasion_of(first: FirstDifference) -> Occasion:
@@ -29,13 +39,15 @@ def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...
     if finding.entry is None or not occasion.number:
         return ()
     updated = finding.phase in UPDATE_PHASES and finding.phase in occasion.since
+    updated = updated and bool(occasion.weights_moved) and occasion.kept_in is None
     said = message(
         "explanation.nth_call",
         phase=finding.phase,
         earlier=occasion.number,
         between=[phase for phase in occasion.since if phase != finding.phase],
-        updated=updated and bool(occasion.weights_moved),
+        updated=updated,
         weights_moved=occasion.weights_moved,
+        **({} if occasion.kept_in is None else {"kept_in": occasion.kept_in}),
     )
     return (said,)
 
@@ -58,6 +70,8 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
         return None
     if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
         return None  # its cells were recorded, and say more
+    if any(None in (p.a, p.b) and not p.stopped for p, _ in first.pairs if _same_key(p, pair)):
+        return None  # an update that an exception ended saves less: whose micro-step is unknown
     if _gave_the_same(before, pair, computed_in, micro_step):
         return None
     record = tuple(dict.fromkeys((phase, computed_in)))
@@ -146,8 +160,11 @@ def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
     if number not in openings or not number:
         return Occasion(number, count)
     since = _since_last_opening(first.pairs, entry, opening_of)
-    moved = _weights_moved([first.pairs[i][0] for i in opening_of], number)
-    return Occasion(number, count, since, moved)
+    pairs = [first.pairs[i][0] for i in opening_of]
+    moved = [_weights_moved(pairs, side, number) for side in (0, 1)]
+    kept = "AB"[moved.index(False)] if set(moved) == {False, True} else None
+    known = [one for one in moved if one is not None]
+    return Occasion(number, count, since, any(known) if known else None, kept)
 
 
 def _since_last_opening(
@@ -164,14 +181,24 @@ def _since_last_opening(
     return since
 
 
-def _weights_moved(pairs: Iterable[Pair], number: int) -> bool | None:
-    """Return whether a phase's parameters were recorded again: that is done where they changed."""
-    recorded = {
-        p.entry.opening for p in pairs if p.entry is not None and p.record.io == "parameters"
-    }
-    if not any(opening < number for opening in recorded):
-        return None
-    return number in recorded
+def _weights_moved(pairs: Iterable[Pair], side: int, number: int) -> bool | None:
+    """Return whether one run recorded a phase's parameters again: that is done where they changed.
+
+    Those of a cell that an exception kept from running before are recorded for the first time. One
+    that the other run alone recorded again stands beside the record of before.
+    """
+    moved: dict[tuple[str, str], bool] = {}  # of what was recorded before this opening
+    last: dict[tuple[str, str], Leaf] = {}
+    for p in pairs:
+        record = (p.a, p.b)[side]
+        if p.entry is None or record is None or record.io != "parameters":
+            continue
+        name = p.entry.cell, record.path
+        if p.entry.opening < number:
+            last[name] = record.leaf
+        elif p.entry.opening == number and name in last:
+            moved[name] = moved.get(name, False) or record.leaf != last[name]
+    return any(moved.values()) if last else None
 
 
 def _phases(pairs: Iterable[Pair]) -> tuple[str, ...]:
@@ -183,3 +210,122 @@ def _phases(pairs: Iterable[Pair]) -> tuple[str, ...]:
         elif pair.event.kind == DATA and pair.event.phase is not None:
             found[pair.event.phase] = None
     return tuple(found)
+
+
+_RANDOM = re.compile(
+    r"(?:^|[._])(?:\w*dropout\w*|rand\w*|(?:log_?|standard_?)?normal_?|uniform\w*|bernoulli\w*"
+    r"|multinomial\w*|gumbel_softmax|poisson|exponential_|cauchy_|geometric_|laplace|gamma|rrelu"
+    r"|\w*candidate_sampler|random\w*)(?:\.|$)",
+    re.IGNORECASE,
+)
+
+
+def cell_of(first: FirstDifference, origin: str | None) -> str | None:
+    """Return the cell of an entry, or the one around an operator.
+
+    "" outside every cell; None where it is not known.
+    """
+    if origin is None:
+        return None
+    if parse_operator(origin) is None:
+        return cell_name(origin)
+    for entry in _called(first, [origin, forward_of(origin)]):
+        if entry.around is not None:
+            return entry.around
+    return None
+
+
+def place_of(first: FirstDifference, origin: str | None) -> dict[str, Any]:
+    """Return the operator, the cell and the line of code of an origin, as `Divergence` has them."""
+    operator = None if origin is None else parse_operator(origin)
+    cell = cell_of(first, origin)
+    frame = frame_of(first, origin)
+    line = None if frame is None else code_line(frame)
+    return {
+        "operator": "" if operator is None else operator.operator,
+        "cell": None if cell is not None and is_optimizer_state(cell) else cell,
+        "line": "" if line is None else line.place,
+    }
+
+
+def frame_of(first: FirstDifference, origin: str | None) -> str | None:
+    """Return the frame of the user's code that called an origin; None if that is not known.
+
+    A backward entry has no call of its own in the user's code: that of its forward entry counts.
+    """
+    name = origin or (first.entry.name if first.entry else None)
+    if name is None:
+        return None
+    forward = (
+        forward_of(name) if parse_operator(name) else ".forward.".join(name.rsplit(".backward.", 1))
+    )
+    frames = (users_frame(entry.stack) for entry in _called(first, [name, forward]))
+    return next((frame for frame in frames if frame is not None), None)
+
+
+def _called(first: FirstDifference, names: Iterable[str]) -> list[Entry]:
+    """Return the entries of the first difference's phase, in the order of their names.
+
+    An entry that B alone has may be called as another one of A: what belongs to it is of B alone.
+    """
+    phase = first.event.phase
+    only_in_b = all(pair.a is None for pair, _ in first.pairs if pair.event == first.event)
+    wanted = dict.fromkeys(names)
+    found: dict[str, Entry] = {}
+    for pair, _ in first.pairs:
+        entry = pair.entry
+        if entry is None or entry.name not in wanted or pair.event.phase != phase:
+            continue
+        if entry.name not in found or (pair.a is None) == only_in_b:
+            found[entry.name] = entry
+    if first.entry is not None and first.entry.name in wanted:
+        found[first.entry.name] = first.entry
+    return [found[name] for name in wanted if name in found]
+
+
+def other_attributes(first: FirstDifference, entry: Entry) -> Messages:
+    """Return which attributes of an operator differ; () if none do, or that is not known.
+
+    They stand in its forward entry.
+    """
+    names = (entry.name, forward_of(entry.name))
+    for pair, _ in first.pairs:
+        if pair.attributes and pair.event.phase == first.event.phase and pair.event.name in names:
+            changes = [
+                message("explanation.one_attribute", name=name, a=a, b=b)
+                for name, a, b in pair.attributes
+            ]
+            return (message("explanation.other_attributes", changes=changes),)
+    return ()
+
+
+def not_mindspores(first: FirstDifference, entry: Entry) -> Messages:
+    """Say in which runs something else stands in the place of an operator, as run.json tells."""
+    operator = parse_operator(entry.name)
+    if operator is None:
+        return ()
+    name = operator.operator
+    if operator.kind == "Primitive":
+        name = f"Primitive.{operator.name.rpartition('.')[2]}"
+    found: dict[str, list[str]] = {}
+    for side, run in zip("AB", first.runs):
+        held = run.coverage(first.finding.rank).get(OPERATORS) or {}
+        for why in reasons_of(run.coverage(first.finding.rank), OPERATORS, name) if held else ():
+            if why.code == "coverage.operator_replaced":
+                found.setdefault(str(why.params["by"]), []).append(side)
+    return tuple(
+        message("explanation.not_mindspores", runs=", ".join(sides), by=by)
+        for by, sides in found.items()
+    )
+
+
+def beside_operator(entry: Entry) -> Messages:
+    """Return what but its own computation can make an operator's output differ."""
+    operator = parse_operator(entry.name)
+    if operator is None:
+        return ()
+    if operator.communicates:
+        return (message("explanation.but_other_ranks"),)
+    if _RANDOM.search(operator.name):
+        return (message("explanation.but_random"),)
+    return ()

@@ -18,8 +18,10 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
     LeftOut,
+    StepFindings,
 )
 from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.recorded_late import in_time
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -65,17 +67,22 @@ def conclude(
         unread: what of either run could not be read. With some of it unknown, records that agree
             are no agreement of the runs.
     """
+
+    def history(rank: int) -> History:
+        return History(sides, rank, results, plan, compare)
+
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.tally.counts)
-    candidates = _in_causal_order(results)
+    differing = (result for result in results if result.order is not None)
+    candidates = sorted(differing, key=lambda result: result.order or ())
     first: Divergence | None
     reached: tuple[Spread, ...] = ()
     if not _compared_something(counts):
         first = None
     elif candidates:
-        history = History(sides, candidates[0].rank, results, plan, compare)
-        first, reached = _explained(candidates[0], history, preflight, left_out, earlier)
+        of_first = history(candidates[0].rank)
+        first, reached = _explained(candidates[0], of_first, preflight, left_out, earlier)
     else:
         first = _first_not_reached(results, (sides[0].run, sides[1].run), plan, compare)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
@@ -90,17 +97,11 @@ def conclude(
         steps=len({result.step for result in results}),
         ranks=len({result.rank for result in results}),
         phases=tuple(dict.fromkeys(phase for result in results for phase in result.tally.phases)),
-        parted=_diverged_ranks(candidates) if first else (),
+        parted=_diverged_ranks(candidates, first, history) if first else (),
         agreeing_ranks=_agreeing(results, candidates) if first else (),
         non_finite=_non_finite(results),
         suspicious=_suspicious(results),
     )
-
-
-def _in_causal_order(results: Sequence[StepResult]) -> list[StepResult]:
-    """Return the steps that differ, the one that diverges first in front."""
-    differing = (result for result in results if result.order is not None)
-    return sorted(differing, key=lambda result: result.order or ())
 
 
 def _explained(
@@ -114,13 +115,19 @@ def _explained(
     compared = history.compared(result.step)
     if compared is None:  # the step could not be compared as a whole
         return unreadable_step(_first_finding(result)), ()
-    index = next(i for i, (_, f) in enumerate(compared.pairs) if f and not f.status.agrees)
+    index = _first_index(compared)
     unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
-    step = replace(compared, left_out=unseen, earlier=earlier)
+    step = replace(in_time(compared, index, history), left_out=unseen, earlier=earlier)
     difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
-    agreed = len({other.step for other in history.results if other.step < result.step})
+    before = (other for other in history.results if other.step < result.step)
+    agreed = len({other.step for other in before if other.records > _not_compared(other)})
     first = explain(difference, preflight, history, agreed_steps=agreed)
     return first, () if first.cause is Cause.FILE else spread(difference)
+
+
+def _not_compared(result: StepResult) -> int:
+    """Return how many records of a step were not to be compared: one run alone has them, say."""
+    return sum(gap.records for gap in result.gaps)
 
 
 def _first_not_reached(
@@ -143,12 +150,17 @@ def _first_not_reached(
     return not_reached(pair, (result.step, result.rank), runs, records, before, earlier)
 
 
-def _diverged_ranks(candidates: Sequence[StepResult]) -> tuple[RankDivergence, ...]:
+def _diverged_ranks(
+    candidates: Sequence[StepResult], first: Divergence, history: Callable[[int], History]
+) -> tuple[RankDivergence, ...]:
     """Return each rank's first divergence, of candidates in causal order."""
+    late = bool(candidates) and first.record != _first_finding(candidates[0]).record
     diverged: dict[int, RankDivergence] = {}
     for result in candidates:
         if result.rank not in diverged:
             finding = _first_finding(result)
+            if late:
+                finding = _first_in_time(result, history(result.rank)) or finding
             step, rank, phase, record = _place(finding)
             diverged[rank] = RankDivergence(rank, step, phase, record, finding.micro_step)
     return tuple(diverged.values())
@@ -203,6 +215,19 @@ def _together(found: Iterable[tuple[StepResult, Several]]) -> tuple[int, Finding
 def _place(finding: Finding) -> tuple[int, int, str | None, str]:
     phase = finding.phase if finding.entry is not None else None
     return finding.step, finding.rank, phase, finding.record
+
+
+def _first_index(step: StepFindings) -> int:
+    return next(i for i, (_, f) in enumerate(step.pairs) if f and not f.status.agrees)
+
+
+def _first_in_time(result: StepResult, history: History) -> Finding | None:
+    """Return the first finding of a rank that does not agree, of a parameter recorded late."""
+    compared = history.compared(result.step)
+    if compared is None:
+        return None
+    index = _first_index(compared)
+    return in_time(compared, index, history).pairs[index][1]
 
 
 def _first_finding(result: StepResult) -> Finding:

@@ -19,8 +19,12 @@ from types import ModuleType
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.compat.msprobe_names import supply
-from mindrlhf_msprobe.integrations.imports import when_imported
-from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE
+from mindrlhf_msprobe.integrations.patches import (
+    CALLS_MSPROBE,
+    PREPARED,
+    has_trainer,
+    when_imported,
+)
 from mindrlhf_msprobe.log import logger, warn
 
 _HOME = "mindrlhf_msprobe.integrations.mindrlhf"
@@ -31,7 +35,6 @@ _INSTALLERS = {
     "GRPOTrainer": (f"{_HOME}.grpo", "install_grpo"),
     "PPOTrainer": (f"{_HOME}.ppo", "install_ppo"),
 }
-_prepared: list[str] = []
 
 
 def install() -> None:
@@ -58,7 +61,7 @@ def _prepare(module: ModuleType) -> None:
     for name, (home, function) in _INSTALLERS.items():
         defined = vars(module).get(name)
         if isinstance(defined, type) and defined.__module__ == module.__name__:
-            _prepared.append(name)
+            PREPARED.append(name)
             getattr(importlib.import_module(home), function)(module)
 
 
@@ -75,7 +78,7 @@ def _supply_save(module: ModuleType) -> None:
 
 
 def _say_if_nothing_was_prepared() -> None:
-    if not any(name.endswith("Trainer") for name in _prepared):
+    if not (has_trainer() or CURRENT.recorded):
         imported = sys.modules.get("mindrlhf")
         where = "" if imported is None else repr(imported)
         known = ", ".join(name for name in _INSTALLERS if name.endswith("Trainer"))

@@ -19,9 +19,8 @@ from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.ms_probe import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.mindrlhf.generation import MindFormersGeneration
+from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS
 from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration, widths_of
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (

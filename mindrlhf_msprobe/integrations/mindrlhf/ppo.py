@@ -21,9 +21,8 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.mindrlhf.generation import MindFormersGeneration
+from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration, as_widths
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import KEYS, as_widths
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import inform
@@ -192,7 +191,11 @@ class _Integration:
         for network, phase, of_result in (
             (getattr(model, "policy_model", None), _LOG_PROB, _log_prob_and_values),
             (getattr(model, "critic_model", None), _VALUES, lambda values: {"values": values}),
-            (getattr(trainer, "ref_model", None), _REFERENCE, _ref_log_prob),
+            (
+                getattr(trainer, "ref_model", None),
+                _REFERENCE,
+                lambda found: {"ref_log_prob": found[0] if isinstance(found, tuple) else found},
+            ),
             (getattr(trainer, "reward_fn", None), _REWARD, lambda scores: {"scores": scores}),
         ):
             if network is not None:
@@ -298,7 +301,3 @@ def _log_prob_and_values(result: Any) -> dict[str, Any]:
     if isinstance(result, tuple):
         return {"old_log_prob": result[0], "values": result[1]}
     return {"old_log_prob": result}
-
-
-def _ref_log_prob(result: Any) -> dict[str, Any]:
-    return {"ref_log_prob": result[0] if isinstance(result, tuple) else result}

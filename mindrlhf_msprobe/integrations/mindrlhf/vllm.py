@@ -23,15 +23,14 @@ from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.integrations.imports import when_imported
-from mindrlhf_msprobe.integrations.mindrlhf.rollout_tables import (
+from mindrlhf_msprobe.integrations.mindrlhf.generation import (
     KEYS,
     LOG_PROB,
     as_widths,
     leave_out_rollout,
     save_rollout,
 )
-from mindrlhf_msprobe.integrations.patches import Part, Patches
+from mindrlhf_msprobe.integrations.patches import Part, Patches, when_imported
 from mindrlhf_msprobe.integrations.session import Session
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import GENERATE
@@ -127,7 +126,7 @@ class VllmGeneration:
             self._watch(session, model)
 
     def _watch(self, session: Session, model: Any) -> None:
-        from mindrlhf_msprobe.capture.networks.constructs import leave_out_arguments
+        from mindrlhf_msprobe.capture.networks.cells import leave_out_arguments
 
         self._model = model
         network = _network_of(model)

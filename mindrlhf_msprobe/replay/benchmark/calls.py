@@ -17,8 +17,7 @@ from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, no_gradients
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.networks.cells import named_cells
-from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.networks.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,
@@ -30,13 +29,6 @@ from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.benchmark.arguments import (
-    CannotRepeatError,
-    HeldArguments,
-    tensors_in,
-    with_tensors,
-)
-from mindrlhf_msprobe.replay.benchmark.counted import OwnKernels
 from mindrlhf_msprobe.replay.benchmark.disturb import (
     ADD_NOISE,
     CHANGE_VALUE,
@@ -57,8 +49,15 @@ from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
     is_order_free,
     judge,
 )
-from mindrlhf_msprobe.replay.benchmark.higher import Higher, can_be_higher
-from mindrlhf_msprobe.replay.benchmark.state import State, once_more
+from mindrlhf_msprobe.replay.benchmark.operators import Higher, OwnKernels, can_be_higher
+from mindrlhf_msprobe.replay.benchmark.state import (
+    CannotRepeatError,
+    HeldArguments,
+    State,
+    once_more,
+    tensors_in,
+    with_tensors,
+)
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 
 FORWARD, BACKWARD = "forward", "backward"

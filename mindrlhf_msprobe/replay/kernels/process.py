@@ -46,7 +46,7 @@ class _Operator:
 
     def __init__(self, asked: Asked) -> None:
         from mindrlhf_msprobe.capture.operators.inventory import find_operator
-        from mindrlhf_msprobe.replay.offline.script.primitives import computes_only
+        from mindrlhf_msprobe.replay.offline.script.operators import computes_only
 
         operator = find_operator(asked.operator)
         if operator is None or not computes_only(operator):

@@ -1,8 +1,14 @@
-"""What the script computes, for judging it: disturbed, too, and with nothing left behind."""
+"""What the script computes, for judging it: disturbed, too, and with nothing left behind.
+
+Likewise a recorded operator by its formula in numpy, which no kernel is asked for. A dropout draws
+another mask when it runs again, so that no kernel and no formula gives what was recorded. Its mask
+is in the record: what is not zero in its output was kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +26,17 @@ from mindrlhf_msprobe.replay.offline.script.template import (
     at_least,
     tensor_of,
 )
+from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
+from mindrlhf_msprobe.replay.precise.basic import Basic
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, compute_operator
+from mindrlhf_msprobe.replay.precise.values import (
+    Precision,
+    Tape,
+    Value,
+    backward,
+    lowest_precision,
+)
+from mindrlhf_msprobe.storage.operators import OperatorName
 
 Node = dict[str, Any]  # of entry.json
 SMALLEST = {"BFloat16": -126, "Float16": -14, "Float32": -126, "Float64": -1022}  # exponents
@@ -181,3 +198,232 @@ def prepare() -> None:
     """Let operators run when they are called, so that one without a kernel raises there."""
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()
+
+
+#: Dropouts that draw for each element, and those that draw for each channel.
+_OF_ELEMENTS = frozenset(["dropout", "Dropout", "DropoutExt"])
+_OF_CHANNELS = frozenset(["dropout1d", "dropout2d", "dropout3d", "Dropout2D", "Dropout3D"])
+_DEFAULT = 0.5  # of p, and of what a primitive keeps
+#: How many standard deviations the number of dropped elements may be from what it is on average.
+_MOST_DEVIATIONS = 8.0
+
+
+def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) -> dict[str, Any]:
+    """Judge what a formula gives: return name → distances and verdict, as `judging` has them.
+
+    Args:
+        side: what was recorded.
+        primitive: what has the attributes of a primitive; None for all else.
+
+    Returns:
+        {} where there is no formula for the operator, or not for this call of it.
+    """
+    try:
+        return dict(_values(side, operator, primitive))
+    except Exception:  # no formula, or arguments that it does not know: the kernel is asked
+        return {}
+
+
+def _values(
+    side: Recomputed, operator: OperatorName, primitive: Any
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    from mindrlhf_msprobe.replay.offline.script.template import distance
+
+    given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
+    args = [_made(side, node, given) for node in side.entry["args"]]
+    kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}
+    precision = lowest_precision([side.lowest.lower()])
+    name = operator.name if primitive is None else type(primitive).__name__
+    if name in _OF_ELEMENTS or name in _OF_CHANNELS:
+        yield from _of_dropout(side, name, (args, kwargs, primitive), given, precision)
+        return
+    found = compute_operator(operator.kind, name, args, kwargs, precision, settings=primitive)
+    outputs = [*_leaves(side.entry["output"])]
+    if len(outputs) != len(found.outputs):
+        return
+    pairs: list[tuple[str, dict[str, Any], Value | None]] = [
+        (node["at"], node, value) for node, value in zip(outputs, found.outputs) if "file" in node
+    ]
+    pairs += _gradients(side, found, outputs, given)
+    for record, node, value in pairs:
+        recorded = side.array(node)
+        if value is None or value.shape != recorded.shape:
+            continue
+        wide = recorded.astype(np.result_type(recorded, np.float64))
+        beside = node.get("rounding", 0.0)
+        opinion = judge(wide, value.exact, value.draws[1:], precision, beside)
+        exact = value.exact.astype(wide.dtype)
+        yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
+
+
+def _of_dropout(
+    side: Recomputed,
+    name: str,
+    called: tuple[list[Any], dict[str, Any], Any],
+    given: list[dict[str, Any]],
+    precision: Precision,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name, distances and verdict of what a dropout with the recorded mask gives."""
+    from mindrlhf_msprobe.replay.offline.script.template import distance
+
+    first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
+    gradient = given[0].get("gradient")
+    nodes = {first["at"]: first}
+    if gradient is not None:
+        nodes[f"gradient:{given[0]['at']}"] = gradient
+    recorded = {at: side.array(node).astype(np.float64) for at, node in nodes.items()}
+    names = first["at"], f"gradient:{given[0]['at']}"
+    output, leaving = recorded[names[0]], recorded.get(names[1])
+    repeated = side.entry.get("repeated", False)
+    dropped = Dropped(name, *called, output, leaving, repeated=repeated)
+    arriving = side.array(first["arriving"]) if "arriving" in first else None
+    odd = dropped.odd_share()
+    for at, opinion, exact in dropped.judged(recorded, names, arriving, precision):
+        node = nodes[at]
+        value = _as_value(node, opinion, distance(side.array(node), exact, node["dtype"]))
+        value["by_mask"] = True
+        if odd is not None and at == first["at"]:
+            value |= {"verdict": "wrong", "dropped": odd, "probability": dropped.probability}
+        yield at, value
+    for node in more:
+        mask = side.array(node)
+        if (found := dropped.agrees(mask)) is not None:
+            yield node["at"], _as_value(node, found, distance(mask, mask, node["dtype"]))
+
+
+def _gradients(
+    side: Recomputed, found: Any, outputs: list[dict[str, Any]], given: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any], Value | None]]:
+    """Return name, node and what the formula gives of the gradients that were recorded."""
+    if not any("gradient" in node for node in given):
+        return []
+    arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
+    return [
+        (f"gradient:{node['at']}", node["gradient"], value)
+        for node, value in zip(given, found.gradients(arriving))
+        if "gradient" in node
+    ]
+
+
+def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:
+    return {
+        **{"dtype": node["dtype"], "shape": node["shape"], "by": "formula", "formula": apart},
+        **{"share": float(opinion.ratio) / MOST, "verdict": opinion.opinion.value},
+    }
+
+
+def _made(side: Recomputed, node: dict[str, Any], given: list[dict[str, Any]]) -> Any:
+    """Return an argument with arrays in the place of tensors, and note their nodes."""
+    if "file" in node:
+        given.append(node)
+        return side.array(node)
+    if "list" in node:
+        return tuple(_made(side, item, given) for item in node["list"])
+    if "dict" in node:
+        return {name: _made(side, item, given) for name, item in node["dict"].items()}
+    if "dtype" in node:
+        return node["dtype"].lower()
+    return side.value(node, {}, None)
+
+
+def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what stands in structures, in order."""
+    for node in nodes:
+        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
+        if "list" in node or "dict" in node:
+            yield from _leaves(inside)
+        else:
+            yield node
+
+
+class Dropped:
+    """One recorded call of a dropout.
+
+    Args:
+        name: of the operator.
+        args, kwargs: as they were given, arrays in the place of tensors.
+        settings: of a primitive: what has its attributes.
+        output: the first of the recorded outputs.
+        leaving: the recorded gradient of the input; None where there is none.
+        repeated: whether that is of a second run (recompute), which drew another mask.
+
+    Raises:
+        NoFormulaError: its arguments are not those of a dropout.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        settings: Any,
+        output: np.ndarray,
+        leaving: np.ndarray | None,
+        *,
+        repeated: bool,
+    ) -> None:
+        given = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
+        if given is None or given.shape != output.shape:
+            raise NoFormulaError(name)
+        self._name, self._given = name, given
+        self.probability = _probability(args, kwargs, settings)
+        self.kept = output != 0
+        if leaving is not None and leaving.shape == given.shape:  # zero shows no mask
+            self.kept |= (given == 0) & (leaving != 0)
+        self._kept_again = leaving != 0 if repeated and leaving is not None else self.kept
+
+    def judged(
+        self,
+        recorded: Mapping[str, np.ndarray],
+        names: tuple[str, str],
+        arriving: np.ndarray | None,
+        precision: Precision,
+    ) -> Iterator[tuple[str, Judgement, np.ndarray]]:
+        """Yield name, judgement and the exact value of the output and of the input's gradient.
+
+        Args:
+            recorded: both, by their names.
+            names: of the output, and of the gradient.
+            arriving: the gradient of the output.
+        """
+        tape = Tape(precision)
+        given = tape.value(self._given)
+        scale = 1 / (1 - self.probability) if self.probability < 1 else 0.0
+        result = Basic(tape).multiply(given, tape.value(np.where(self.kept, scale, 0.0)))
+        values: list[Value | None] = [result, None]
+        if arriving is not None:
+            again = Basic(tape).multiply(given, tape.value(np.where(self._kept_again, scale, 0.0)))
+            values[1:] = backward(tape, [(again, tape.value(arriving))], [given]).of
+        for name, value in zip(names, values):
+            if value is not None and name in recorded:
+                found = judge(recorded[name], value.exact, value.draws[1:], precision)
+                yield name, found, value.exact
+
+    def agrees(self, mask: np.ndarray) -> Judgement | None:
+        """Return whether the mask that it returned is that of its output; None if not known."""
+        if mask.shape != self._given.shape:
+            return None  # in the form of a device
+        same = ((mask != 0) == self.kept) | (self._given == 0)
+        return Judgement(Opinion.ORDINARY if same.all() else Opinion.WRONG, ratio=0.0)
+
+    def odd_share(self) -> float | None:
+        """Return the share of dropped elements where chance does not explain it, else None."""
+        count = int(np.count_nonzero(self._given))
+        if self._name in _OF_CHANNELS or not count:
+            return None
+        dropped = int(np.count_nonzero((self._given != 0) & ~self.kept))
+        expected = count * self.probability
+        apart = abs(dropped - expected) - 1
+        deviation = math.sqrt(expected * (1 - self.probability))
+        return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
+
+
+def _probability(args: Sequence[Any], kwargs: Mapping[str, Any], settings: Any) -> float:
+    """Return with what probability elements are dropped."""
+    if settings is not None:
+        return 1 - float(getattr(settings, "keep_prob", _DEFAULT))
+    training = kwargs.get("training", args[2] if len(args) > 2 else True)
+    given = kwargs.get("p", args[1] if len(args) > 1 else _DEFAULT)
+    if isinstance(training, np.ndarray) or not isinstance(given, (int, float)):
+        raise NoFormulaError("dropout")
+    return float(given) if training else 0.0

@@ -120,6 +120,9 @@ class Value:
 class Sharing:
     """How operators share the gradient of equal operands: a kernel may choose, and keeps to it.
 
+    The gradient of `minimum` at equal operands is no single one: a kernel may give it to either, or
+    half to each, and does the same everywhere.
+
     Attributes:
         weights: operator → one for each of the extreme ways, of sum 1; those that are not there
             are even.
@@ -436,3 +439,64 @@ def _everything(outputs: Sequence[Value]) -> list[Value]:
             seen[id(value)] = value
             waiting.extend(value.parents)
     return list(seen.values())
+
+
+_ROUNDS = 2
+_STEPS = 20
+
+
+def fitted(
+    tape: Tape, compute: Callable[[], Gradients], actual: Sequence[np.ndarray | None]
+) -> tuple[Gradients, Sharing]:
+    """Return gradients with the shares of equal operands that fit best to those of a kernel.
+
+    Any mean of the legal ways may be: what was computed is fitted by such a choice for each
+    operator, and judged by the gradients of that choice. Two gradients that do not sum up to the
+    one that arrived fit none.
+
+    Args:
+        compute: computes gradients on the tape.
+        actual: the kernel's, one for each of those; None: not known.
+    """
+    tape.sharing = sharing = Sharing()
+    try:
+        found = compute()
+        if not sharing.met:
+            return found, sharing
+        wanted = _flat([one for one in actual if one is not None])
+        for _ in range(_ROUNDS):
+            for operator, count in sharing.met.items():
+                ends = []
+                for way in range(count):
+                    sharing.weights[operator] = [float(i == way) for i in range(count)]
+                    pairs = zip(compute().of, actual)
+                    known = [(value, one) for value, one in pairs if one is not None]
+                    ends.append(
+                        _flat([np.zeros(a.shape) if v is None else v.exact for v, a in known])
+                    )
+                sharing.weights[operator] = _closest(ends, wanted)
+        return compute(), sharing
+    finally:
+        tape.sharing = None
+
+
+def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    flat = [np.asarray(array, np.float64).ravel() for array in arrays]
+    return np.nan_to_num(np.concatenate(flat)) if flat else np.zeros(0)
+
+
+def _closest(ends: Sequence[np.ndarray], wanted: np.ndarray) -> list[float]:
+    """Return weights, none negative, of sum 1, of the mean of ends next to what is wanted."""
+    weights = np.full(len(ends), 1 / len(ends))
+    for _ in range(_STEPS):
+        for i in range(len(ends)):
+            for j in range(i):
+                along = ends[i] - ends[j]
+                length = float(along @ along)
+                if not length:
+                    continue
+                mean = sum(weight * end for weight, end in zip(weights, ends))
+                step = float((wanted - mean) @ along) / length
+                step = float(np.clip(step, -weights[i], weights[j]))
+                weights[i], weights[j] = weights[i] + step, weights[j] - step
+    return [float(weight) for weight in weights]

@@ -20,20 +20,17 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
-from mindrlhf_msprobe.capture.networks.cells import named_cells
-from mindrlhf_msprobe.capture.networks.constructs import is_jitted
+from mindrlhf_msprobe.capture.networks.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import (
     Interception,
     replaced_in_library,
     stand_in,
 )
-from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.capture.operators.library import Replaced
+from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.kernels.asking import NoAnswerError
-from mindrlhf_msprobe.replay.kernels.values import by_kernel
+from mindrlhf_msprobe.replay.kernels.asking import NoAnswerError, by_kernel
 from mindrlhf_msprobe.replay.kinds import (
     communicates,
     draws,
@@ -45,8 +42,12 @@ from mindrlhf_msprobe.replay.kinds import (
     writes,
 )
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, answer, has_formula
-from mindrlhf_msprobe.replay.precise.operators import leaves_of
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    NoFormulaError,
+    answer,
+    has_formula,
+    leaves_of,
+)
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
     Gradients,
@@ -106,11 +107,10 @@ def computes_floats(call: OperatorCall, output: Any) -> bool:
     if only_looks(operator) or is_copy(operator.kind, operator.name):
         return False
     leaves = leaves_of([call.args, call.kwargs, output])
-    return any(_is_floating(leaf) or is_complex(leaf) for leaf in leaves)
-
-
-def _is_floating(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return any(
+        is_complex(leaf) or (isinstance(leaf, Tensor) and leaf.is_floating_point())
+        for leaf in leaves
+    )
 
 
 def is_complex(leaf: Any) -> bool:
@@ -409,11 +409,11 @@ class SecondRun:
             tensors = [leaf for leaf in leaves_of(made) if isinstance(leaf, Tensor)]
             if tensors and all(id(leaf) in self._known for leaf in tensors):
                 self._held.append(made)
-                return like(made, (self._leaf(leaf) for leaf in leaves_of(made)))
+                leaves = leaves_of(made)
+                return like(
+                    made, (self._known[id(x)][1] if isinstance(x, Tensor) else x for x in leaves)
+                )
         raise CannotRunTwiceError("second.no_formula", operator=operator.full_name)
-
-    def _leaf(self, leaf: Any) -> Any:
-        return self._known[id(leaf)][1] if isinstance(leaf, Tensor) else leaf
 
     def _written(self, call: OperatorCall, *, alone: bool = False) -> Any:
         """Write into a tensor that this run made itself, and of which there is no view.

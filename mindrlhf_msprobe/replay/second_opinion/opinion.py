@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -29,12 +29,13 @@ from mindrlhf_msprobe.capture.opening.observer import (
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.replay.benchmark.state import PythonState
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
-from mindrlhf_msprobe.replay.precise.operators import leaves_of
-from mindrlhf_msprobe.replay.precise.sharing import fitted
-from mindrlhf_msprobe.replay.precise.values import Gradients, Precision, Value
-from mindrlhf_msprobe.replay.python_state import PythonState
+from mindrlhf_msprobe.replay.precise.formulas.table import leaves_of
+from mindrlhf_msprobe.replay.precise.values import Gradients, Precision, Value, fitted
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     SecondRun,
@@ -46,10 +47,13 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
     precision_of,
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
-from mindrlhf_msprobe.replay.second_opinion.held import HeldCall
-from mindrlhf_msprobe.replay.second_opinion.parameters import ParameterOpinions, Share
+from mindrlhf_msprobe.replay.second_opinion.held import HeldCall, ParameterOpinions, Share
 from mindrlhf_msprobe.storage.operators import parse_operator
-from mindrlhf_msprobe.storage.reading.opinions import TensorOpinion
+from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
+
 
 #: Takes what is thought of one call, as JSON.
 Write = Callable[[Mapping[str, Any]], None]
@@ -576,3 +580,24 @@ def _judged(
 def _as_json(record: str, found: Judgement) -> dict[str, Any]:
     numbers = found.ratio, found.error, found.explained, found.worst, found.actual, found.exact
     return TensorOpinion(record, found.opinion.value, *numbers, found.reason).to_json()
+
+
+def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
+    """Have what a recorder records computed again, and what is thought of it written down."""
+    file = opinion_lines(recorder.root, recorder.rank)
+    turns = Turns(config.budget)
+
+    def write(opinion: Mapping[str, Any]) -> None:
+        file.append([opinion])
+
+    def observer_of(phase: Phase, opening: int) -> SecondOpinion:
+        place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
+        return SecondOpinion(
+            write,
+            place | {"opening": opening},
+            turns,
+            dtype=config.precision,
+            declared=config.compute_dtype,
+        )
+
+    recorder.observe_calls(observer_of)

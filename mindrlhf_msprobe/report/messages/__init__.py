@@ -1,21 +1,23 @@
 """Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
 
-Each language is a folder with one module an area, in rooms by who says it; a module's `TEXTS` maps
-the name of a code to a template (`str.format` with the parameters) or, where words depend on the
-parameters, to a function of them; `choices/` decides for both languages which words are said, where
-that depends on the parameters alike. `coverage.no_gradients` is `no_gradients` in `coverage.py`,
-whatever its room. What areas have in common in one language (plurals, ordinals, lists) is in its
-`words.py`.
+`texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
+language → template (`str.format` with the parameters); what stands under `#` is a comment.
+`coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share a file
+(`_SHARED`). `coverage.pieces` are parts of the templates of `coverage` that parameters choose:
+`choices.py` decides which, for both languages. Where the words themselves depend on the parameters
+(plurals, lists), `en/` and `zh/` have functions of them, in modules of the files' names: `TEXTS`
+and `PIECES` of the area called as the file, `LOST` and `LOST_PIECES` of another one, as `lost`.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-import re
+import json
 import string
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
@@ -24,9 +26,37 @@ from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]
 
+_TEXTS = Path(__file__).parent / "texts"
+_COMMENT = "#"  # the name of what is no text, in the files
+
+#: By file: the areas that it holds beside the one of its own name.
+_SHARED = {
+    "checks": (
+        "check_accuracy",
+        "check_benchmark",
+        "check_healthy",
+        "check_history",
+        "check_non_finite",
+        "check_ranks",
+        "check_rl",
+        "check_weights",
+    ),
+    "config": ("collect", "mapping", "pattern"),
+    "coverage": ("fault", "lost", "mindspore", "unread"),
+    "explanation": ("culprit", "inside"),
+    "help": ("argument", "cli"),
+    "listing": ("demo", "estimate", "suggest"),
+    "log": ("live", "trainer"),
+    "note": ("preflight", "remark", "suspicion", "tolerance"),
+    "page": ("report",),
+    "pairing": ("layout", "tokens"),
+    "replay": ("accuracy", "benchmark", "replay_script", "second"),
+    "tables": ("legend", "trend"),
+}
+
 _BETWEEN = {"en": "; ", "zh": "；"}
 
-__all__ = ["LANGUAGES", "Text", "paragraph", "say", "text_of", "texts_of"]
+__all__ = ["LANGUAGES", "Text", "paragraph", "say", "text_of", "texts_in", "texts_of"]
 
 
 def text_of(message: Message, lang: str | None = None) -> str:
@@ -43,7 +73,7 @@ def text_of(message: Message, lang: str | None = None) -> str:
     if message.code == TEXT:
         return str(params.get("text", ""))
     area, _, name = message.code.partition(".")
-    found = _texts(lang, area).get(name)
+    found = texts_in(lang, area).get(name)
     try:
         if callable(found):
             return found(**params)
@@ -100,44 +130,47 @@ class _Quoting(string.Formatter):
 _QUOTING = _Quoting()
 
 
-def message_of(text: str, area: str) -> Message | None:
-    """Return the message of an area that says a text in English, None if none does.
-
-    Texts that depend on their parameters by more than a template are not known by it.
-    """
-    for name, pattern in _patterns(area).items():
-        if (found := pattern.fullmatch(text)) is not None:
-            return Message(f"{area}.{name}", found.groupdict())
-    return None
+@cache
+def areas() -> Mapping[str, str]:
+    """Return the file of each area, by name."""
+    files = sorted(file.stem for file in _TEXTS.glob("*.json"))
+    return {area: file for file in files for area in (file, *_SHARED.get(file, ()))}
 
 
 @cache
-def _patterns(area: str) -> Mapping[str, re.Pattern[str]]:
-    parsed = {
-        name: [*string.Formatter().parse(text)]
-        for name, text in _texts("en", area).items()
-        if isinstance(text, str)
-    }
-    return {
-        name: re.compile("".join(re.escape(t) + (f"(?P<{n}>.+)" if n else "") for t, n, _, _ in of))
-        for name, of in parsed.items()
-        if any(letter.isalpha() for text, _, _, _ in of for letter in text)
-    }
+def texts_in(lang: str, area: str) -> Mapping[str, Text]:
+    """Return the texts of an area in a language, by the names of their codes."""
+    from mindrlhf_msprobe.report.messages.choices import CHOICES
+    from mindrlhf_msprobe.report.messages.templates import chosen
+
+    if (file := areas().get(area)) is None:
+        return {}
+    made = _functions(lang, file).get("TEXTS" if file == area else area.upper(), {})
+    texts = {**_templates(lang, file, area), **made}
+    return chosen(CHOICES.get(area, {}), pieces_in(lang, area), texts)
+
+
+def pieces_in(lang: str, area: str) -> Mapping[str, Text]:
+    """Return the parts of an area's templates that parameters choose, by name."""
+    file = areas()[area]
+    name = "PIECES" if file == area else f"{area.upper()}_PIECES"
+    return {**_templates(lang, file, f"{area}.pieces"), **_functions(lang, file).get(name, {})}
+
+
+def _templates(lang: str, file: str, area: str) -> dict[str, Text]:
+    found = _read(file).get(area, {})
+    return {n: texts[lang] for n, texts in found.items() if n != _COMMENT and lang in texts}
 
 
 @cache
-def areas(lang: str) -> Mapping[str, str]:
-    """Return the module of each area, in a language."""
-    found = pkgutil.walk_packages([f"{__path__[0]}/{lang}"], f"{__name__}.{lang}.")
-    rooms = (module.name for module in found if module.ispkg)
-    return {
-        module.name: f"{room}.{module.name}"
-        for room in rooms
-        for module in pkgutil.iter_modules(importlib.import_module(room).__path__)
-    }
+def _read(file: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    found: Mapping[str, Mapping[str, Mapping[str, str]]]
+    found = json.loads((_TEXTS / f"{file}.json").read_text("utf-8"))
+    return found
 
 
 @cache
-def _texts(lang: str, area: str) -> Mapping[str, Text]:
-    module = areas(lang).get(area)
-    return {} if module is None else importlib.import_module(module).TEXTS
+def _functions(lang: str, file: str) -> Mapping[str, Any]:
+    """Return the names of a language's module of functions; none where there is no such module."""
+    name = f"{__name__}.{lang}.{file}"
+    return vars(importlib.import_module(name)) if find_spec(name) is not None else {}

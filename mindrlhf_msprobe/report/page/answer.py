@@ -1,21 +1,33 @@
-"""What stands on top of a page: the answer, what differs before any tensor, and what is missing."""
+"""What stands on top of a page: the answer, findings of checks, differences, what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
-from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Health, Place
-from mindrlhf_msprobe.report.console.analysis.checks import again, place_in_words, run_headline
+from mindrlhf_msprobe.findings.health import (
+    CheckFinding,
+    CheckResult,
+    Evidence,
+    Health,
+    Place,
+    json_values,
+)
+from mindrlhf_msprobe.report.console.analysis.checks import (
+    again,
+    not_checked_in_one_line,
+    place_in_words,
+    run_headline,
+)
 from mindrlhf_msprobe.report.console.analysis.comparison import headline, settings_in_one_line
-from mindrlhf_msprobe.report.console.analysis.inside import inside_words
 from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, in_order, values_of
 from mindrlhf_msprobe.report.console.shared.wording import (
     before,
     chosen_of,
     earlier_of,
+    inside_words,
     merged,
     origin_in_words,
     ranks_in_words,
@@ -25,7 +37,7 @@ from mindrlhf_msprobe.report.console.shared.wording import (
     weights_of,
 )
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
 
 _TONES = {
     Outcome.IDENTICAL: "good",
@@ -58,7 +70,11 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "tone": "warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
         "headline": both(lambda: " ".join(line.strip() for line in headline(verdict))),
-        "sentence": None if first is None else _explanation(first),
+        "sentence": None
+        if first is None
+        else paragraph_said(first.reasons)
+        if first.reasons
+        else first.explanation,
         "cause": None if first is None else first.cause.value,
         "place": None if first is None else link_of(first),
         "lines": lines,
@@ -73,11 +89,6 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _plain(make: Any) -> list[dict[str, Any]]:
     return [{"text": text, "link": None} for text in each_said(make)]
-
-
-def _explanation(first: Divergence) -> Words:
-    """Return what verdict.json has as the explanation."""
-    return paragraph_said(first.reasons) if first.reasons else first.explanation
 
 
 def link_of(first: Divergence) -> dict[str, Any]:
@@ -217,8 +228,8 @@ def coverage_of(comparison: Comparison) -> list[dict[str, Any]]:
     ]
 
 
-def not_checked_of(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
-    """Return what was not checked, and why: the rules that lack the same in one line.
+def not_checked_of(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """Return how much was not checked, in one line, and what: the rules that lack the same at once.
 
     Args:
         checks: of one run, or of A and B; what both lack is said once.
@@ -229,16 +240,77 @@ def not_checked_of(checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
             _, rules, sides = lacking.setdefault(repr(one.why), (one.why, [], []))
             rules += [one.rule] if one.rule not in rules else []
             sides += [side] if side not in sides else []
-    return [
+    if not lacking:
+        return None
+    every = [one for check in checks for one in check.not_checked]
+    items = [
         {
             "text": _lacking(why, rules),
-            "only_in": sides[0] if len(checks) > 1 and len(sides) == 1 else None,
-            "records": None,
+            "of": sides[0] if len(checks) > 1 and len(sides) == 1 else None,
         }
         for why, rules, sides in lacking.values()
     ]
+    return {"line": both(lambda: not_checked_in_one_line(every)), "items": items}
 
 
 def _lacking(why: Message, rules: Sequence[str]) -> Words:
     named = ", ".join(filter(None, rules))
     return both(lambda: f"{named}: {text_of(why)}" if named else text_of(why))
+
+
+_MOST_EVIDENCE = 20  # of a finding
+_MOST_FRAMES = 50
+
+
+class CheckFindings:
+    """The findings of one or two runs.
+
+    Attributes:
+        left_out: how many are not shown, as there are too many.
+    """
+
+    def __init__(self, most: int = 1000) -> None:
+        self.left_out = 0
+        self._most, self._count = most, 0
+
+    def of_run(self, side: str, check: CheckResult) -> list[dict[str, Any]]:
+        """Return the findings of a run, what follows from one under it."""
+        return [*self._shown(side, check.findings)]
+
+    def _shown(self, side: str, findings: tuple[CheckFinding, ...]) -> Iterator[dict[str, Any]]:
+        for finding in findings:
+            if self._count >= self._most:
+                self.left_out += 1
+                continue
+            number, self._count = self._count, self._count + 1
+            yield self._finding(number, side, finding)
+
+    def _finding(self, number: int, side: str, finding: CheckFinding) -> dict[str, Any]:
+        settings = finding.next_step
+        return {
+            **{"id": number, "side": side, "rule": finding.rule},
+            "severity": finding.severity.value,
+            "text": said(finding.said),
+            "link": link_of_place(finding.place),
+            "where": both(lambda: place_in_words(finding.place)),
+            "name": finding.place.name,
+            "again": both(lambda: again(finding)) or None,
+            **{"times": finding.times, "last_step": finding.last_step},
+            "ranks": [*finding.ranks],
+            "causes": [said(cause) for cause in finding.causes],
+            "evidence": [_evidence(one) for one in finding.evidence[:_MOST_EVIDENCE]],
+            "next_step": settings and f"msprobe_config: {settings_in_one_line(settings)}",
+            "stack": [*finding.stack[:_MOST_FRAMES]],
+            "follows": [*self._shown(side, finding.followed_by)],
+        }
+
+
+def _evidence(one: Evidence) -> dict[str, Any]:
+    note = None if one.note is None else said(one.note)
+    return {
+        "link": link_of_place(one.place),
+        "name": one.place.name,
+        "where": both(lambda: place_in_words(one.place)),
+        "values": [[name, value] for name, value in json_values(one.values).items()],
+        **known(note=note),
+    }

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,20 +15,26 @@ from typing import Any
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.text.language import LANGUAGES, language
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings import Comparison, Finding, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.report.page import answer, samples
-from mindrlhf_msprobe.report.page.blocks import Blocks
-from mindrlhf_msprobe.report.page.check_findings import CheckFindings
-from mindrlhf_msprobe.report.page.course import Course
+from mindrlhf_msprobe.report.page.answer import CheckFindings
+from mindrlhf_msprobe.report.page.data import (
+    Blocks,
+    Words,
+    all_said,
+    each_said,
+    known,
+    said,
+    spoken,
+)
 from mindrlhf_msprobe.report.page.places import overview
-from mindrlhf_msprobe.report.page.places.details import Details
-from mindrlhf_msprobe.report.page.places.elements import Elements
-from mindrlhf_msprobe.report.page.places.heat import Measure, Place
-from mindrlhf_msprobe.report.page.places.overview import Overview, Seconds
+from mindrlhf_msprobe.report.page.places.details import Details, Elements
+from mindrlhf_msprobe.report.page.places.overview import Measure, Overview, Place, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import (
     answer_of,
     line_of,
@@ -37,9 +42,10 @@ from mindrlhf_msprobe.report.page.rollout_gap import (
     states_of,
     write_mismatches,
 )
-from mindrlhf_msprobe.report.page.words import Words, each_said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.reading.series import Series
+from mindrlhf_msprobe.trends.reading import Choice, read_trends
 
 SCHEMA = 1
 _MOST_DETAILS = 6_000_000  # characters of all places in full
@@ -263,8 +269,7 @@ def _names(seen: Overview, what: str, order: Callable[[str], float]) -> list[str
 @cache
 def _words(lang: str) -> dict[str, str]:
     """Return the labels of the page's script in a language."""
-    texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.page").TEXTS
-    return {name: text for name, text in texts.items() if isinstance(text, str)}
+    return {name: text for name, text in texts_in(lang, "page").items() if isinstance(text, str)}
 
 
 def _sides(shown: Shown) -> Sequence[Run]:
@@ -286,7 +291,8 @@ def _top(shown: Shown) -> dict[str, Any]:
     comparison = shown.comparison
     mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
     lines = [line_of(found) for found in mismatches]
-    not_checked = answer.not_checked_of(shown.checks) + not_compared_of(shown.mismatches)
+    not_checked = not_compared_of(shown.mismatches)
+    unchecked = answer.not_checked_of(shown.checks)
     if comparison is not None:
         said = answer.of_comparison(comparison)
         said["lines"] += lines
@@ -295,6 +301,7 @@ def _top(shown: Shown) -> dict[str, Any]:
             "preflight": answer.preflight_of(comparison),
             "coverage": answer.coverage_of(comparison),
             "not_checked": not_checked,
+            "unchecked": unchecked,
             "notes": each_said(lambda: comparison.notes),
         }
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
@@ -308,6 +315,7 @@ def _top(shown: Shown) -> dict[str, Any]:
         "preflight": nothing,
         "coverage": [],
         "not_checked": not_checked,
+        "unchecked": unchecked,
         "notes": [],
     }
 
@@ -450,11 +458,14 @@ def _path(comparison: Comparison, keys: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, Any]:
+    held = spread.non_finite
     return {
         "name": spread.place,
         "tone": "first" if is_first else "reached",
         **{"different": spread.different, "compared": spread.compared},
         **{"factor": number_to_json(spread.factor), "link": link},
+        **({"zero": spoken(f"console.{spread.zero}_zero")} if spread.zero else {}),
+        **({"non_finite": spoken("console.not_finite", **vars(held))} if held else {}),
     }
 
 
@@ -464,3 +475,89 @@ def _holds(entry: str | None, cell: str) -> bool:
 
 def _counted(number: int, code: str) -> list[Words]:
     return [spoken(code, count=number)] if number > 0 else []
+
+
+_MOST_SERIES = 400  # of all runs; each has its share, so that both have the same
+_MOST_POINTS = 2000  # of a series; of longer ones every n-th is shown
+#: What people look at first, in this order; a name that holds one of these words belongs to it.
+_GROUPS = (
+    ("loss", ("loss",)),
+    ("rollout", ("rollout_corr/", "training/rollout")),
+    ("kl", ("kl",)),
+    ("reward", ("reward", "score")),
+    ("advantages", ("advantage", "return", "value")),
+    ("log_probs", ("log_prob", "logprob", "logps", "entropy")),
+    ("ratio", ("ratio", "clip")),
+    ("lengths", ("length",)),
+    ("gradients", ("grad",)),
+    ("weights", ("update_to_weight", "adam", "weight")),
+)
+_OTHER = "other"
+#: Of these the spread is shown, too: the smallest and the largest.
+_SPREAD = ("rewards", "reward", "advantages")
+
+
+class Course:
+    """The curves of a page of so many runs.
+
+    Attributes:
+        left_out: how many curves are not shown, as there are too many.
+        problems: why a run has none.
+    """
+
+    def __init__(self, runs: int) -> None:
+        self.left_out = 0
+        self.problems: list[Words] = []
+        self._groups: dict[str, list[dict[str, Any]]] = {}
+        self._most = _MOST_SERIES // max(1, runs)
+
+    def add(self, side: str, run: Run) -> None:
+        """Take the quantities of a run."""
+        try:
+            series = read_trends(run, Choice(spread=_SPREAD)).series
+        except MsprobeError as error:
+            self.problems.append(said(error.said))
+            return
+        there = [one for one in series if len(one)]
+        self.left_out += max(0, len(there) - self._most)
+        for one in there[: self._most]:
+            self._take(side, one)
+
+    def _take(self, side: str, series: Series) -> None:
+        stride = -(-len(series) // _MOST_POINTS)
+        values = [*map(number_to_json, series.values[::stride].tolist())]
+        statistic = "" if series.statistic == "mean" else series.statistic
+        self._groups.setdefault(_group_of(series.name), []).append(
+            {
+                **{"side": side, "rank": series.rank, "label": series.name},
+                **known(statistic=statistic or None, phase=series.phase),
+                "steps": series.steps[::stride].tolist(),
+                "micro_steps": series.micro_steps[::stride].tolist(),
+                "values": values,
+                **known(every=stride if stride > 1 else None),
+                **known(note=all_said(series.notes) or None),
+            }
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return the block `course`."""
+        order = [name for name, _ in _GROUPS] + [_OTHER]
+        return {
+            "groups": [
+                {
+                    "id": name,
+                    "title": spoken(f"report.group_{name}"),
+                    "series": self._groups[name],
+                }
+                for name in order
+                if name in self._groups
+            ]
+        }
+
+
+def _group_of(name: str) -> str:
+    lowered = name.lower().partition("[")[0]  # without the layer, which may be called anything
+    lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
+    return next(
+        (group for group, words in _GROUPS if any(word in lowered for word in words)), _OTHER
+    )

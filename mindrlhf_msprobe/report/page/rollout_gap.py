@@ -11,16 +11,21 @@ from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
 from mindrlhf_msprobe.report.console.analysis.mismatch import headline, token_in_words
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.report.page.blocks import (
+from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     NOT_FINITE,
     Blocks,
+    Words,
     as_little_endian,
+    both,
+    each_said,
+    known,
     logarithmic,
+    said,
+    spoken,
 )
-from mindrlhf_msprobe.report.page.places.heat import Place
+from mindrlhf_msprobe.report.page.places.overview import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
-from mindrlhf_msprobe.report.page.words import Words, both, each_said, known, said, spoken
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.reader import Run
 

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.findings.mismatch import LogProbs
-from mindrlhf_msprobe.phases import PROMPTS
-from mindrlhf_msprobe.report.page.places.heat import Place
-from mindrlhf_msprobe.report.page.words import known
+from mindrlhf_msprobe.phases import LOG_PROB, OLD_LOG_PROB, PROMPTS, RESPONSES, ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.report.page.data import known
+from mindrlhf_msprobe.report.page.places.overview import Place
+from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-RESPONSES = ("responses", "response")
-_LOG_PROBS = ("rollout_log_prob", "old_log_prob", "log_prob")
+_LOG_PROBS = (*ROLLOUT_LOG_PROB, *OLD_LOG_PROB, *LOG_PROB)
 _REWARDS = ("rewards", "reward", "scores")
 _MOST_ROWS = 200  # of a place
 _MOST_ROWS_OF_GAPS = 50  # of a place, with both log-probabilities
@@ -84,21 +85,29 @@ def gaps_of(
 
 
 class _Side:
-    """What one run saved in a place, by rows."""
+    """What one run saved in a place, by rows.
+
+    Attributes:
+        sizes: how many tokens of each response are real; empty where they are no token ids.
+        texts: of prompts and responses that were saved as token ids, and as texts, too, the texts.
+    """
 
     def __init__(self, run: Run, place: Place) -> None:
-        self.prompts = _saved(run, place, PROMPTS)
-        self.responses = _saved(run, place, RESPONSES)
-        self.log_probs = _saved(run, place, _LOG_PROBS)
-        self.rewards = _saved(run, place, _REWARDS)
+        data = StepData.at(run, *place)
+        self.prompts, of_prompts = _ids_and_texts(data, PROMPTS)
+        self.responses, of_responses = _ids_and_texts(data, RESPONSES)
+        self.texts = of_prompts, of_responses
+        self.log_probs = _saved(data, _LOG_PROBS)
+        self.rewards = _saved(data, _REWARDS)
+        self.sizes = [sample.size for sample in Sequences(data).samples]
         self.rows = max(len(self.prompts), len(self.responses))
 
 
-def _saved(run: Run, place: Place, keys: Sequence[str]) -> list[Any]:
+def _saved(data: StepData, keys: Sequence[str]) -> list[Any]:
     """Return the rows of the first key that was saved, of all its saves one after the other."""
     for key in keys:
         found: list[Any] = []
-        for datum in run.key_data(key, *place) if key in run.keys_at(*place) else ():
+        for datum in data.saved((key,)):
             try:
                 found += _rows(datum.value)
             except (ArrayFileError, OSError, ValueError, KeyError, TypeError):
@@ -106,6 +115,29 @@ def _saved(run: Run, place: Place, keys: Sequence[str]) -> list[Any]:
         if found:
             return found
     return []
+
+
+def _ids_and_texts(data: StepData, keys: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """Return the rows of prompts or responses; and their texts, where these are saved beside ids.
+
+    They are saved under the same key, one behind the other, or under one that names them as texts:
+    as many as there are rows.
+    """
+    rows = _saved(data, keys)
+    texts = [row for row in rows if isinstance(row, str)]
+    ids = [row for row in rows if not isinstance(row, str)]
+    if texts and len(ids) == len(texts):
+        return ids, texts
+    if texts or not ids:
+        return rows, []
+    for key in sorted(data.keys):
+        words = [name.rstrip("s") for name in keys] + ["generated"] * (keys is RESPONSES)
+        named = "text" in key.lower() and any(word in key.lower() for word in words)
+        if named or key in keys:
+            found = _saved(data, (key,))
+            if len(found) == len(ids) and all(isinstance(text, str) for text in found):
+                return ids, found
+    return ids, []
 
 
 def _rows(value: Any) -> Sequence[Any]:
@@ -141,7 +173,9 @@ def _row(
     prompts, responses, rewards = [], [], []
     first = None if apart is None else apart.first
     for side in sides:
-        prompts.append(_text(_at(side.prompts, number), decode, 0))
+        texts = [_at(of, number) for of in side.texts]
+        prompt = _text(_at(side.prompts, number), decode, 0)
+        prompts.append(prompt and known(text=texts[0] and texts[0][:_MOST_TEXT]) | prompt)
         words = _words(_at(side.responses, number))
         is_text = isinstance(words, str)
         most = _MOST_TEXT if is_text else _MOST_TOKENS
@@ -150,6 +184,9 @@ def _row(
         if response is not None:
             log_probs = _numbers(_at(side.log_probs, number), 0 if is_text else begin)
             response |= known(log_probs=log_probs)
+            response = known(text=texts[1] and texts[1][:_MOST_TEXT]) | response
+            if len(side.sizes) == len(side.responses) and "size" in response:
+                response["size"] = side.sizes[number]
         responses.append(response)
         rewards.append(_reward(_at(side.rewards, number)))
     row: dict[str, Any] = {"row": number, "prompt": dict(zip("ab", prompts))}

@@ -1,20 +1,30 @@
-"""The second opinion on a run → accuracy_check.xlsx and verdict.json."""
+"""The second opinion on a run → accuracy_check.xlsx; operators computed again → replay.xlsx."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import language, speaking
-from mindrlhf_msprobe.common.text.printable import printable_json
-from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, RankedTensor
-from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
-from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
-from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
+from mindrlhf_msprobe.findings.accuracy import (
+    Accuracy,
+    AccuracyResult,
+    RankedTensor,
+    ReplayedOperators,
+)
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.report.staging import VERDICT_FILE, beside
-from mindrlhf_msprobe.report.tables.language import in_language
+from mindrlhf_msprobe.report.sheets import (
+    CLOSE,
+    DIFFERS,
+    PLAIN,
+    SUSPICIOUS,
+    Row,
+    Sheet,
+)
+from mindrlhf_msprobe.report.staging import VERDICT_FILE
+from mindrlhf_msprobe.report.tables.workbook import in_language
+from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, workbook_of, write_xlsx
+from mindrlhf_msprobe.storage.outputs import Output, refuse_directory, written
 
 TABLE = "accuracy_check.xlsx"
 
@@ -37,9 +47,9 @@ def write_accuracy(
         lang: `en` or `zh`, of the workbook; None: the locale's.
 
     Raises:
-        OutputError: they cannot be written.
+        RunError: they cannot be written there.
     """
-    lang, directory = lang or language(), Path(output)
+    lang = lang or language()
     with speaking(lang):
         ranked = [_row(one) for one in found.ranked]
         rest: list[Row] = [
@@ -50,12 +60,21 @@ def write_accuracy(
             in_language(Sheet.from_rows("ranked", _RANKED, ranked), lang),
             in_language(Sheet.from_rows("not computed", _NOT, rest), lang),
         ]
-    table, result = directory / TABLE, directory / VERDICT_FILE
-    with beside(table, result) as (table_part, result_part):
-        write_xlsx(table_part, sheets)
-        text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
-        result_part.write_text(printable_json(text), encoding="utf-8")
-    return [table, result]
+    outputs = outputs_of(output)
+    with written(*outputs, runs=[found.path]) as (table, result):
+        write_xlsx(table, sheets)
+        result.write_bytes(json_text(found.to_json()))
+    return [output.path for output in outputs]
+
+
+def outputs_of(output: str | Path) -> list[Output]:
+    """Return the files of an answer in a directory: the workbook and verdict.json.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    keys = ("run", "ranked", "not_computed", "gaps")
+    return workbook_and_json(output, TABLE, _RANKED, VERDICT_FILE, *keys)
 
 
 def _reason(code: str) -> str:
@@ -74,3 +93,62 @@ def _row(one: RankedTensor) -> Row:
             *(", ".join(map(str, worst.at)), worst.actual, worst.exact, _reason(worst.reason)),
         ),
     )
+
+
+FILE = "replay.xlsx"
+
+_COLUMNS = (
+    ("entry", 50),
+    ("phase", 26),
+    ("step", 7),
+    ("rank", 8),
+    ("verdict", 12),
+    ("of what rounding explains", 14),
+    ("value", 24),
+    ("dtype", 10),
+    ("ulp", 12),
+    ("max abs", 12),
+    ("relative", 12),
+    ("inputs", 16),
+    ("notes", 80),
+)
+_REPLAYED_COLOURS = {"wrong": DIFFERS, "undecided": SUSPICIOUS}
+
+
+def write_replayed(table: ReplayedOperators, output: Path) -> Path:
+    """Write the workbook and return its path.
+
+    Args:
+        output: the file where it ends in .xlsx; else the directory, in which it is replay.xlsx.
+
+    Raises:
+        RunError: it cannot be written there.
+    """
+    rows = [
+        (
+            _REPLAYED_COLOURS.get(one.verdict, PLAIN),
+            (
+                *(one.entry, one.phase, one.step, one.rank, one.verdict, one.share, one.value),
+                *(one.dtype, one.ulp, one.max_abs, one.relative),
+                say("replay.drawn" if one.drawn else "replay.recorded"),
+                "\n".join(one.notes),
+            ),
+        )
+        for one in table.operators
+    ]
+    file = replayed_of(output)
+    with written(file, runs=[table.run]) as (part,):
+        sheet = Sheet.from_rows("operators", _COLUMNS, rows)
+        write_xlsx(part, [in_language(sheet, language())])
+    return file.path
+
+
+def replayed_of(output: Path) -> Output:
+    """Return the workbook: the file where its name ends in .xlsx, else one in the directory.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    path = refuse_directory(output, ".xlsx")
+    is_file = path.suffix.lower() == ".xlsx" and not path.is_dir()
+    return Output(path if is_file else path / FILE, workbook_of(_COLUMNS))

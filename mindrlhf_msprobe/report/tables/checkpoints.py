@@ -12,12 +12,19 @@ from mindrlhf_msprobe.common.text.language import in_its_language, language
 from mindrlhf_msprobe.common.text.printable import printable_json
 from mindrlhf_msprobe.findings import Finding, Outcome
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
-from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, MISSING, PLAIN, colour_of
-from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
 from mindrlhf_msprobe.report.messages import text_of
+from mindrlhf_msprobe.report.sheets import (
+    CLOSE,
+    DIFFERS,
+    MISSING,
+    PLAIN,
+    Row,
+    Sheet,
+    Table,
+    colour_of,
+)
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
-from mindrlhf_msprobe.report.tables.columns import BITWISE
-from mindrlhf_msprobe.report.tables.language import in_language
+from mindrlhf_msprobe.report.tables.workbook import BITWISE, in_language
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 STEM = "checkpoint"
@@ -26,7 +33,13 @@ _VERDICT = (("section", 14), ("item", 44), ("value", 100))
 _PARAMETERS = (
     *(("record", 60), ("rank", 7), ("status", 18), ("suspicion", 30), ("name in B", 40)),
     *(("dtype A", 11), ("dtype B", 11), ("shape A", 20), ("shape B", 20), ("elements", 14)),
-    *(("cosine", 14), ("l2", 14), ("l2_relative", 14), ("max_abs_err", 14), ("max_rel_err", 14)),
+    *(
+        ("cosine", 14),
+        ("l2", 14),
+        ("l2_relative", 14),
+        ("max abs error", 14),
+        ("max rel error", 14),
+    ),
     *(("different_percent", 18), ("first_mismatch", 15), ("norm A", 14), ("norm B", 14)),
     *(("NaN A", 9), ("NaN B", 9), ("Inf A", 9), ("Inf B", 9), ("tolerance", 40), ("note", 80)),
 )
@@ -62,7 +75,7 @@ def write_checkpoints(
     with staged(output) as directory:
         names = write_workbooks([table], directory)
         if csv:
-            from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
+            from mindrlhf_msprobe.report.sheets import write_csv_files
 
             names += write_csv_files([table], directory)
         text = json.dumps(comparison.similarity(), ensure_ascii=False, indent=4)

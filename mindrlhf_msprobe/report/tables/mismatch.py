@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import language, speaking
-from mindrlhf_msprobe.common.text.printable import printable_json
 from mindrlhf_msprobe.findings.mismatch import Mismatch, Mismatches, Stage
-from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, PLAIN, SUSPICIOUS
-from mindrlhf_msprobe.report.formats.sheets import Row, Sheet
-from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
-from mindrlhf_msprobe.report.rollout_key_data import write_key_data
-from mindrlhf_msprobe.report.staging import beside
-from mindrlhf_msprobe.report.tables.language import in_language
+from mindrlhf_msprobe.phases import ROLLOUT_CORR
+from mindrlhf_msprobe.report.sheets import (
+    CLOSE,
+    DIFFERS,
+    PLAIN,
+    SUSPICIOUS,
+    Row,
+    Sheet,
+)
+from mindrlhf_msprobe.report.tables.workbook import in_language
+from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
+from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.outputs import Output, written
 
 TABLE, RESULT = "mismatch.xlsx", "mismatch.json"
 
@@ -38,6 +44,11 @@ _SAMPLED = (
     ("log-prob of rollout", 20),
     ("log-prob of training", 20),
 )
+_EXPERTS = (
+    *_PLACE,
+    *(("cell", 50), ("call", 7), ("experts of a token", 16), ("tokens", 10), ("other experts", 14)),
+    *(("other before the router", 18), ("other by the router", 18)),
+)
 _REST = (*_PLACE, ("what", 16), ("value", 60), ("why", 90))
 
 
@@ -48,17 +59,33 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
         lang: `en` or `zh`, of the workbook; None: the locale's.
 
     Raises:
-        OutputError: they cannot be written.
+        RunError: they cannot be written there.
     """
-    lang, directory = lang or language(), Path(output)
+    lang = lang or language()
     with speaking(lang):
         sheets = [in_language(sheet, lang) for sheet in _sheets(found)]
-    table, result = directory / TABLE, directory / RESULT
-    with beside(table, result) as (table_part, result_part):
-        write_xlsx(table_part, sheets)
-        text = json.dumps(found.to_json(), ensure_ascii=False, indent=1)
-        result_part.write_text(printable_json(text), encoding="utf-8")
-    return [table, result, *write_key_data(found, directory)]
+    outputs = outputs_of(output)
+    directory = outputs[0].path.parent
+    held = [one for one in found.found if one.metrics]
+    saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
+    files = [Output(path, is_metric_file) for paths in saves for path in paths]
+    with written(*outputs, *files, runs=found.runs) as (table, result, *parts):
+        write_xlsx(table, sheets)
+        result.write_bytes(json_text(found.to_json()))
+        for one, paths in zip(held, saves):
+            write_metrics(parts[: len(paths)], paths, one.metrics)
+            del parts[: len(paths)]
+    keys = [directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] if saves else []
+    return [*(output.path for output in outputs), *keys]
+
+
+def outputs_of(output: str | Path) -> list[Output]:
+    """Return the files of an answer in a directory, beside its key data.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    return workbook_and_json(output, TABLE, _VALUES, RESULT, "schema", "runs", "status", "steps")
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:
@@ -81,6 +108,11 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         for one in found.found
         for t in one.sampled
     ]
+    experts: list[Row] = [
+        (DIFFERS if of.others else PLAIN, (one.step, one.rank, *of.to_json().values()))
+        for one in found.found
+        for of in one.experts
+    ]
     rest: list[Row] = []
     for one in found.found:
         place = one.step, one.rank
@@ -94,6 +126,7 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         Sheet.from_rows("weights", _WEIGHTS, weights),
         Sheet.from_rows("metrics", _METRICS, metrics),
         Sheet.from_rows("worst sampled tokens", _SAMPLED, sampled),
+        *([Sheet.from_rows("experts", _EXPERTS, experts)] if experts else []),
         Sheet.from_rows("remarks", _REST, rest),
     ]
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.language import language, speaking
+from mindrlhf_msprobe.common.text.printable import size
 from mindrlhf_msprobe.findings import (
+    Agreement,
+    Cause,
     Comparison,
     Divergence,
     Outcome,
@@ -15,27 +21,77 @@ from mindrlhf_msprobe.findings import (
     Status,
     Weights,
 )
-from mindrlhf_msprobe.report.console.analysis.inside import inside_words
 from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, values_of
 from mindrlhf_msprobe.report.console.shared.wording import (
     before,
     chosen_of,
     earlier_of,
+    inside_words,
     occasion_in_words,
     origin_in_words,
     ranks_in_words,
     settings_file,
     weights_of,
 )
-from mindrlhf_msprobe.report.formats.colours import CLOSE, DIFFERS, MISSING, PLAIN, colour_of
-from mindrlhf_msprobe.report.formats.sheets import Row, Sheet, Table
-from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.tables.columns import BITWISE
-from mindrlhf_msprobe.report.tables.language import in_language
-from mindrlhf_msprobe.report.tables.legend import legend_sheet
-from mindrlhf_msprobe.report.tables.overview import Links, overview_sheet
+from mindrlhf_msprobe.report.messages import say, text_of, texts_of
+from mindrlhf_msprobe.report.sheets import (
+    CLOSE,
+    DIFFERS,
+    MISSING,
+    PLAIN,
+    SUSPICIOUS,
+    Cell,
+    Row,
+    Sheet,
+    Table,
+    colour_of,
+    colour_of_finding,
+)
+from mindrlhf_msprobe.report.tables.workbook import BITWISE, in_language
+from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
+from mindrlhf_msprobe.storage.outputs import Output, written
 
 STEM = "summary"
+TABLE, RESULT = "preflight.xlsx", "preflight.json"
+#: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
+Links = Mapping[tuple[str, str], str]
+_WORST_FIRST = (MISSING, DIFFERS, SUSPICIOUS, CLOSE, PLAIN)
+_AGREE = (SUSPICIOUS, CLOSE, PLAIN)
+_MOST_STEPS = 256  # columns; of more steps, those in which something does not agree
+#: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
+_LEGEND_COLUMNS = (("kind", 12), ("name", 48), ("含义", 60), ("meaning", 80))
+_LEGEND_IN_CHINESE = _LEGEND_COLUMNS[:3]  # who reads Chinese needs no other
+_LEGEND_COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
+#: What the column says why, in words: its texts are in the reader's language, too.
+_SUSPICIONS = ("non_finite", "grows", "arises")
+#: What stands in the tables, and which text explains it.
+_MAIN_COLUMNS = {
+    "Bench …, …1": "column_side_a",
+    "NPU …, …2": "column_side_b",
+    "id": "column_id",
+    "相同元素百分比(%)": "column_equal",
+    "首个不匹配元素索引": "column_first_mismatch",
+    "最大绝对误差, MaxAbsErr": "column_max_abs",
+    "最大相对误差, MaxRelativeErr": "column_max_rel",
+    "…内元素占比(%), … Err Ratio": "column_err_ratio",
+    "Cosine": "column_cosine",
+    "EucDist": "column_euclidean",
+    "… diff": "column_diff",
+    "Result": "column_result",
+    "status": "column_status",
+    "note": "column_note",
+    "Err_message": "column_err_message",
+    "MinRelativeErr, MeanRelativeErr, NormRelativeErr": "column_relative_of_statistics",
+    "NPU_Stack_Info": "column_stack",
+    "text1, text2": "column_texts",
+    "tolerance": "column_tolerance",
+    "suspicion": "column_suspicion",
+    "factor": "column_factor",
+}
+#: Those of them that have a name in each language.
+_NAMED_IN_BOTH = ("factor", "preflight")
+_LEGEND_FILES = {"preflight": "table_preflight", "CSV": "table_csv"}
+_LEGEND_TERMS = (("column", _MAIN_COLUMNS), ("table", _LEGEND_FILES))
 
 
 def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "en") -> Table:
@@ -63,12 +119,10 @@ _VERDICT_COLUMNS = (
     ("value", 90),
     ("different", 11),
     ("compared", 11),
-    ("max_abs_err", 14),
-    ("max_rel_err", 14),
+    ("max abs error", 14),
+    ("max rel error", 14),
     ("factor", 12),
 )
-
-
 #: The colour of a comparison's outcome: as that of a record which ended like it.
 _OUTCOMES = {
     Outcome.IDENTICAL: PLAIN,
@@ -106,29 +160,29 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("where", occasion_in_words(first)),
         ("record", first.record),
         *([("argument", first.argument)] if first.argument else []),
-        ("origin", first.entry or first.record),
+        *([("origin", first.entry)] if first.entry else []),
         *([("operator", origin_in_words(first))] if first.operator else []),
         *([("source", first.source)] if first.source else []),
         ("cause", first.cause.value),
         ("explanation", first.explanation),
         ("inside", inside_words(first.inside) or say("tables.nothing_holds")),
-        ("max_abs_err", first.max_abs_err),
-        ("max_rel_err", first.max_rel_err),
-        ("micro_step", None if first.key is None else first.occasion.number),
-        ("opening (of the phase in this step)", first.occasion.number if not first.key else None),
-        ("culprit", first.culprit.code.value if first.culprit else None),
+        *([("max abs error", _rounded(first.max_abs_err))] if first.max_abs_err else []),
+        *([("max rel error", _rounded(first.max_rel_err))] if first.max_abs_err else []),
         *(("check first", line) for line in check_lines(first.check_first)),
         ("agreed before", before(first) or say("tables.nothing_before")),
-        ("agreed_before (records of this step)", first.agreed_before),
-        ("agreed_phases", first.agreed_phases),
-        ("agreed_steps", first.agreed_steps),
-        ("last_agreeing", first.last_agreeing),
+        *([("last that agreed", first.last_agreeing)] if first.last_agreeing else []),
     ]
     if first.next_step is not None:
         place = settings_file(first.next_step)
         rows.append(("next step", _yaml({place: first.next_step})))
-        rows.append(("next step: bytes of one rank", first.next_step_bytes))
+        if first.next_step_bytes is not None:
+            rows.append(("size of the next step, of one rank", size(first.next_step_bytes)))
     return [_row("verdict", *row) for row in rows]
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a number as a summary shows it; verdict.json has every digit."""
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _yaml(section: dict[str, Any]) -> str:
@@ -142,11 +196,12 @@ def _counts(comparison: Comparison) -> Iterator[Row]:
     verdict = comparison.verdict
     yield _row("counts", "records", verdict.compared)
     for status in Status:
-        number = verdict.counts.get(status.value, 0)
-        yield _row("counts", status.value, number, colour=colour_of(status) if number else PLAIN)
+        if number := verdict.counts.get(status.value, 0):
+            yield _row("counts", status.value, number, colour=colour_of(status))
     suspicious = sum(1 for finding in comparison.findings if finding.suspicions)
     suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
-    yield _row("counts", "of those that agree, suspicious", suspicious)
+    if suspicious:
+        yield _row("counts", "of those that agree, suspicious", suspicious)
     for what, number in (
         ("steps", verdict.steps),
         ("ranks", verdict.ranks),
@@ -156,15 +211,18 @@ def _counts(comparison: Comparison) -> Iterator[Row]:
 
 
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
+    said = [message("tables.layer_of", phase=phase)] if phase else []
+    if place.non_finite is not None:
+        said.append(message("console.not_finite", **vars(place.non_finite)))
     yield _row(
         "spread",
         place.place,
-        say("tables.layer_of", phase=phase) if phase else None,
+        texts_of(said) or None,
         place.different,
         place.compared,
-        place.max_abs_err,
-        place.max_rel_err,
-        place.factor,
+        _rounded(place.max_abs_err),
+        _rounded(place.max_rel_err),
+        _rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero"),
     )
     for layer in place.layers:
         yield from _spread_rows(layer, place.place)
@@ -228,3 +286,131 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
     return Sheet.from_rows("tolerance", _TOLERANCE_COLUMNS, rows)
+
+
+def write_preflight(
+    found: Preflight, sides: tuple[str, str], output: str | Path, lang: str | None = None
+) -> list[Path]:
+    """Write the workbook and the JSON into a directory and return their paths.
+
+    Args:
+        sides: what A and B are called.
+        lang: `en` or `zh`, of the workbook; None: the locale's.
+
+    Raises:
+        RunError: they cannot be written there.
+    """
+    lang = lang or language()
+    with speaking(lang):
+        sheet = in_language(preflight_sheet(found), lang)
+        text = json_text(found.as_result(*sides))
+    outputs = preflight_outputs(output)
+    with written(*outputs) as (table, result):
+        write_xlsx(table, [sheet])
+        result.write_bytes(text)
+    return [output.path for output in outputs]
+
+
+def preflight_outputs(output: str | Path) -> list[Output]:
+    """Return the files of a comparison of what was collected, in a directory.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    keys = ("kind", "status", "differences")
+    return workbook_and_json(output, TABLE, _PREFLIGHT_COLUMNS, RESULT, *keys)
+
+
+def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
+    """Return one row a phase or key, in causal order, and one column a step.
+
+    A cell says how many records of all ranks were compared, or `different / compared`.
+    """
+    counts = _counts_of_tables(comparison)
+    steps = sorted({step for cells in counts.values() for step in cells})
+    shown = steps
+    if len(steps) > _MOST_STEPS:
+        apart = {s for cells in counts.values() for s, found in cells.items() if _different(found)}
+        shown = [step for step in steps if step in apart][:_MOST_STEPS] or steps[:_MOST_STEPS]
+    rows: list[Row] = [
+        (
+            PLAIN,
+            (
+                Cell(what[1], link=links.get(what, "")),
+                *(_cell(cells.get(step), links.get(what, "")) for step in shown),
+            ),
+        )
+        for what, cells in counts.items()
+    ]
+    if len(shown) < len(steps):
+        left = say("tables.further_steps", number=len(steps) - len(shown))
+        rows.append((PLAIN, (left, *[None] * len(shown))))
+    return Sheet(
+        name="overview",
+        header=("phase or key", *(f"step {step}" for step in shown)),
+        rows=lambda: rows,
+        count=len(rows),
+        widths=(44, *[11] * len(shown)),
+        frozen=1,
+    )
+
+
+def _counts_of_tables(comparison: Comparison) -> dict[tuple[str, str], dict[int, Counter[str]]]:
+    """Return how many records have which colour, by phase or key and step."""
+    found: dict[tuple[str, str], dict[int, Counter[str]]] = {}
+    both: list[Any] = [*comparison.agreements, *comparison.findings]  # of a step, the whole first
+    for one in sorted(both, key=lambda item: item.step):
+        folded = isinstance(one, Agreement)
+        what = ("phase", one.phase or "") if folded or one.key is None else ("key", one.key)
+        cell = found.setdefault(what, {}).setdefault(one.step, Counter())
+        if isinstance(one, Agreement):
+            cell[SUSPICIOUS] += one.suspicious
+            cell[CLOSE] += one.within_tolerance
+            cell[PLAIN] += one.records - one.within_tolerance - one.suspicious
+        else:
+            cell[colour_of_finding(one)] += 1
+    return found
+
+
+def _different(found: Counter[str]) -> int:
+    return sum(number for colour, number in found.items() if colour not in _AGREE)
+
+
+def _cell(found: Counter[str] | None, link: str) -> Cell | None:
+    if found is None:
+        return None
+    worst = next(colour for colour in _WORST_FIRST if found[colour] > 0 or colour == PLAIN)
+    different, total = _different(found), found.total()
+    return Cell(f"{different} / {total}" if different else total, worst, link if worst else "")
+
+
+def legend_sheet() -> Sheet:
+    """Return the sheet that explains all others; its colours are the ones it explains."""
+    rows: list[Row] = []
+    for colour in _LEGEND_COLOURS:
+        code = f"colour_{colour or 'plain'}"
+        name = say(f"legend.{code}_name")
+        rows.append(_legend_row("colour", name, code, colour))
+    rows += [
+        _legend_row("status", status.value, f"status_{status.value}", colour_of(status))
+        for status in Status
+    ]
+    for name in _SUSPICIONS:
+        rows.append(_legend_row("suspicion", say(f"legend.term_{name}"), f"suspicion_{name}"))
+    for kind, terms in _LEGEND_TERMS:
+        rows += [_legend_row(kind, _called(name), code) for name, code in terms.items()]
+    rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
+    if language() == "zh":
+        short = [(colour, values[:3]) for colour, values in rows]
+        return Sheet.from_rows("legend", _LEGEND_IN_CHINESE, short)
+    return Sheet.from_rows("legend", _LEGEND_COLUMNS, rows)
+
+
+def _called(name: str) -> str:
+    """Return what a header or a sheet of ours is called; msprobe's headers stay as they are."""
+    return say(f"tables.{name}") if name in _NAMED_IN_BOTH else name
+
+
+def _legend_row(kind: str, name: str, code: str, colour: str = PLAIN) -> Row:
+    meaning = message(f"legend.{code}")
+    return colour, (kind, name, text_of(meaning, "zh"), text_of(meaning, "en"))

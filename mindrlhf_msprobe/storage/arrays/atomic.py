@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,11 @@ def write_atomic(path: Path, parts: Iterable[bytes | memoryview]) -> int:
         finally:
             os.close(file)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        unnamed = None, str(temporary)
+        if isinstance(error, OSError) and error.errno is not None and error.filename in unnamed:
+            error.filename, error.filename2 = str(path), None  # not the name it has meanwhile
         raise
     return size
 
@@ -202,3 +205,36 @@ def number_from_json(value: Any) -> Any:
     if isinstance(value, str):
         return _NON_FINITE.get(value, value)
     return value
+
+
+_orjson: Callable[[bytes], Any] | None
+try:
+    from orjson import loads as found
+
+    _orjson = found
+except ImportError:  # a platform without a wheel: slower, the same values
+    _orjson = None
+
+
+def loads(raw: bytes) -> Any:
+    """Return what JSON bytes hold; whole numbers beyond 64 bits come as float.
+
+    Raises:
+        ValueError, RecursionError: they are none.
+    """
+    if _orjson is not None:
+        try:
+            return _orjson(raw)
+        except ValueError:  # it refuses NaN and lone surrogates, as in files of others
+            pass
+    return json.loads(raw, parse_int=_whole)
+
+
+def _whole(digits: str) -> int | float:
+    value = int(digits)
+    if -1 << 63 <= value < 1 << 64:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(digits) from None

@@ -7,6 +7,8 @@ be. They stand in docs/en/format.md.
 
 from __future__ import annotations
 
+from typing import Any
+
 #: Bytes of run.json, run.rank<N>.json and configurations.json.
 METADATA = 64 << 20
 #: Bytes of a JSON file that holds data: dump.json, construct.json, stack.json, a key's JSON.
@@ -32,6 +34,8 @@ DEPTH = 100
 SHARES = 1000
 #: Nulls that follow each other in a list or an object, and are a value each.
 NULLS = 100
+#: Bytes of a tokenizer.json.
+TOKENIZER = 1 << 30
 #: Parameters of a checkpoint, and bytes of the header or the index of safetensors.
 PARAMETERS = 1_000_000
 HEADER = 100_000_000
@@ -41,12 +45,57 @@ NAME = 4096
 FRAMES = 256
 #: A place in time, a token, an opening, the value of a whole number that is kept as one.
 PLACE = 1 << 62
-NUMBER = 1 << 1024
+NUMBER = 1 << 1023
 
 
 def is_place(value: object) -> bool:
     """Return whether a JSON value can be a place in time, or a number of things."""
     return type(value) is int and -PLACE < value < PLACE
+
+
+def items(value: Any) -> list[Any]:
+    """Return a list of a line of JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not list:
+        raise ValueError(type(value))
+    return value
+
+
+def text(value: Any) -> str:
+    """Return a name in a line of JSON.
+
+    Raises:
+        ValueError: it is no text, too long, or has no UTF-8 form.
+    """
+    if type(value) is not str or len(value) > NAME:
+        raise ValueError(type(value))
+    value.encode()
+    return value
+
+
+def count(value: Any) -> int:
+    """Return a step, a rank or a number of things in a line of JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not int or not 0 <= value < PLACE:
+        raise ValueError(type(value))
+    return value
+
+
+def number(value: Any) -> float:
+    """Return a finite number of a line of JSON.
+
+    Raises:
+        ValueError: it is none, or larger than a float can be.
+    """
+    if type(value) not in (int, float) or not -NUMBER < value < NUMBER:
+        raise ValueError(type(value))
+    return float(value)
 
 
 def in_bytes(size: int) -> str:

@@ -27,6 +27,13 @@ from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 
 #: How the names of files end in which PyTorch saved a tensor.
 PYTORCH_SUFFIX = ".pt"
+#: Half the distance of 1 to the next number: how far rounding moves a value of 1 at most.
+UNIT_ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8 / 2,
+}
 BFLOAT16 = "BFloat16"
 
 
@@ -52,6 +59,11 @@ def dtype_name(dtype: np.dtype) -> str:
     """Return MindSpore's name of a numpy dtype, e.g. `Float32`, `UInt8`, `Bool`."""
     name = dtype.name
     return "UInt" + name[4:] if name.startswith("uint") else name.capitalize()
+
+
+def roundoff(dtype: str | None) -> float:
+    """Return the unit roundoff of a floating dtype; 0 of any other."""
+    return UNIT_ROUNDOFF.get((dtype or "").lower(), 0.0)
 
 
 def save_npy(path: Path, array: np.ndarray) -> int:

@@ -1,14 +1,18 @@
 """The files that compiled graphs write until they are read: their folder in a run, and their names.
 
 `.msprobe_graph.rank<R>/<kind>.<probe>_<dtype>_<n>.npy`: TensorDump appends the dtype and a number
-that counts up over all files of a process. The folder is there while its rank is recorded.
+that counts up over all files of a process. The folder is there while its rank is recorded. Graphs
+that run outside of any run write into a temporary folder, which its process keeps locked.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +26,8 @@ _FILE = re.compile(
     r"(?:_(?:in|out))?_[a-z0-9]{1,16}_(?P<order>[0-9]{1,18})\.npy"
 )
 _FOLDER = re.compile(r"\.msprobe_graph\.rank([0-9]{1,18})")
+_TEMPORARY = "mindrlhf_msprobe_graph_files_"
+_NEW = 60.0  # seconds for which a temporary folder may not be locked yet
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -117,3 +123,48 @@ def sweep_folders(root: Path, rank: int, world_size: int) -> None:
             of = rank if match is None else int(match[1])
             if match and (of == rank or (rank == 0 and of >= world_size)):
                 remove_folder(path)
+
+
+def make_temporary() -> Path:
+    """Return a new temporary folder, locked for as long as this process and its children live.
+
+    Those of processes that were killed are removed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):
+            _remove_if_left(left)
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    with suppress(OSError):  # a file system without locks: then nobody removes what is left there
+        _lock(folder)  # and never close it
+    return folder
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a temporary folder of this user that no process has locked."""
+    status = folder.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or time.time() - status.st_mtime < _NEW:
+        return
+    lock = _lock(folder)
+    try:
+        remove_folder(folder)
+    finally:
+        os.close(lock)
+
+
+def _lock(folder: Path) -> int:
+    """Lock a folder, and return the descriptor that holds the lock.
+
+    Raises:
+        OSError: another process has.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.storage import layout
 
 _FLOCK = "@hhlli4x"  # struct flock of Linux: type, whence, start, length, process
@@ -43,11 +43,27 @@ def process_started() -> float:
     return time.time() - uptime + int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
+class DumpPathLostError(SpokenError):
+    """A run's directory, its lock or its manifest is no longer the one that a rank claimed.
+
+    Attributes:
+        what: what was removed, or is another's by now.
+        kind: what is counted of it.
+    """
+
+    kind = message("lost.dump_path")
+
+    def __init__(self, what: Path) -> None:
+        super().__init__(message("fault.dump_path_lost", what=str(what)))
+        self.what = what
+
+
 class RankLock:
     """Held by the process that records a rank of a run; the system releases it when that ends.
 
     A record lock, which a forked child does not inherit. It keeps other processes out, not another
-    probe of this one. Where the file system has none, everyone gets it.
+    probe of this one. Where the file system has none, everyone gets it. The run's directory is open
+    for as long, so that no other one has its inode.
     """
 
     #: The locks of this process: opening and closing such a file again would let its lock go.
@@ -55,7 +71,8 @@ class RankLock:
 
     def __init__(self, root: Path, rank: int) -> None:
         self.rank = rank
-        self._path = layout.lock_path(root, rank)
+        self._root, self._path = root, layout.lock_path(root, rank)
+        self._directory: int | None = None
         self._file: int | None = None
         self._ours = True  # whether the file is this package's, not somebody's own of that name
         self._said = b""  # what was written into the file
@@ -66,6 +83,8 @@ class RankLock:
         Raises:
             OSError: its file cannot be made.
         """
+        if self._directory is None:
+            self._directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if self._is_held_here():
             return True
         while True:
@@ -90,31 +109,52 @@ class RankLock:
 
     def release(self) -> None:
         """Let the lock go, if it is held."""
+        if self._file is not None and self._ours and _is_at(self._file, self._path):
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._close()
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            os.close(directory)
+
+    def _close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
             if self._held.get(self._path) == (os.getpid(), file):
                 del self._held[self._path]
-            if self._ours and _is_at(file, self._path):  # and not another job's by now
-                with suppress(OSError):
-                    self._path.unlink(missing_ok=True)
             os.close(file)
 
-    def is_in_place(self) -> bool:
-        """Return whether the file that was locked is still there, with what was written into it.
+    def lost(self) -> Path | None:
+        """Return what is no longer as it was claimed: the directory, or the lock's file.
+
+        A file that was removed is made once more, if nobody else has done so.
+        """
+        if self._directory is None:
+            return None
+        try:
+            if not os.path.samestat(os.stat(self._root), os.fstat(self._directory)):
+                return self._root
+        except (FileNotFoundError, NotADirectoryError):
+            return self._root
+        except OSError:  # that it cannot be asked now says nothing; writing there will
+            return None
+        if self._file is None or self._is_as_written(self._file):  # or another probe's, of here
+            return None
+        with suppress(OSError):
+            if not os.path.lexists(self._path):
+                self._close()
+                return None if self.acquire() else self._path
+        return self._path
+
+    def _is_as_written(self, file: int) -> bool:
+        """Return whether the lock's file stands there with what was written into it.
 
         Another job writes into the same one where the file system has no locks.
         """
-        file = self._file
-        if file is None:  # another probe of this process has it
-            return True
         try:
             return _is_at(file, self._path) and os.pread(file, _MOST_SAID, 0) == self._said
         except OSError:
             return True
-
-    def exists(self) -> bool:
-        """Return whether anything stands where the lock's file belongs."""
-        return os.path.lexists(self._path)
 
     def is_held(self) -> bool:
         """Return whether a process holds the lock now, this one or another."""

@@ -133,15 +133,25 @@ def _unlink(directory: Path, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def was_recorded(root: Path, directory: Path) -> bool:
-    """Return whether a rank's directory of a step, of a phase or a key, holds what was recorded."""
+def recorded_file(root: Path, directory: Path) -> Path | None:
+    """Return the journal in a rank's directory of a step, or of a key the JSON of its first save.
+
+    None where this package recorded nothing.
+    """
     key = _key_of(root, directory)
     if key is None:
-        return is_journal(directory / layout.JOURNAL_FILE) or _is_file(directory / layout.DUMP_FILE)
+        journal = directory / layout.JOURNAL_FILE
+        return journal if is_journal(journal) else None
     description = layout.file_name(key, ".json")
-    if _files_of(directory / description) is not None:
+    found = (directory / name / description for name in ("", *_names(directory)))
+    return next((path for path in found if _files_of(path) is not None), None)
+
+
+def was_recorded(root: Path, directory: Path) -> bool:
+    """Return whether a rank's directory of a step holds what this or another tool recorded."""
+    if recorded_file(root, directory) is not None:
         return True
-    return any(_files_of(directory / name / description) is not None for name in _names(directory))
+    return _key_of(root, directory) is None and _is_file(directory / layout.DUMP_FILE)
 
 
 def is_removable(root: Path, directory: Path) -> bool:

@@ -38,6 +38,9 @@ class Dialect:
         precisions: of statistics; none where they are exact: summed in float64, NaN if one element
             is NaN.
         timed: each entry says when it ran.
+        records_cells: it may hold what cells received and returned, not key data alone.
+        first_step: the number of its first step; a recording counts from 0.
+        printed: its numbers are printed ones, with no more digits than these.
         numbers_single: a single tensor of key data may be saved as the first one of a list is.
         no_root, no_absent_gradient, no_other_keys: why there is no outermost cell, no gradient
             that is None, and nothing but what the trainer saved by name; None where there is.
@@ -46,6 +49,9 @@ class Dialect:
     name: str = ""
     precisions: tuple[Precision, ...] = ()
     timed: bool = True
+    records_cells: bool = True
+    first_step: int = 0
+    printed: bool = False
     numbers_single: bool = False
     no_root: Message | None = None
     no_absent_gradient: Message | None = None
@@ -87,9 +93,21 @@ MSPROBE = Dialect(
 MINDSPORE = Dialect(name="mindspore", precisions=MSPROBE.precisions)
 #: That of MindFormers' monitor: scalars alone.
 MINDFORMERS = Dialect(
-    name="mindformers", timed=False, no_other_keys=message("coverage.monitor_never_saved")
+    name="mindformers",
+    timed=False,
+    records_cells=False,
+    first_step=1,
+    printed=True,
+    no_other_keys=message("coverage.monitor_never_saved"),
+)
+#: That of the rollouts that hyper-parallel's RL trainer writes: key data alone.
+HYPER_RL = Dialect(
+    name="hyper_rl",
+    timed=False,
+    records_cells=False,
+    no_other_keys=message("coverage.hyper_rl_never_saved"),
 )
 
 
 #: Every dialect by its name, as leaves have it.
-DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE, MINDSPORE, MINDFORMERS)}
+DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE, MINDSPORE, MINDFORMERS, HYPER_RL)}

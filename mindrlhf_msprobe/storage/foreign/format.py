@@ -1,16 +1,29 @@
-"""What reading another tool's directory gives, and what a tool's format consists of."""
+"""What reading another tool's directory gives, what a format consists of, and what is not read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
+
+_HEAD = 4096  # bytes of a dump.json, before its entries
+_LEVEL = re.compile(rb'"level"\s*:\s*"(L2)"')
+#: What an operator's kernel wrote: `<type>.<name>.<task>.<stream>.<timestamp>`, maybe with more
+#: behind it, but never `.npy`.
+_OF_ACL = re.compile(
+    r"[^.]+\..+\.[0-9]{1,10}\.[0-9]{1,10}\.[0-9]{10,20}(?:\.(?:input|output)\.[^/]*)?(?:\.bin)?"
+)
+_MOST_LEVELS, _MOST_DIRECTORIES = 8, 2000
 
 
 @dataclass(frozen=True)
@@ -54,3 +67,47 @@ class Format:
     dump: Callable[[Path, Path], Dump]
     keys: Callable[[Path, OnProblem], Iterator[tuple[tuple[str, int, int, int], Path]]]
     key_data: Callable[[Path, Path, str, int, int], tuple[Record, ...]]
+
+
+def no_layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    """Yield nothing: for a format that holds key data alone."""
+    return iter(())
+
+
+def no_dump(root: Path, directory: Path) -> Dump:
+    """Read no dump: for a format that holds key data alone.
+
+    Raises:
+        ValueError: always.
+    """
+    raise layout.UnreadError.saying("unread.no_dump")
+
+
+def refused_dump(directories: Iterable[Path]) -> Message | None:
+    """Say of msprobe's dumps why they are not read, and what to use instead; None if they are.
+
+    Args:
+        directories: those of its dump.json; all are of one job.
+    """
+    for directory in directories:
+        path = directory / layout.DUMP_FILE
+        try:
+            with layout.open_inside(directory, path, 1 << 62) as file:
+                head = file.read(_HEAD).partition(b'"data"')[0]
+        except (OSError, ValueError):  # reading it says why
+            continue
+        if found := _LEVEL.search(head):
+            return message("error.kernel_dump", path=path, level=found[1].decode())
+        return None
+    return None
+
+
+def refused_files(root: Path) -> Message | None:
+    """Say of a directory without a dump.json which files of kernels lie in it; None if none do."""
+    for directory, below, files in islice(os.walk(root), _MOST_DIRECTORIES):
+        for name in sorted(files):
+            if _OF_ACL.fullmatch(name) and not name.endswith(".npy"):
+                return message("error.acl_dump", path=root, file=name[:200])
+        if len(Path(directory).relative_to(root).parts) >= _MOST_LEVELS:
+            below.clear()
+    return None

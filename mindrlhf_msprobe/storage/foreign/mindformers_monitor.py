@@ -1,6 +1,7 @@
-"""The scalars of MindFormers' TrainingStateMonitor and loss monitor, as TensorBoard's event files.
+"""The numbers of MindFormers' monitors, in TensorBoard's event files or in its log.
 
-MindFormers writes them by tensorboardX, each rank below `rank_<R>`. An event file is a row of
+MindFormers writes events by tensorboardX, each rank below `rank_<R>`; the log is there, too, and
+read by `mindformers_log.py`. An event file is a row of
 TFRecords: the length of an event, its checksum, the event, its checksum. An event is a message of
 protobuf, of which step, tag and number are read; texts and histograms are left out.
 """
@@ -20,7 +21,8 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MINDFORMERS
-from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
+from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem, no_dump, no_layers
+from mindrlhf_msprobe.storage.foreign.mindformers_log import LOG_FILE, Logged, numbers_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
@@ -45,7 +47,7 @@ Scalars = dict[int, dict[str, dict[str, float]]]
 
 
 def _keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, 0), directory) of the event files in a directory, or by ranks."""
+    """Yield ((key, step, rank, 0), directory) of what lies in a directory, or by ranks."""
 
     def unlisted(path: Path, error: OSError) -> None:
         why = message("unread.unlisted", why=error.strerror or str(error))
@@ -87,13 +89,18 @@ def _key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tu
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return the event files of a directory, the oldest first: their names begin with the time."""
+    """Return the logs and the event files of a directory, the oldest first.
+
+    The names of event files begin with the time, those of logs end with how often they were moved.
+    """
     try:
         with os.scandir(directory) as found:
-            names = sorted(item.name for item in found if item.name.startswith(_EVENTS))
+            names = [item.name for item in found]
     except OSError:  # whoever lists it says why
         return []
-    return [directory / name for name in names]
+    logs = [(int(log[1] or 0), name) for name in names if (log := LOG_FILE.fullmatch(name))]
+    events = sorted(name for name in names if name.startswith(_EVENTS))
+    return [directory / name for name in (*(name for _, name in sorted(logs)[::-1]), *events)]
 
 
 def _read(root: Path, directory: Path) -> tuple[Scalars, tuple[tuple[Path, Message], ...]]:
@@ -109,18 +116,29 @@ def _read_files(
 ) -> tuple[Scalars, tuple[tuple[Path, Message], ...]]:
     scalars: Scalars = {}
     problems: list[tuple[Path, Message]] = []
+    last = -1  # the step of the log
     for name, _, _ in files:
         path = directory / name
         try:
             if not layout.inside(root, directory):
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             with layout.open_inside(root, path, bounds.JOURNAL) as file:
-                for step, tag, value in _scalars(file):
-                    key, _, at = tag.partition("/")
+                of_log = LOG_FILE.fullmatch(name) is not None
+                for step, key, at, value in numbers_of(file) if of_log else _of_events(file):
+                    if of_log and step < last:  # a later training, or one that went on from there
+                        for later in [one for one in scalars if one >= step]:
+                            del scalars[later]
+                    last = step if of_log else last
                     scalars.setdefault(step, {}).setdefault(key, {})[at] = value
         except (OSError, ValueError) as error:
             problems.append((path, layout.why_unread(error)))
     return scalars, tuple(problems)
+
+
+def _of_events(file: BinaryIO) -> Iterator[Logged]:
+    for step, tag, value in _scalars(file):
+        key, _, path = tag.partition("/")
+        yield Logged(step, key, path, value)
 
 
 def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
@@ -226,19 +244,11 @@ def _masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _no_layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    return iter(())
-
-
-def _no_dump(root: Path, directory: Path) -> Dump:
-    raise layout.UnreadError.saying("unread.no_dump")
-
-
 #: `show`, `trend` and `compare` take a directory of this form.
 MINDFORMERS_MONITOR = Format(
     dialect=MINDFORMERS,
-    layers=_no_layers,
-    dump=_no_dump,
+    layers=no_layers,
+    dump=no_dump,
     keys=_keys,
     key_data=_key_data,
 )

@@ -292,7 +292,7 @@ def _lines(values: Mapping[_Slot, Sequence[_Value]]) -> list[JournalLine]:
 
 
 def _no_keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    return iter(())
+    return iter(())  # a function by name: workers are handed the format
 
 
 def _no_key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:

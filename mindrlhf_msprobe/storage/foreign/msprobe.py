@@ -20,15 +20,18 @@ from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_grad
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
-#: The first two are read; MSAdapter's dumps are refused by name, and key data may be of none.
-_FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "unknown")
+#: Key data may be of none.
+_FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "msadapter", "unknown")
+#: MSAdapter: PyTorch's interface on MindSpore, with PyTorch's names.
+_MSADAPTER = ("mindtorch", "msadapter")
+_OF_MSADAPTER = {"mindspore.Tensor": "torch.Tensor", "mindspore.dtype": "torch.dtype"}
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
 _MOST_SHOWN = 4
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
-def read_dump(root: Path, directory: Path, position: int) -> Dump:
+def read_dump(root: Path, directory: Path, position: float) -> Dump:
     """Read a dump's entries as journal lines, with the places in time msprobe does not record.
 
     construct.json names each entry's container and lists entries as they began; what it lacks
@@ -54,7 +57,7 @@ def read_dump(root: Path, directory: Path, position: int) -> Dump:
     }
     data = _numbered(data)
     start, end = _places(list(data), parents)
-    base = position * _PHASE_SPAN
+    base = int(position * _PHASE_SPAN)
     lines = [
         JournalLine(
             name,
@@ -81,16 +84,29 @@ def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
     except FileNotFoundError:
         raise _of_file(layout.DUMP_FILE, message("unread.missing")) from None
     framework, data = content.get("framework"), content.get("data")
-    if framework is not None and framework not in _FRAMEWORKS:
-        why = message(
-            "unread.framework", name=shortened(framework), known=", ".join(_FRAMEWORKS[:2])
-        )
+    kind = str(framework).lower()
+    if framework is not None and kind not in _FRAMEWORKS:
+        known = ", ".join(_FRAMEWORKS[:-1])
+        why = message("unread.framework", name=shortened(framework), known=known)
         raise _of_file(layout.DUMP_FILE, why)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
     if (other := _other_form(data)) is not None:
         raise _of_file(layout.DUMP_FILE, other)
+    if kind in _MSADAPTER:
+        return {name: _of_torch(values) for name, values in data.items()}
     return data
+
+
+def _of_torch(content: Any) -> Any:
+    """Return values of MSAdapter as those of PyTorch, which its tensors are to whoever uses it."""
+    if isinstance(content, list):
+        return [_of_torch(item) for item in content]
+    if not isinstance(content, dict):
+        return content
+    found = {name: _of_torch(item) for name, item in content.items()}
+    kind = found.get("type")
+    return {**found, "type": _OF_MSADAPTER.get(kind, kind)} if isinstance(kind, str) else found
 
 
 def _other_form(data: Mapping[str, Mapping[str, Any]]) -> Message | None:
@@ -124,7 +140,7 @@ def _dialect(lines: Iterable[JournalLine]) -> Dialect:
 
 def in_usual_order(entry: Entry) -> Entry:
     """Return an entry with a place in time among those of phases of which none is known."""
-    base = phase_order(entry.phase) * _PHASE_SPAN
+    base = int(phase_order(entry.phase) * _PHASE_SPAN)
     end = None if entry.end is None else base + entry.end
     return replace(entry, seq=base + entry.seq, end=end)
 

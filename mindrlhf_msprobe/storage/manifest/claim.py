@@ -17,8 +17,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve
 from mindrlhf_msprobe.storage.directory import removal
 from mindrlhf_msprobe.storage.directory.graph_files import sweep_folders
 from mindrlhf_msprobe.storage.directory.job import RankLock, process_started, world_of
-from mindrlhf_msprobe.storage.manifest.ending import RUNNING
-from mindrlhf_msprobe.storage.manifest.run_file import RunFile
+from mindrlhf_msprobe.storage.manifest.run_file import RUNNING, RunFile
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")

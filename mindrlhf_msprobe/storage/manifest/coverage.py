@@ -1,8 +1,7 @@
 """`coverage` of a manifest: what is switched on and was not recorded, and why.
 
 A reason is a message; what a trainer says itself is a text. `graph_mode` holds role → cell → a list
-of reasons; `phases`, `key_data`, `optimizers` and `mindspore` hold name → reason. Older versions
-wrote texts alone, one of a cell.
+of reasons; `phases`, `key_data`, `optimizers` and `mindspore` hold name → reason.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, as_json_or_text, read_messages
-from mindrlhf_msprobe.storage.manifest import older_texts
 
 GRAPH_MODE = "graph_mode"
 PHASES = "phases"
@@ -24,8 +22,6 @@ LIVE = "live"
 OPERATORS = "operators"
 #: Role → why the state of its optimizer is not recorded.
 OPTIMIZERS = "optimizers"
-#: Backward entries as a whole; older versions wrote it.
-BACKWARD = "backward"
 
 #: A Parameter is an argument or an output of a cell: its gradients are left out.
 PASSES_PARAMETER = "coverage.gradients_passes_parameter"
@@ -34,16 +30,8 @@ CASTS_INPUTS = "coverage.gradients_casts_inputs"
 
 _MOST = 32  # reasons of one thing
 
-#: How many names lead to a reason; of what older versions wrote beside these, none.
-_DEPTHS = {
-    GRAPH_MODE: 2,
-    PHASES: 1,
-    KEY_DATA: 1,
-    OPTIMIZERS: 1,
-    MINDSPORE: 1,
-    LIVE: 1,
-    OPERATORS: 1,
-}
+#: The kinds under which reasons stand, each behind one name; under `graph_mode` behind two.
+_KINDS = (GRAPH_MODE, PHASES, KEY_DATA, OPTIMIZERS, MINDSPORE, LIVE, OPERATORS)
 
 
 def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,8 +39,11 @@ def read_coverage(found: Mapping[str, Any]) -> dict[str, Any]:
 
     What is neither a reason nor leads to one is left out.
     """
-    by_kind = (_read({kind: why}, _DEPTHS.get(kind, 0)) for kind, why in found.items())
-    return {kind: reasons for read in by_kind for kind, reasons in read.items()}
+    return {
+        kind: _read(names, 2 if kind == GRAPH_MODE else 1)
+        for kind, names in found.items()
+        if kind in _KINDS and isinstance(names, Mapping)
+    }
 
 
 def reasons_of(coverage: Mapping[str, Any], *names: str) -> tuple[Message, ...]:
@@ -90,7 +81,7 @@ def note_reasons(
 def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """Return what two attempts at a run say, as JSON: every reason of each."""
     both = {**first, **later}
-    for kind in _DEPTHS:
+    for kind in _KINDS:
         sides = [side[kind] for side in (first, later) if isinstance(side.get(kind), Mapping)]
         if len(sides) < 2:
             continue
@@ -107,11 +98,11 @@ def joined(first: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(found: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Return name → reasons, `depth` names further inside."""
+    """Return name → reasons, to each of which `depth` names lead."""
     read: dict[str, Any] = {}
     for name, why in found.items():
-        if depth and isinstance(why, Mapping):
+        if depth > 1 and isinstance(why, Mapping):
             read[str(name)] = _read(why, depth - 1)
-        elif not depth and (reasons := read_messages(why)):
-            read[str(name)] = tuple(map(older_texts.reason, reasons))
+        elif depth == 1 and (reasons := read_messages(why)):
+            read[str(name)] = reasons
     return read

@@ -11,27 +11,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, as_messages, in_words
+from mindrlhf_msprobe.common.message import Message, as_messages
 from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.directory import others
-from mindrlhf_msprobe.storage.directory.hold import Hold, HoldLostError, Loss
-from mindrlhf_msprobe.storage.directory.job import RankLock, world_of
+from mindrlhf_msprobe.storage.directory.job import DumpPathLostError, RankLock, world_of
 from mindrlhf_msprobe.storage.manifest import claim as claiming
 from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
-from mindrlhf_msprobe.storage.manifest.ending import FAILED, FINISHED, RUNNING, Stop
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     AT_START,
+    COUNTER,
+    FINISHED,
+    RUNNING,
     SCHEMA,
     TOOL,
     Attempt,
     Generation,
     RunFile,
     Settings,
+    Stop,
     World,
+    began_otherwise,
 )
 
 #: Keys of which the JSON stands in one line.
@@ -45,6 +48,10 @@ class Manifest:
     attempt at the run. A further attempt keeps them, and notes under its own entry in `attempts`
     what is different for it. An attempt that entered no network and ended no step leaves nothing
     to keep: the next one counts as the first.
+
+    Attributes:
+        lost: what was removed or replaced under the running job, the directory, its lock or the
+            manifest; then nothing more is written.
     """
 
     def __init__(
@@ -52,12 +59,13 @@ class Manifest:
         root: Path,
         rank: int,
         content: RunFile,
-        hold: Hold,
+        lock: RankLock,
         *,
         further: bool = False,
     ) -> None:
         self._path, self._rank = root / layout.manifest_name(rank), rank
-        self._hold = hold
+        self.lost: Path | None = None
+        self._lock = lock
         self.content = content
         self._further = further
         self._written: tuple[int, ...] | None = None  # which file was written last
@@ -68,24 +76,21 @@ class Manifest:
         # thousands of attributes: (id of the part) → the part, encoded.
         self._encoded_once: dict[int, tuple[Any, bytes]] = {}
 
-    @property
-    def lost(self) -> Loss | None:
-        """How the directory was lost under the running job; then nothing more is written."""
-        return self._hold.lost
-
     def check(self) -> None:
-        """Return if the directory, and the manifest in it, are still those of this run.
+        """Return if the directory, its lock and the manifest in it are still those of this run.
 
         Raises:
-            HoldLostError: one is not.
+            DumpPathLostError: one is not, or was not when it was looked at before.
         """
-        self._hold.check()
-        if (found := _fingerprint(self._path)) != self._written and self._written is not None:
-            if not self._is_of_this_run():
-                gone = found is None and not os.path.lexists(self._path)
-                self._hold.lost = Loss.MANIFEST_GONE if gone else Loss.MANIFEST_REPLACED
-                self._hold.check()
+        if self.lost is None:
+            self.lost = self._lock.lost()
+        if self.lost is None and self._written is not None:
+            found = _fingerprint(self._path)
+            if found != self._written and not self._is_of_this_run():
+                self.lost = self._path
             self._written = found  # not to be read again
+        if self.lost is not None:
+            raise DumpPathLostError(self.lost)
 
     def _is_of_this_run(self) -> bool:
         """Return whether what stands in the manifest's place is of this run and this attempt.
@@ -106,7 +111,7 @@ class Manifest:
             durable: return when it would also survive a power cut.
 
         Raises:
-            HoldLostError: its directory, or what stands in its place, is no longer of this run.
+            DumpPathLostError: its directory, or what stands in its place, is no longer of this run.
         """
         self.check()
         self._save()
@@ -130,31 +135,18 @@ class Manifest:
     def close(self, stop: Stop | None = None) -> None:
         """Write the manifest for the last time; `stop` says how a run ended that did not finish.
 
-        One that lost its directory has failed. Only where nothing but the lock's file was removed,
-        and nobody came in between, can its manifest still say so.
+        One that lost its directory stays as it was, that of a run that was not ended.
         """
-        with suppress(HoldLostError):
-            self.check()
-        ours = self._hold.lost is None
-        state = FINISHED if stop is None else stop.state
-        if not ours:
-            state = FAILED
-            text = f"{in_words(HoldLostError.kind, 'en')} ({self._hold.lost})"
-            stop = stop or Stop(FAILED, self.content.attempt.open_step, text=text)
-            try:
-                ours = self._hold.retake() and _fingerprint(self._path) == self._written
-            except OSError:
-                ours = False
-        self.content.state = self.content.attempt.state = state
+        self.content.state = self.content.attempt.state = FINISHED if stop is None else stop.state
         if stop is not None:
             self.content.stopped = self.content.attempt.stopped = stop.noted()
         try:
-            if ours:
-                self._save()
+            with suppress(DumpPathLostError):
+                self.save()
         finally:
-            if ours:
+            if self.lost is None:
                 self._reserve.drop()
-            self._hold.release()
+            self._lock.release()
 
     def _encoded(self, content: Mapping[str, Any], *, depth: int = 0) -> bytes:
         """Return the manifest or an attempt as JSON; its initial weights are encoded only once."""
@@ -239,13 +231,23 @@ class Manifest:
                 self._path.parent, lambda at, rank: rank == own and at >= step
             )
             self._note_others(left)
-            self.content.recorded = recorded.without_steps_from(self.content.recorded or {}, step)
+            self.content.recorded = recorded.without_steps_from(self.content.recorded, step)
             if any(self.content.thinned.values()):
                 self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
+            self._forget_checkpoints_after(step)
             known = self.content.random_states
             self._states_before = random_states.without_steps_from(known, step)
             self.content.random_states = self._states_before
             self.save()
+
+    def _forget_checkpoints_after(self, step: int) -> None:
+        """Forget those that an earlier attempt saved after more steps than are left of it."""
+        if (saved := self.content.saved_checkpoints) is not None:
+            self.content.saved_checkpoints = {
+                role: {n: path for n, path in paths.items() if not n.isdigit() or int(n) <= step}
+                for role, paths in saved.items()
+                if isinstance(paths, dict)
+            }
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
@@ -263,7 +265,7 @@ class Manifest:
         """Note what the networks and their optimizers are set to; `save` writes it.
 
         A further attempt notes it under its own entry where it is not what the first one began
-        with.
+        with, and always how far its optimizers had counted.
 
         Args:
             content: its `networks`, `modes` and `optimizers`. A network that is the same object
@@ -273,8 +275,10 @@ class Manifest:
         for network in (*self.content.attempt.networks, *self.content.networks):
             if id(network.json) not in kept:
                 self._encoded_once.pop(id(network.json), None)
-        if not (self._further and _began_alike(self.content, content)):
+        if not self._further or began_otherwise(self.content, content):
             self._target.json.update(content.json)
+        elif any(COUNTER in optimizer.settings for optimizer in content.optimizers.values()):
+            self._target.optimizers = content.optimizers
 
     def note_generation(self, content: Mapping[str, Generation]) -> None:
         """Note what phases generate with; `save` writes it.
@@ -289,8 +293,17 @@ class Manifest:
         if not (self._further and alike):
             self._target.generation = dict(content)
 
-    def note_checkpoint(self, role: str, path: str) -> None:
-        """Note from what a role's network was loaded, "" for nothing; `save` writes it."""
+    def note_checkpoint(self, role: str, path: str, saved_after: int | None = None) -> None:
+        """Note from what a role's network was loaded, "" for nothing; `save` writes it.
+
+        Args:
+            saved_after: it was saved there, after so many steps.
+        """
+        if saved_after is not None:
+            saved = self.content.saved_checkpoints or {}
+            of_role = {**saved.get(role, {}), f"{saved_after}": path}
+            self.content.saved_checkpoints = {**saved, role: of_role}
+            return
         self.content.checkpoints = {**(self.content.checkpoints or {}), role: path}
 
     def note_random_states(self, content: Mapping[str, Any]) -> None:
@@ -352,14 +365,12 @@ class Manifest:
                 still running writes into it, or it cannot be written.
         """
         lock = RankLock(root, rank)
-        hold: Hold | None = None
         try:
             root.mkdir(parents=True, exist_ok=True)
             if not lock.acquire():
                 who = lock.holder_in_words()
                 raise InUseError.saying("error.own_rank_written", root=root, holder=who, rank=rank)
-            hold = Hold(root, lock)
-            manifest = cls._claimed(root, rank, config, existing, hold)
+            manifest = cls._claimed(root, rank, config, existing, lock)
             versions = {"python": platform.python_version(), "platform": sys.platform} | {
                 name: _version(name) for name in ("mindspore", "mindformers", "numpy")
             }
@@ -375,18 +386,18 @@ class Manifest:
                     manifest._path.unlink(missing_ok=True)
                     raise
         except OSError as error:
-            (hold or lock).release()
+            lock.release()
             raise RunError.saying(
                 "error.dump_path_unwritten", root=root, value=error.strerror or error
             ) from None
         except RunError:
-            (hold or lock).release()
+            lock.release()
             raise
         return manifest
 
     @classmethod
     def _claimed(
-        cls, root: Path, rank: int, config: dict[str, Any], existing: str, hold: Hold
+        cls, root: Path, rank: int, config: dict[str, Any], existing: str, lock: RankLock
     ) -> Manifest:
         world = world_of()
         earlier = None
@@ -403,7 +414,7 @@ class Manifest:
         claiming.sweep(root, rank)
         content = _new_content(rank, world, config, earlier)
         further = earlier is not None and _left_something(earlier)
-        manifest = cls(root, rank, content, hold, further=further)
+        manifest = cls(root, rank, content, lock, further=further)
         manifest._note_others(left)
         return manifest
 
@@ -432,7 +443,7 @@ def _new_content(
     content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.json]
     content.json.update(_kept(known), config=config, coverage={}, lost={})
     content.note_lost({}, known)
-    content.recorded = known.recorded or {}
+    content.recorded = known.recorded
     if any(known.thinned.values()):
         content.thinned = known.thinned
     if known.others is not None:
@@ -449,28 +460,6 @@ def _fingerprint(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _began_alike(first: Settings, other: Settings) -> bool:
-    """Return whether two attempts began with the same networks, modes and optimizers.
-
-    A phase or a network that the other has not come to yet says nothing.
-    """
-
-    def beginning(content: Settings) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
-        for network in content.networks:
-            for phase in network.phases or ():
-                found[network.role, phase] = network.kind, network.cells
-        for phase, modes in content.modes.items():
-            found[phase] = [(mode.training, mode.others) for mode in modes[:1]]
-        for name, optimizer in content.optimizers.items():
-            settings = {k: v for k, v in optimizer.settings.items() if k != "global_step"}
-            found["optimizer", name] = optimizer.kind, settings
-        return found
-
-    mine, theirs = beginning(first), beginning(other)
-    return all(mine.get(key, value) == value for key, value in theirs.items())
-
-
 def _left_something(earlier: RunFile) -> bool:
     """Return whether an earlier attempt entered a network or ended a step."""
     ended = any(attempt.last_completed_step is not None for attempt in earlier.attempts)
@@ -481,7 +470,7 @@ def _kept(earlier: RunFile) -> dict[str, Any]:
     """Return what a further attempt leaves as the first one noted it, as JSON."""
     if not _left_something(earlier):
         return {}
-    names = (*Settings.every_key(), "random_states")
+    names = (*Settings.every_key(), "random_states", "saved_checkpoints")
     return {name: earlier.json[name] for name in names if name in earlier.json}
 
 

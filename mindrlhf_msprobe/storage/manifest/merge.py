@@ -25,6 +25,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Settings,
     expected_ranks,
 )
+from mindrlhf_msprobe.storage.outputs import refuse_inside
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
 _OF_A_NODE = frozenset(
@@ -142,6 +143,7 @@ def _check_paths(roots: Sequence[Path], target: Path) -> None:
                 raise UsageError.saying("error.merge_same", root=root, other=other)
         if layout.inside(root, target):
             raise RunError.saying("error.merge_inside", target=target, root=root)
+    refuse_inside(target)
 
 
 def _read(root: Path) -> _Input:
@@ -228,7 +230,6 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
 def _differences(a: RunFile, b: RunFile) -> Iterator[tuple[str, Any, Any]]:
     keys = sorted({*a.config.json, *b.config.json} - _OF_A_NODE)
     parts: tuple[tuple[str, Part, Part, Iterable[str]], ...] = (
-        ("", a, b, ("schema",)),
         ("world.", a.world, b.world, ("size", "scheduler")),
         ("msprobe_config.", a.config, b.config, keys),
     )
@@ -381,7 +382,7 @@ def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
         states = random_states.joined(merged.random_states, manifest.random_states)
         if states:
             merged.random_states = states
-        merged.recorded = recorded.both(merged.recorded or {}, manifest.recorded or {})
+        merged.recorded = recorded.both(merged.recorded, manifest.recorded)
         again = begun.begins_with  # from there on it recorded what the one before may have thinned
         first_ones = merged.thinned
         before = first_ones if again is None else thinned.without_steps_from(first_ones, again)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 #: Our name of each size → what trainers call it: MindFormers, then Megatron.
 _NAMES = {
@@ -17,18 +17,15 @@ _MOST = 1 << 20
 _DEEPEST = 4
 
 
-class Settings(Protocol):
-    """What is asked for settings."""
+def sizes_in(setting: Callable[[str], Any]) -> dict[str, int]:
+    """Return the parallel sizes of which a configuration says the tensor or the data part.
 
-    def get(self, name: str, /) -> Any:
-        """Return a setting, or None."""
-
-
-def sizes_in(settings: Settings) -> dict[str, int]:
-    """Return the parallel sizes of which a configuration says the tensor or the data part."""
+    Args:
+        setting: returns a setting by its name, or None.
+    """
     found: dict[str, int] = {}
     for axis, names in _NAMES.items():
-        values = (settings.get(name) for name in names)
+        values = map(setting, names)
         size = next((v for v in values if type(v) is int and 0 < v < _MOST), None)
         if size is not None:
             found[axis] = size
@@ -42,7 +39,7 @@ def sizes_below(content: Any, depth: int = 0) -> list[dict[str, int]]:
     found = []
     for name, value in content.items():
         if name == "parallel_config" and isinstance(value, Mapping):
-            found += [sizes] if (sizes := sizes_in(value)) else []
+            found += [sizes] if (sizes := sizes_in(value.get)) else []
         else:
             found += sizes_below(value, depth + 1)
     return found

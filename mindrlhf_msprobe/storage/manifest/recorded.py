@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 
 PHASES = "phases"
@@ -168,29 +166,6 @@ def gaps(spans: Sequence[Span], there: Sequence[int]) -> Iterator[tuple[int, int
             begin = step + 1
         if begin <= last:
             yield begin, last
-
-
-def steps_in(listed: Mapping[str, Any], place: Path, first: int) -> tuple[int, int]:
-    """Return how many steps from `first` on a manifest lists of a phase, a key or all keys.
-
-    Args:
-        place: its directory, below the run's.
-
-    Returns:
-        how many, and the last of them; -1 without any.
-    """
-    name, *key = place.parts
-    if name == layout.KEY_DATA_DIR:
-        saves = listed.get(KEY_DATA, {})
-        spans = [span for of in saves if not key or of == key[0] for span in saves[of]]
-    else:
-        spans = listed.get(PHASES, {}).get(name, [])
-    count, done = 0, first - 1
-    for begin, end, _ in sorted(spans, key=lambda span: span[:2]):
-        if end > done:
-            count += end - max(begin - 1, done)
-            done = end
-    return count, done if count else -1
 
 
 def count_at(recorded: Mapping[str, Any], kind: str, name: str, step: int) -> int | None:

@@ -1,6 +1,6 @@
 """What run.json, the manifest of one rank, holds: every key, what it reads as, and its default.
 
-A file may be of an older version, of another hand, or damaged. Reading a key never raises: what is
+A file may be of another hand, or damaged. Reading a key never raises: what is
 not there, or is not as this package writes it, reads as the key's default; `RunFile.unread` names
 what every run says and this file does not. What is not read stays in the file: a part keeps the
 JSON object that it stands for, with keys of later versions and in its order.
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from mindrlhf_msprobe.common.message import Message, in_words, quoted, read_message
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, as_message, in_words, quoted, read_message
+from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.coverage import read_coverage
-from mindrlhf_msprobe.storage.manifest.older_texts import kind_lost
 from mindrlhf_msprobe.storage.manifest.recorded import checked
 from mindrlhf_msprobe.storage.manifest.thinned import checked as checked_spans
 
@@ -47,7 +48,7 @@ class Key(Generic[T]):
     Args:
         read: makes the value of what JSON holds under the key; of None the default.
         name: in the file, where it is not that of the attribute.
-        always: what every run of every version has there, as JSON.
+        always: what every run has there, as JSON.
     """
 
     def __init__(
@@ -66,7 +67,11 @@ class Key(Generic[T]):
         return self if part is None else self.read(part.json.get(self.name))
 
     def __set__(self, part: Part, value: T) -> None:
-        part.json[self.name] = _as_json(value)
+        # Parts may lie in lists, in dicts and in lists in dicts.
+        if isinstance(value, dict):
+            part.json[self.name] = {name: _of_parts(inner) for name, inner in value.items()}
+        else:
+            part.json[self.name] = _of_parts(value)
 
     def __delete__(self, part: Part) -> None:
         del part.json[self.name]
@@ -102,13 +107,6 @@ class Part:
 
 
 P = TypeVar("P", bound=Part)
-
-
-def _as_json(value: Any) -> Any:
-    """Return what a key holds as JSON: parts may lie in lists, in dicts and in lists in dicts."""
-    if isinstance(value, dict):
-        return {name: _of_parts(part) for name, part in value.items()}
-    return _of_parts(value)
 
 
 def _of_parts(value: Any) -> Any:
@@ -193,16 +191,23 @@ class Cells(Part):
 
 
 class Network(Part):
-    """A network that was watched or ran."""
+    """A network that was watched or ran; `same_as` is another role whose network it is, too.
+
+    `untrained` are the parameters that take no gradients, where others do. `mesh` is the device
+    mesh over which they are spread, where they say so: by axis its size and the rank's place.
+    """
 
     role = Key(_text)
+    same_as = Key(_text)
     phases = Key(_texts)
     kind = Key(_text, "class")
     training = Key(_flag)
     cells = Key(_parts(Cells))
     changes = Key(_parts(Change))
     cut_at = Key(_number)
+    untrained = Key(_texts)
     parallel = Key(_object)
+    mesh = Key(_object)
     strategy = Key(_object)
 
 
@@ -275,6 +280,70 @@ class Settings(Part):
     optimizers = Key(_named(_one(Optimizer)))
     generation = Key(_named(_one(Generation)))
 
+    @property
+    def counted(self) -> dict[str, int]:
+        """How many updates each optimizer had counted when this was noted, by its name."""
+        counts = {name: of.settings.get(COUNTER) for name, of in self.optimizers.items()}
+        return {name: count for name, count in counts.items() if type(count) is int}
+
+
+#: What counts the updates of an optimizer.
+COUNTER = "global_step"
+#: What an update changes by itself.
+CHANGED_BY_UPDATES = (COUNTER, "beta1_power", "beta2_power")
+
+
+def counted_at(files: Iterable[RunFile], rank: int, step: int, role: str) -> dict[str, int]:
+    """Return how many updates the optimizers of a role had counted when an attempt began.
+
+    Args:
+        step: the one that a further attempt began with.
+
+    Returns:
+        The optimizer's name → its count; empty where no further attempt began there.
+    """
+    return {
+        name: count
+        for file in files
+        if (file.rank or 0) == rank
+        for attempt in file.attempts[1:]
+        if attempt.begins_with == step
+        for name, count in attempt.counted.items()
+        if name.partition(".")[0] == role
+    }
+
+
+def began_otherwise(first: Settings, other: Settings) -> list[str]:
+    """Return which of networks, modes and optimizers two attempts began with unlike each other.
+
+    A phase or a network that the other has not come to yet says nothing, nor how far an optimizer
+    had counted.
+    """
+    mine, theirs = _beginning(first), _beginning(other)
+    unlike = [key[0] for key, value in theirs.items() if mine.get(key, value) != value]
+    return [*dict.fromkeys(unlike)]
+
+
+def _set_attributes(cells: Cells) -> dict[str, Any]:
+    """Return the attributes of cells without what they may fill as they first run: caches."""
+    known: dict[str, Any] = cells.attributes or {}
+    plain = (bool, int, float, str)
+    return {n: of for n, of in known.items() if not n.startswith("_") or isinstance(of, plain)}
+
+
+def _beginning(content: Settings) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    for network in content.networks:
+        for phase in network.phases or ():
+            cells = [(of.kind, of.cells, _set_attributes(of)) for of in network.cells]
+            found["networks", str(network.role), phase] = network.kind, cells
+    for phase, modes in content.modes.items():
+        found["modes", phase] = [(mode.training, mode.others) for mode in modes[:1]]
+    for name, optimizer in content.optimizers.items():
+        settings = {k: v for k, v in optimizer.settings.items() if k not in CHANGED_BY_UPDATES}
+        found["optimizers", name] = optimizer.kind, settings
+    return found
+
 
 class Attempt(Settings):
     """One process that recorded the rank."""
@@ -295,6 +364,18 @@ class Attempt(Settings):
         return (self.begins_with or 0) if done is None else done + 1
 
 
+def refuse_other_schema(path: Path, content: Mapping[str, Any], known: int) -> None:
+    """Return if a file has the schema that this version writes.
+
+    Raises:
+        RunError: it has another one, or none.
+    """
+    schema = content.get("schema")
+    if schema != known or isinstance(schema, bool):
+        found = shortened(repr(schema))
+        raise RunError.saying("error.other_schema", path=path, schema=found, known=known)
+
+
 class RunFile(Settings):
     """What the manifest of one rank holds."""
 
@@ -309,11 +390,12 @@ class RunFile(Settings):
     coverage = Key(_object, always=dict)
     lost = Key(_object, always=dict)
     lost_codes = Key(_object)
-    recorded = Key(lambda found: None if found is None else checked(found))
+    recorded = Key(checked)
     thinned = Key(checked_spans)
     others = Key(_texts)
     random_states = Key(_object)
     checkpoints = Key(_section)
+    saved_checkpoints = Key(_section)
     changed_training = Key(_section)
     played = Key(_section)
     recording = Key(_section)
@@ -336,14 +418,25 @@ class RunFile(Settings):
         """Read a manifest.
 
         Raises:
-            RunError: it cannot be read, leaves the run's directory, or is not a manifest.
+            RunError: it cannot be read, leaves the run's directory, is not a manifest, or has a
+                schema that this version does not read.
         """
         try:
-            return cls.load(path)
+            file = cls.load(path)
         except (OSError, ValueError) as error:
             raise RunError.saying(
                 "error.manifest_unread", path=path, why_unread=layout.why_unread(error)
             ) from None
+        file.check_schema(path)
+        return file
+
+    def check_schema(self, path: Path) -> None:
+        """Return if this version reads what a manifest says.
+
+        Raises:
+            RunError: it has another schema; of one without any the rest decides.
+        """
+        refuse_other_schema(path, {"schema": SCHEMA, **self.json}, SCHEMA)
 
     @property
     def rank(self) -> int | None:
@@ -370,8 +463,6 @@ class RunFile(Settings):
     def note_lost(self, counts: Mapping[Message, int], before: RunFile) -> None:
         """Note how many records were lost, by kind: under its English words, and what its code is.
 
-        By its words older versions know it.
-
         Args:
             counts: of this process, so far; another thread may add to it meanwhile.
             before: what earlier attempts lost.
@@ -395,7 +486,7 @@ class RunFile(Settings):
     def losses(self) -> list[tuple[Message, Any]]:
         """What was lost, by kind, and how many records of it."""
         codes = self.lost_codes
-        kinds = {text: read_message(codes.get(text)) or kind_lost(text) for text in self.lost}
+        kinds = {text: read_message(codes.get(text)) or as_message(text) for text in self.lost}
         return [(quoted(kinds[text]), count) for text, count in self.lost.items()]
 
 
@@ -407,3 +498,62 @@ def expected_ranks(files: Iterable[RunFile]) -> set[int]:
         if 0 < (size := file.world.size or 0) <= _MOST_RANKS
     }
     return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
+
+
+RUNNING = "running"
+FINISHED = "finished"
+FAILED = "failed"
+#: The process ended inside a step, without close() and without an exception that was seen.
+INTERRUPTED = "interrupted"
+#: What a run that says `running` is when nobody holds its lock.
+KILLED = "killed"
+
+_MOST_NAME = 200  # characters of a name that a file gives
+_MOST_TEXT = 1000
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where one rank of a run stopped.
+
+    Attributes:
+        rank: which.
+        state: failed, interrupted, killed, or running: it has not stopped yet.
+        step: the step that was open.
+        phase: the phase that was open, or through which the exception passed; None if none was, or
+            it is not known.
+        error: the exception's type, None without one or where it is not known.
+        text: its text, shortened.
+    """
+
+    state: str
+    step: int
+    phase: str | None = None
+    error: str | None = None
+    text: str = ""
+    rank: int = 0
+
+    def noted(self) -> Stopped:
+        """Return it as it stands in run.json, under `stopped`."""
+        return Stopped.make(step=self.step, phase=self.phase, error=self.error, text=self.text)
+
+
+def stop_of(file: RunFile, *, held: bool) -> Stop | None:
+    """Return where the rank of a manifest stopped; None if it finished, or says nothing of it.
+
+    Args:
+        held: whether a process still records it.
+    """
+    state = KILLED if file.state == RUNNING and not held else file.state
+    attempt, stopped = file.attempt, file.attempt.stopped
+    if state not in (RUNNING, KILLED, FAILED, INTERRUPTED) or not attempt.json:
+        return None  # or nothing tells where
+    steps = (stopped.step, attempt.unfinished_step, attempt.open_step)
+    return Stop(
+        state=state,
+        step=next(step for step in steps if step is not None),
+        phase=(stopped.phase or "")[:_MOST_NAME] or None,
+        error=(stopped.error or "")[:_MOST_NAME] or None,
+        text=(stopped.text or "")[:_MOST_TEXT],
+        rank=file.rank or 0,
+    )

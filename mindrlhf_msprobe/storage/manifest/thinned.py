@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from mindrlhf_msprobe.storage.arrays import bounds
 
@@ -25,11 +24,8 @@ Thinned = Mapping[str, Sequence[Sequence[int]]]
 def checked(found: object) -> dict[str, list[list[int]]]:
     """Return what a manifest lists, as far as it is what this package writes."""
     listed = found if isinstance(found, dict) else {}
-    return {kind: _united(filter(_is_span, _spans(listed.get(kind)))) for kind in KINDS}
-
-
-def _spans(found: object) -> list[Any]:
-    return found[:_MOST_READ] if isinstance(found, list) else []
+    spans = {kind: listed[kind] if isinstance(listed.get(kind), list) else [] for kind in KINDS}
+    return {kind: _united(filter(_is_span, spans[kind][:_MOST_READ])) for kind in KINDS}
 
 
 def _is_span(span: object) -> bool:

@@ -7,7 +7,10 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -56,15 +59,57 @@ def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJ
             _collect(item, at, depth + 1, found)
 
 
+_TEXT, _COUNT, _NUMBER = (str, NoneType), (int, NoneType), (float, int, bool, str, NoneType)
+#: The types of what rules read of a leaf.
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("dtype", "fingerprint", "md5", "data_name", "signs"), _TEXT),
+    **dict.fromkeys(("nan_count", "inf_count"), _COUNT),
+    **dict.fromkeys(_STATISTICS, _NUMBER),
+    "shape": (list, NoneType),
+}
+
+
+@dataclass
+class LeafKinds:
+    """What leaves are, without their numbers: from step to step it is the same.
+
+    Attributes:
+        names, types: of all fields of all leaves, in order.
+        dtypes, shapes: of each leaf, as JSON has it; None where it has none.
+        sizes: the types of the sizes in the shapes: 2.0 is equal to 2.
+    """
+
+    names: list[str]
+    types: list[type]
+    dtypes: list[Any]
+    shapes: list[Any]
+    sizes: set[type]
+
+    @classmethod
+    def of(cls, leaves: Sequence[LeafJson]) -> LeafKinds:
+        """Return those of leaves."""
+        values = chain.from_iterable([leaf.values() for leaf in leaves])
+        dtypes = [leaf.get("dtype") for leaf in leaves]
+        shapes = [leaf.get("shape") for leaf in leaves]
+        sizes = chain.from_iterable([shape for shape in shapes if type(shape) is list])
+        names = list(chain.from_iterable(leaves))
+        return cls(names, list(map(type, values)), dtypes, shapes, set(map(type, sizes)))
+
+    def are_of_leaves(self) -> bool:
+        """Return whether fields have the types that those of leaves have, in no damaged line."""
+        fields = set(zip(self.names, self.types))
+        if not all(of in _TYPES.get(name, (of,)) for name, of in fields):
+            return False
+        shapes = (shape for shape in self.shapes if shape)
+        return self.sizes <= {int} and min(chain.from_iterable(shapes), default=0) >= 0
+
+
 def values_of(line: Mapping[str, Any]) -> Iterator[tuple[str, str, LeafJson]]:
     """Yield part (`input_args`, `output`, …), path and leaf of the values of a line's JSON."""
     parts: Iterable[tuple[str, str, Any]] = ((part, "", line.get(part)) for part in PARTS)
     if holds_gradients(line["entry"]):
-        gradients = line.get(PARAMETERS_GRAD)
-        if type(gradients) is dict:
-            parts = JournalLine(line["entry"], 0, values={PARAMETERS_GRAD: gradients}).parts()
-        else:  # as older versions wrote it
-            parts = JournalLine.from_json(line).parts()
+        values = {PARAMETERS_GRAD: line.get(PARAMETERS_GRAD)}
+        parts = JournalLine(line["entry"], 0, values=values).parts()
     for part, at, structure in parts:
         for path, leaf in flat(structure, at):
             yield part, path, leaf
@@ -108,7 +153,9 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
         return (nan, inf) if nan or inf else None
     if "shape" not in leaf:
         value = None if leaf.get("type") == "str" else number_from_json(leaf.get("value"))
-        return _counted(value) if type(value) is float else None
+        if type(value) is not float or math.isfinite(value):
+            return None
+        return (1, 0) if math.isnan(value) else (0, 1)
     # msprobe's max and min pass over NaN on CPU; its mean and norm do not.
     values = [value for name in _STATISTICS if (value := statistic(leaf, name)) is not None]
     extremes = [statistic(leaf, name) or 0.0 for name in ("Max", "Min")]
@@ -116,12 +163,6 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
     if any(map(math.isinf, extremes)):
         return 0, 1
     return (1, 0) if any(map(math.isnan, values)) else None
-
-
-def _counted(value: float) -> tuple[int, int] | None:
-    if math.isfinite(value):
-        return None
-    return (1, 0) if math.isnan(value) else (0, 1)
 
 
 def numbers_of(leaf: LeafJson) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
+from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, standard_phase
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.tensor_dump import Save, saves_in
 
@@ -57,6 +57,8 @@ def layer_directories(
         phase = UNNAMED_PHASE if step is None else phase_name(step_dir.parent)
         yield (phase, step or 0, rank or 0), root
         return
+    ours = bool(layout.manifests(root))
+    found: list[tuple[tuple[str, int, int], Path]] = []
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
@@ -65,16 +67,58 @@ def layer_directories(
         assert step is not None
         if phase_dir == root:
             # A run's own directory may be called as it likes; that of a phase holds no manifest.
-            phase = UNNAMED_PHASE if layout.manifests(root) else phase_name(root)
+            phase = UNNAMED_PHASE if ours else phase_name(root)
             yield from _ranks_of(step_dir, phase, step, unlisted)
-        elif phase_dir.parent == root:
-            yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
+        elif ours:
+            if phase_dir.parent == root:
+                yield from _ranks_of(step_dir, phase_dir.name, step, unlisted)
+        else:
+            of_trainer = layout.trainer_step(phase_dir.parent.name)
+            if phase_dir.parent == root or of_trainer is None:
+                of_trainer = step
+            found += _ranks_of(step_dir, _phase_of_dump(root, phase_dir), of_trainer, unlisted)
+    yield from _by_process(found)
+
+
+def _by_process(
+    found: list[tuple[tuple[str, int, int], Path]],
+) -> Iterator[tuple[tuple[str, int, int], Path]]:
+    """Yield the directories of a dump; of several processes of a phase each rank has a number.
+
+    `<phase>/<process id>/step<S>/rank0` of two processes: they are counted upwards from 0 in the
+    order of their process ids.
+    """
+    of_phases: dict[str, set[tuple[int, int]]] = {}
+    for (phase, _, rank), path in found:
+        of_phases.setdefault(phase, set()).add((_process_of(path), rank))
+    numbers = {
+        phase: {at: number for number, at in enumerate(sorted(held))}
+        for phase, held in of_phases.items()
+        if len({process for process, _ in held}) > 1
+    }
+    for (phase, step, rank), path in found:
+        of_phase = numbers.get(phase, {})
+        yield (phase, step, of_phase.get((_process_of(path), rank), rank)), path
+
+
+def _process_of(directory: Path) -> int:
+    """Return the process id in the path of a rank's directory of a step; -1 where there is none."""
+    name = directory.parent.parent.name
+    return int(name) if name.isdecimal() else -1
+
+
+def _phase_of_dump(root: Path, directory: Path) -> str:
+    """Return the phase of another tool's dump: that of the directory, or of a process above it."""
+    if not directory.name.isdecimal():
+        return standard_phase(directory.name)
+    return phase_name(root) if directory.parent == root else standard_phase(directory.parent.name)
 
 
 def phase_name(directory: Path) -> str:
     """Return the phase whose directory this is."""
     known = {phase.name for phase in PHASES}
-    return directory.name if directory.name in known else UNNAMED_PHASE
+    name = standard_phase(directory.name)
+    return name if name in known else UNNAMED_PHASE
 
 
 def _ranks_of(

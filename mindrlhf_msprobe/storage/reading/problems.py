@@ -1,11 +1,24 @@
-"""What of a run could not be read."""
+"""What of a run could not be read, and what its manifests list and its directory does not hold."""
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.phases import PHASES
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.manifest import recorded, thinned
+from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
+from mindrlhf_msprobe.storage.reading.keydata import is_ours
+
+_LayerDirs = Mapping[tuple[str, int, int], Path]
+_KeyDirs = Mapping[tuple[str, int, int, int], Path]
+_MOST_ASKED = 100  # saves of which it is asked whose they are
+_MOST_GAPS = 1000  # of one phase or key
 
 
 @dataclass(frozen=True)
@@ -66,3 +79,115 @@ class Problem:
 
     def __str__(self) -> str:
         return str(self.said)
+
+
+def missing(
+    root: Path, manifests: Sequence[RunFile], layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    """Yield what a run should hold and does not: manifests, and what they list.
+
+    Args:
+        root: the run's directory.
+        manifests: those that could be read.
+        layers, keys: the directories of layer data and of key data that it holds.
+    """
+    yield from _manifests(root, manifests, layers, keys)
+    for manifest in manifests:
+        if manifest.rank is not None:
+            yield from _listed(root, manifest.rank, manifest, layers, keys)
+
+
+def part_of_a_run(directory: Path) -> bool:
+    """Return whether a directory without a manifest is that of one phase, or of one step, of a run.
+
+    It is called like one, or the run around it says so.
+    """
+    directory = directory.absolute()
+    if layout.step_of_directory(directory) is not None:
+        return True
+    if directory.name in {phase.name for phase in PHASES}:
+        return True
+    for path in layout.manifests(directory.parent)[:1]:
+        try:
+            return directory.name in RunFile.load(path).config.phases
+        except (OSError, ValueError):  # a run stands there, whatever it says
+            return True
+    return False
+
+
+def _manifests(
+    root: Path, manifests: Sequence[RunFile], layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    """Yield the manifests of ranks that this tool recorded, where none says what and how."""
+    there = {layout.manifest_rank(path) for path in layout.manifests(root)}
+    if not there and part_of_a_run(root):
+        return
+    journals: dict[int, list[Path]] = {}
+    for (_, _, rank), directory in layers.items():
+        if rank not in there and directory != root:
+            journals.setdefault(rank, []).append(directory / layout.JOURNAL_FILE)
+    ranks = {rank for rank, paths in journals.items() if any(map(os.path.exists, paths))}
+    if len(there) == 1:  # which stands for every rank, unless it knows of others
+        ranks &= expected_ranks(manifests)
+    if not there and not ranks:
+        asked = itertools.islice(keys.items(), _MOST_ASKED)
+        ours = (rank for (key, _, rank, _), directory in asked if is_ours(root, directory, key))
+        ranks |= {*itertools.islice(ours, 1)}
+    for rank in sorted(ranks):
+        path = root / layout.manifest_name(rank)
+        yield Problem(path, message("unread.manifest_missing"))
+
+
+def _listed(
+    root: Path, rank: int, of: RunFile, layers: _LayerDirs, keys: _KeyDirs
+) -> Iterator[Problem]:
+    listed, removed, manifest = of.recorded, of.thinned, layout.manifest_name(rank)
+    if listed.get(recorded.CONFIGURATIONS):
+        path = root / layout.CONFIGURATIONS_FILE
+        if not os.path.lexists(path):
+            yield Problem(path, message("unread.listed", manifest=manifest))
+    steps: dict[str, set[int]] = {}
+    for phase, step, at_rank in layers:
+        if at_rank == rank:
+            steps.setdefault(phase, set()).add(step)
+    for phase, spans in listed.get(recorded.PHASES, {}).items():
+        for first, last in _gaps(spans, steps.get(phase, ()), removed, thinned.LAYERS):
+            at = layout.entry_dir(root, phase, first, rank)
+            why = _why(manifest, first, last, "entries")
+            yield Problem(at, why, phase, first, rank, last=last, partial=True, absent=True)
+    saves: dict[str, dict[int, int]] = {}
+    for key, step, at_rank, _ in keys:
+        if at_rank == rank:
+            counts = saves.setdefault(key, {})
+            counts[step] = counts.get(step, 0) + 1
+    for key, spans in listed.get(recorded.KEY_DATA, {}).items():
+        counts = saves.get(key, {})
+        for first, last in _gaps(spans, counts, removed, thinned.KEY_DATA):
+            at = layout.key_data_step_dir(root, key, first, rank)
+            why = _why(manifest, first, last, "saves")
+            yield _absent_saves(at, why, key, first, rank, last)
+        for step, count in sorted(counts.items()):
+            n = recorded.count_at(listed, recorded.KEY_DATA, key, step)
+            if n is not None and count < n:
+                at = layout.key_data_step_dir(root, key, step, rank)
+                why = message("unread.fewer_saves", count=count, listed=n, manifest=manifest)
+                yield _absent_saves(at, why, key, step, rank, step)
+
+
+def _absent_saves(path: Path, why: Message, key: str, step: int, rank: int, last: int) -> Problem:
+    return Problem(path, why, None, step, rank, True, key, last, partial=True, absent=True)
+
+
+def _gaps(
+    spans: Sequence[recorded.Span], there: Iterable[int], removed: thinned.Thinned, kind: str
+) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the steps that are listed and not there, but were not thinned."""
+    lacking = recorded.gaps(spans, sorted(there))
+    found = (gap for span in lacking for gap in thinned.outside(removed, kind, *span))
+    return itertools.islice(found, _MOST_GAPS)
+
+
+def _why(manifest: str, first: int, last: int, what: str) -> Message:
+    if first == last:
+        return Message(f"unread.{what}_missing", {"manifest": manifest})
+    return Message(f"unread.steps_of_{what}_missing", {"manifest": manifest, "last": last})

@@ -2,7 +2,7 @@
 
 Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
 `rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
-Other tools' directories are read by the formats of `storage.foreign.formats`.
+Other tools' directories are read by the formats in `storage.foreign`.
 What cannot be read is listed in `Run.problems`, never silently left out.
 """
 
@@ -15,34 +15,38 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.text.printable import shortened
-from mindrlhf_msprobe.config import BASIC_KEYS, MOST_PATTERNS, ProbeConfig
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.phases import phase_order
+from mindrlhf_msprobe.phases import phase_order, role_of
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
-from mindrlhf_msprobe.storage.foreign.format import Dump, Format
-from mindrlhf_msprobe.storage.foreign.refused import refused_dump, refused_files
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
+from mindrlhf_msprobe.storage.journal_line import JournalLine, line_ends, read_journal, split_lines
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
-from mindrlhf_msprobe.storage.manifest.ending import FINISHED, KILLED, RUNNING, Stop, stop_of
-from mindrlhf_msprobe.storage.manifest.run_file import Config, Mode, RunFile, expected_ranks
-from mindrlhf_msprobe.storage.reading.journal import read_journal
+from mindrlhf_msprobe.storage.manifest.run_file import (
+    FINISHED,
+    KILLED,
+    RUNNING,
+    Mode,
+    Network,
+    RunFile,
+    Stop,
+    expected_ranks,
+    stop_of,
+)
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
-from mindrlhf_msprobe.storage.reading.missing import missing
 from mindrlhf_msprobe.storage.reading.places import (
     Directories,
     key_data_directories,
@@ -50,11 +54,12 @@ from mindrlhf_msprobe.storage.reading.places import (
     phase_name,
     step_and_rank,
 )
-from mindrlhf_msprobe.storage.reading.problems import Problem
-from mindrlhf_msprobe.storage.reading.series import Series
+from mindrlhf_msprobe.storage.reading.problems import Problem, missing
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
+from mindrlhf_msprobe.storage.step_lines import StepLines
 
+_T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
 _MOST_LEVELS = 6  # from a file of a run up to its directory
@@ -67,10 +72,16 @@ def open_run(path: str | Path) -> Run:
     A rank's directory may also be given by the `dump.json` in it, as msprobe's compare takes it.
 
     Raises:
-        RunError: there is no such directory, or it holds no run.
+        RunError: there is no such directory, it holds no run, or one whose manifest has a schema
+            that this version does not read.
     """
+    return Run(directory_of(path))
+
+
+def directory_of(path: str | Path) -> Path:
+    """Return the directory that is opened where a path is given: that of a `dump.json`."""
     path = Path(path)
-    return Run(path.parent if path.name == layout.DUMP_FILE and path.is_file() else path)
+    return path.parent if path.name == layout.DUMP_FILE and path.is_file() else path
 
 
 def _is_empty(path: Path) -> bool:
@@ -159,9 +170,11 @@ class Run:
 
     def _use_other_format(self) -> None:
         """Take the directory for another tool's, if it is one."""
-        from mindrlhf_msprobe.storage.foreign.formats import FORMATS
+        from mindrlhf_msprobe.storage.foreign.hyper_rl import HYPER_RL_ROLLOUTS
+        from mindrlhf_msprobe.storage.foreign.mindformers_monitor import MINDFORMERS_MONITOR
+        from mindrlhf_msprobe.storage.foreign.mindspore_dump import MINDSPORE_DUMP
 
-        for known in FORMATS:
+        for known in (MINDSPORE_DUMP, MINDFORMERS_MONITOR, HYPER_RL_ROLLOUTS):
             for place, directory in known.layers(self.path, self._problem):
                 if place in self._layer_dirs:
                     self._problem(Problem(directory, message("unread.same_place"), *place))
@@ -176,7 +189,7 @@ class Run:
         self.run_files = files
         of_ranks = [file for file in files if file.rank is not None]
         self._thinned = {file.rank: file.thinned for file in of_ranks}
-        self._listed = {file.rank: file.recorded for file in of_ranks if file.recorded is not None}
+        self._listed = {file.rank: file.recorded for file in of_ranks}
         self.__dict__.pop("_of_rank", None)
 
     def _find_layers(self, others: Others) -> Directories[tuple[str, int, int]]:
@@ -367,39 +380,18 @@ class Run:
     def config(self, rank: int = 0) -> ProbeConfig | None:
         """Return what the run was configured to record, or None where that is not known.
 
-        Settings of a later version, which this one does not know, are left out; a manifest that
-        does not name the settings there have always been says nothing.
+        A manifest that does not name every setting, or has a value that cannot be used, says
+        nothing; settings that this version does not know are left out.
         """
-        known = {field.name for field in fields(ProbeConfig)}
         for file in self._files_of(rank):
-            config = file.config
-            if not config.json.keys() >= BASIC_KEYS:
-                return None
-            values = {name: config.json[name] for name in known & config.json.keys()}
-            unusable = _unusable_patterns(config)
-            if "include" in unusable:  # a cell that the others do not match may be meant by it
-                values["include"] = ()
-            if "exclude" in unusable:
-                others = [t for t in config.exclude or () if t not in unusable["exclude"]]
-                values["exclude"] = others
+            config = file.config.json
             try:
-                return ProbeConfig(**values)
-            except (ConfigError, TypeError):
+                return ProbeConfig(
+                    **{field.name: config[field.name] for field in fields(ProbeConfig)}
+                )
+            except (ConfigError, KeyError, TypeError):
                 return None
         return None
-
-    @property
-    def unusable_patterns(self) -> dict[str, dict[str, Message]]:
-        """Of `include` and of `exclude`, the patterns that cannot be used, each with why.
-
-        An earlier version took what needs more than linear time. Of a cell that such a pattern may
-        have left out, `config` says that it should have been recorded.
-        """
-        found: dict[str, dict[str, Message]] = {}
-        for file in self.run_files:
-            for name, patterns in _unusable_patterns(file.config).items():
-                found.setdefault(name, {}).update(patterns)
-        return found
 
     @property
     def lost(self) -> list[str]:
@@ -442,7 +434,7 @@ class Run:
     def timeline(self, step: int, rank: int = 0) -> StepTimes | None:
         """Return when the phases of a finished step ran; None where that is not known.
 
-        Older versions did not note it. What cannot be read is a problem.
+        What cannot be read is a problem.
         """
         timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
         try:
@@ -464,10 +456,15 @@ class Run:
         finally:
             self._count_damaged(timeline, rank)
 
-    def _count_damaged(self, timeline: Timeline, rank: int) -> None:
-        if timeline.damaged:
-            why = message("unread.damaged_lines", count=timeline.damaged)
-            self._problem(Problem(timeline.path, why, None, None, rank))
+    def side_lines(self, lines: StepLines[_T], rank: int) -> Iterator[_T]:
+        """Yield the lines of a file beside the journals; an unreadable line becomes a problem."""
+        yield from lines.read()
+        self._count_damaged(lines, rank)
+
+    def _count_damaged(self, lines: Timeline | StepLines[Any], rank: int) -> None:
+        if lines.damaged:
+            why = message("unread.damaged_lines", count=lines.damaged)
+            self._problem(Problem(lines.path, why, None, None, rank))
 
     def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
         """Return the fingerprint of each parameter of a role's network when it was first entered.
@@ -479,6 +476,43 @@ class Run:
             if isinstance(weights, dict):
                 return {str(n): value for n, value in weights.items() if isinstance(value, str)}
         return {}
+
+    def first_weights(self, phase: str, role: str, rank: int = 0) -> dict[str, str]:
+        """Return the fingerprints of the network of a phase when it was first entered.
+
+        They stand under the first phase in which it ran; under the role those of the one network
+        that has none of its own. Where it is not known which network ran in the phase, the role's.
+        """
+        network = self.network_of(phase, rank)
+        names = [phase] if network is None else network.phases or []
+        found = next(filter(None, (self.initial_weights(name, rank) for name in names)), None)
+        if found is None and (network is None or self._is_roles_own(network, rank)):
+            found = self.initial_weights(role, rank)
+        return found or {}
+
+    def _is_roles_own(self, network: Network, rank: int) -> bool:
+        """Return whether the weights that stand under a role can be of no other network of it."""
+        others = [
+            other
+            for file in self._files_of(rank)
+            for other in file.networks
+            if other.role == network.role
+            and not any(self.initial_weights(name, rank) for name in other.phases or ())
+        ]
+        return [other.json for other in others] == [network.json]
+
+    def network_of(self, phase: str, rank: int = 0) -> Network | None:
+        """Return the network that ran in a phase; None if that is not known, or several did.
+
+        Of two phases in which one network ran it has the same `json`.
+        """
+        for file in self._files_of(rank):
+            networks = (*file.networks, *file.attempt.networks)
+            ran = [network for network in networks if phase in (network.phases or ())]
+            watched = [n for n in networks if n.role == role_of(phase) and not n.phases]
+            found = ran or watched  # where nothing told of phases
+            return found[0] if len(found) == 1 else None
+        return None
 
     def completed(self, step: int, rank: int = 0) -> bool:
         """Return whether `step` was ended by `Probe.step()`; msprobe's runs do not say.
@@ -607,7 +641,7 @@ class Run:
         None where there is no journal, or it is not whole: `entries` knows what that means.
         """
         content = self.journal(phase, step, rank)
-        return None if content is None else content.split(b"\n")[:-1]
+        return None if content is None else split_lines(content)
 
     def journal(self, phase: str, step: int, rank: int) -> bytes | None:
         """Return a whole journal as it is on disk; None as for `journal_lines`."""
@@ -620,7 +654,8 @@ class Run:
         except (OSError, ValueError):
             return None
         whole = content.endswith(b"\n") or not content
-        if not whole or content.count(b"\n") < self._entries_listed(phase, step, rank):
+        listed = self._entries_listed(phase, step, rank)
+        if not whole or (listed and len(line_ends(content)) < listed):
             return None
         return content
 
@@ -678,40 +713,6 @@ class Run:
                 found.append(replace(datum, seq=None) if self.times_are_lost(*at) else datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
 
-    def trend(
-        self,
-        pattern: str | None = None,
-        *,
-        record: str | None = None,
-        key: str | None = None,
-        derived: str | None = None,
-        statistic: str | None = None,
-        phase: str | None = None,
-        rank: int | None = None,
-    ) -> list[Series]:
-        """Return quantities over the steps as arrays, in one pass over the run.
-
-        Without any choice: the mean of every key, and every derived quantity that there is.
-
-        Args:
-            pattern: a regular expression on the names of records, keys and derived quantities.
-            record: one on the names of records alone.
-            key, derived: the name of a key, of a derived quantity.
-            statistic: mean, max, min, norm, nan_count or inf_count; None: the mean of a key, the
-                norm of a record. A number has its value.
-            phase, rank: of this one only.
-
-        Raises:
-            UsageError: a pattern cannot be used, or a name is not known.
-            RunError: nothing matches; the message names the nearest.
-        """
-        # By its name: nothing that reads a step imports what follows it over the steps.
-        trends = import_module("mindrlhf_msprobe.trends.reading")
-        keys, names = (() if one is None else (one,) for one in (key, derived))
-        choice = trends.Choice(pattern, record, keys, names, statistic, phase, rank)
-        found: list[Series] = trends.read_trends(self, choice).series
-        return found
-
     def _files_of(self, rank: int) -> list[RunFile]:
         """Return the manifest of a rank; a run with a single one has it for every rank."""
         if len(self.run_files) == 1:
@@ -732,6 +733,7 @@ class Run:
             except (OSError, ValueError) as error:
                 self._problem(Problem(path, layout.why_unread(error)))
                 continue
+            file.check_schema(path)
             if unread := file.unread:
                 why = message("unread.not_whole", fields=", ".join(unread))
                 self._problem(Problem(path, why))
@@ -755,7 +757,10 @@ class Run:
             if journal.is_file():
                 at = journal
                 return self._read_lines(journal, phase, step, rank), OWN.name
-            dump = self._foreign_dump(directory, phase)
+            if self._format is not None:
+                dump = self._format.dump(self.path, directory)
+            else:
+                dump = foreign.read_dump(self.path, directory, phase_order(phase))
             lines = dump.lines
             for file, why in dump.lost:
                 self._problem(Problem(file, why, phase, step, rank))
@@ -770,11 +775,6 @@ class Run:
             if not self._is_thinned_by_now(thinned.LAYERS, step, rank):
                 self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
             return [], OWN.name
-
-    def _foreign_dump(self, directory: Path, phase: str) -> Dump:
-        if self._format is not None:
-            return self._format.dump(self.path, directory)
-        return foreign.read_dump(self.path, directory, phase_order(phase))
 
     def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
         directory = self._layer_dirs[phase, step, rank]
@@ -887,14 +887,3 @@ def _entry(
         around=line.around,
         attributes=line.attributes,
     )
-
-
-def _unusable_patterns(config: Config) -> dict[str, dict[str, Message]]:
-    found: dict[str, dict[str, Message]] = {}
-    for name, patterns in (("include", config.include), ("exclude", config.exclude)):
-        for text in (patterns or ())[:MOST_PATTERNS]:
-            try:
-                pattern(text)
-            except PatternError as error:
-                found.setdefault(name, {})[text] = error.said
-    return found

@@ -1,21 +1,23 @@
-"""The times of the steps of one rank: timeline.rank<N>.jsonl, read where it is asked for."""
+"""The times of the steps of one rank: timeline.rank<N>.jsonl, written and read."""
 
 from __future__ import annotations
 
-import math
+import os
 import re
+import stat
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from mindrlhf_msprobe.common.fast_json import loads
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads, write_atomic
+from mindrlhf_msprobe.storage.step_lines import append_whole
 
 _STEP = re.compile(rb'\{"step": ([0-9]{1,18})[,}]')
 
@@ -179,13 +181,14 @@ class Timeline:
             while raw := file.readline(bounds.TIMELINE_LINE):
                 if not raw.endswith(b"\n"):
                     if len(raw) == bounds.TIMELINE_LINE:
-                        raise _too_long()
+                        most = bounds.in_bytes(bounds.TIMELINE_LINE)
+                        raise layout.UnreadError.saying("unread.long_line", most=most)
                     return
                 step = step_of_line(raw)
                 if step is None:
                     self.damaged += 1
                 elif len(self._steps) == bounds.TIMELINE_STEPS:
-                    raise _too_many()
+                    raise layout.UnreadError.saying("unread.many_steps", most=bounds.TIMELINE_STEPS)
                 else:
                     self._order = None
                     self._steps.append(step)
@@ -197,15 +200,6 @@ def step_of_line(raw: bytes) -> int | None:
     """Return the step whose times a whole line holds; None where it does not begin like one."""
     found = _STEP.match(raw)
     return int(found[1]) if found and raw.endswith(b"}\n") else None
-
-
-def _too_long() -> ValueError:
-    most = bounds.in_bytes(bounds.TIMELINE_LINE)
-    return layout.UnreadError.saying("unread.long_line", most=most)
-
-
-def _too_many() -> ValueError:
-    return layout.UnreadError.saying("unread.many_steps", most=bounds.TIMELINE_STEPS)
 
 
 def _times(raw: bytes, step: int, rank: int) -> StepTimes:
@@ -222,15 +216,17 @@ def _times(raw: bytes, step: int, rank: int) -> StepTimes:
         return StepTimes(
             step,
             rank,
-            _number(line["ended"]),
+            bounds.number(line["ended"]),
             _seconds(line["seconds"]),
-            tuple(map(_phase, _list(line["phases"]))),
-            tuple(map(_save, _list(line["key_data"]))),
+            tuple(map(_phase, bounds.items(line["phases"]))),
+            tuple(map(_save, bounds.items(line["key_data"]))),
             tuple(
-                UnlistedPhase(_name(phase), _count(of["openings"]), _seconds(of["seconds"]))
+                UnlistedPhase(
+                    bounds.text(phase), bounds.count(of["openings"]), _seconds(of["seconds"])
+                )
                 for phase, of in unlisted.get("phases", {}).items()
             ),
-            _count(unlisted.get("key_data", 0)),
+            bounds.count(unlisted.get("key_data", 0)),
         )
     except (LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise layout.UnreadError.saying("unread.no_times", step=step) from None
@@ -241,8 +237,8 @@ def _phase(found: Mapping[str, Any]) -> PhaseTime:
     if type(found["recorded"]) is not bool:
         raise ValueError
     return PhaseTime(
-        _name(found["phase"]),
-        _count(found["opening"]),
+        bounds.text(found["phase"]),
+        bounds.count(found["opening"]),
         found["recorded"],
         _seconds(found["began"]),
         _seconds(found["seconds"]),
@@ -252,35 +248,47 @@ def _phase(found: Mapping[str, Any]) -> PhaseTime:
 
 def _save(found: Mapping[str, Any]) -> SaveTime:
     micro_step = found["micro_step"]
-    micro_step = None if micro_step is None else _count(micro_step)
-    return SaveTime(_name(found["key"]), micro_step, _seconds(found["at"]))
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError
-    return value
-
-
-def _name(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > bounds.NAME:
-        raise ValueError
-    return value
-
-
-def _count(value: Any) -> int:
-    if not bounds.is_place(value) or value < 0:
-        raise ValueError
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError
-    return float(value)
+    micro_step = None if micro_step is None else bounds.count(micro_step)
+    return SaveTime(bounds.text(found["key"]), micro_step, _seconds(found["at"]))
 
 
 def _seconds(value: Any) -> float:
-    if (seconds := _number(value)) < 0:
+    if (seconds := bounds.number(value)) < 0:
         raise ValueError
     return seconds
+
+
+def append_times(root: Path, rank: int, times: Mapping[str, Any]) -> None:
+    """Append the times of one step, whole or not at all.
+
+    Args:
+        times: `step` first, by which a line is found.
+
+    Raises:
+        OSError: the file cannot be written, or something that is no plain file stands there.
+    """
+    append_whole(root / layout.timeline_name(rank), dump_json(times) + b"\n")
+
+
+def forget_times(root: Path, rank: int, first_step: int) -> None:
+    """Remove the times of a rank's steps from one on, which run again, and what is no line.
+
+    Raises:
+        OSError: the file cannot be read or written.
+    """
+    path = root / layout.timeline_name(rank)
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):  # appending to it says that it is none
+            return
+    except FileNotFoundError:
+        return
+    with open(path, "rb") as file:
+        if not write_atomic(path, _lines_before(file, first_step)):
+            path.unlink()
+
+
+def _lines_before(file: BinaryIO, first_step: int) -> Iterator[bytes]:
+    while raw := file.readline(bounds.TIMELINE_LINE):
+        step = step_of_line(raw)
+        if step is not None and step < first_step:
+            yield raw

@@ -143,6 +143,11 @@ class Ledger:
         accounts = self._last_steps[-1][1] if self._last_steps else {}
         return {name: int(account["bytes"]) for name, account in accounts.items()}
 
+    def taken_by(self, step: int) -> tuple[int, float]:
+        """Return the bytes and seconds that one of the last steps took; 0 where it is not known."""
+        taken = dict(self._last_steps).get(step, {}).values()
+        return int(sum(each["bytes"] for each in taken)), sum(each["seconds"] for each in taken)
+
     def seconds_of_step(self) -> float:
         """Return the seconds that recording has taken in this step so far."""
         return sum(account["seconds"] for account in [*self._step.values()])

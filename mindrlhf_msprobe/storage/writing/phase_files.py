@@ -25,7 +25,6 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
 )
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
-from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine, with_lost_files
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
@@ -35,26 +34,8 @@ _FLUSH = 1 << 16  # bytes of dump.json that are written at once
 ENTRY = message("lost.entry")
 #: Called with what was lost, why, and how many records that is.
 Report = Callable[[Message, BaseException, int], None]
-#: Makes a directory, without what an earlier attempt recorded into it; raises where it cannot.
+#: Makes a directory; raises where it cannot.
 Make = Callable[[Path], None]
-
-
-def start_afresh(root: Path, directory: Path) -> None:
-    """Make `directory`, without what an earlier attempt at the same step recorded into it.
-
-    Files of others in it stay.
-
-    Raises:
-        OSError: it cannot be made, or lies behind a symbolic link in the run's directory `root`:
-            what is there belongs to somebody else.
-    """
-    way = root
-    for part in directory.relative_to(root).parts:
-        way = way / part
-        if way.is_symlink():
-            raise OSError(errno.ELOOP, message("fault.symbolic_link"), str(way))
-    Removal().remove(root, directory)
-    directory.mkdir(parents=True, exist_ok=True)
 
 
 class PhaseFiles:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.text.numbers import size
+from mindrlhf_msprobe.common.text.printable import size
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
     with_steps,
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
-from mindrlhf_msprobe.storage.writing.findings_file import findings_in
+from mindrlhf_msprobe.storage.step_lines import findings_in
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2

@@ -28,25 +28,25 @@ from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, w
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
-from mindrlhf_msprobe.storage.directory.hold import HoldLostError
-from mindrlhf_msprobe.storage.directory.own_directories import DirectoryLostError, OwnDirectories
-from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
+from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
+from mindrlhf_msprobe.storage.directory.removal import files_in, recorded_file, remove_save
+from mindrlhf_msprobe.storage.directory.step_directories import StepDirectories
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
-from mindrlhf_msprobe.storage.manifest.ending import Stop
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     Config,
     Generation,
     Settings,
+    Stop,
 )
+from mindrlhf_msprobe.storage.reading.step_times import append_times
 from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
-from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, start_afresh
+from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
-from mindrlhf_msprobe.storage.writing.timeline_file import append_times
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
 DEFAULT_BUFFER = 512 << 20
@@ -163,15 +163,15 @@ class RunWriter:
         self._large_sketches: dict[str, tuple[Path, int, int]] = {}
         self._ended = -1  # the last step of which the end was handed over
         self._steps_with_data: set[int] = set()
-        # Of the writing thread: the directories made, and what was written where, each by its step.
-        self._key_data_dirs: dict[Path, int] = {}
-        self._key_data: dict[tuple[int, str, Path], None] = {}  # what was saved, in that order
+        # Of the writing thread: what was saved, in that order, and where.
+        self._key_data: dict[tuple[int, str, Path], None] = {}
         self._saves = itertools.count()
-        self._directories = OwnDirectories(root, rank, self._directory_lost)
+        self._directories = StepDirectories(root)
         self._thinning: Thinning | None = None
         if keep_bytes:
-            self._thinning = Thinning(root, rank, keep_bytes, self.manifest, self._is_own)
-        self._lost_before: dict[Path, int] = {}  # directory → the step before which it was lost
+            self._thinning = Thinning(
+                root, rank, keep_bytes, self.manifest, self._directories.is_own
+            )
         self._networks_noted = False
 
     @property
@@ -225,7 +225,7 @@ class RunWriter:
         sketches = [item for item in items if len(item) == 3]
         try:
             self.manifest.check()
-        except HoldLostError as error:
+        except DumpPathLostError as error:
             for what, lost in ((ENTRY, lines), (_SKETCH, sketches)):
                 if lost:
                     self._background.report(what, error, len(lost))
@@ -370,7 +370,7 @@ class RunWriter:
             StepEndedError: the step has ended.
         """
         what = _named(key)
-        step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
+        step_dir = self._step_dir(key, step)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
         # Several threads may save at one micro-step: each makes its files in a place of its own.
         beside = step_dir / "save" if micro_step is None else directory
@@ -378,9 +378,7 @@ class RunWriter:
         sizes: list[int] = []
 
         def write_arrays(copies: Mapping[str, np.ndarray]) -> None:
-            if step_dir not in self._key_data_dirs:
-                self._start_afresh(step_dir, step)
-                self._key_data_dirs[step_dir] = step
+            self._directories.make(step_dir)
             temporary.mkdir()
             try:
                 sizes.append(sum(save_npy(temporary / name, copies[name]) for name in copies))
@@ -402,6 +400,7 @@ class RunWriter:
                 if (step, key, directory) in self._key_data:
                     remove_save(directory, key)
                 put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
+                self._directories.note(step_dir, directory / layout.file_name(key, ".json"))
             except BaseException:
                 drop()
                 raise
@@ -412,7 +411,7 @@ class RunWriter:
             shutil.rmtree(temporary, ignore_errors=True)
 
         def give_up() -> None:
-            with suppress(HoldLostError):  # which has been reported
+            with suppress(DumpPathLostError):  # which has been reported
                 self.manifest.check()
                 drop()
 
@@ -429,6 +428,9 @@ class RunWriter:
             self._background.hand_over(what, give_up)
             raise
 
+    def _step_dir(self, key: str, step: int) -> Path:
+        return layout.key_data_step_dir(self.root, key, step, self.rank)
+
     def save_configurations(self, made: Callable[[], Mapping[str, Any]]) -> None:
         """Write configurations.json, whole or not at all.
 
@@ -440,7 +442,7 @@ class RunWriter:
         def write() -> None:
             self._ledger.wrote(CONFIGURATIONS, write_json(path, dict(made()), indent=4))
             content = self.manifest.content
-            content.recorded = {**(content.recorded or {}), recorded.CONFIGURATIONS: True}
+            content.recorded = {**content.recorded, recorded.CONFIGURATIONS: True}
             self.manifest.save()
 
         self._finish(message("lost.configurations"), write)
@@ -490,10 +492,11 @@ class RunWriter:
         """Note what phases generate with; it is written with the manifest when the step ends."""
         self._hand_over(message("lost.generation"), lambda: self.manifest.note_generation(content))
 
-    def note_checkpoint(self, role: str, path: str) -> None:
-        """Note from what a role's network was loaded; as `note_generation`."""
+    def note_checkpoint(self, role: str, path: str, saved_after: int | None = None) -> None:
+        """Note from what a role's network was loaded, or saved to; as `note_generation`."""
         self._hand_over(
-            message("lost.checkpoints"), lambda: self.manifest.note_checkpoint(role, path)
+            message("lost.checkpoints"),
+            lambda: self.manifest.note_checkpoint(role, path, saved_after),
         )
 
     def note_changed_training(self, content: Mapping[str, str]) -> None:
@@ -536,15 +539,15 @@ class RunWriter:
                 known = self.manifest.lost is not None
                 try:
                     self.manifest.check()
-                except HoldLostError as error:
+                except DumpPathLostError as error:
                     self._count_lost_step(step, [phase.files for phase in ended.values()], error)
                     if complete or not known:
                         self._background.report(message("lost.step"), error)
                     return
-                self._directories.check(step)
                 self._end_phases({phase: ended[phase].files for phase in ended})
                 self._end_key_data(step)
                 self._forget_key_data(step)
+                self._report_removed(step)
                 self._note_step(step, complete=complete, has_data=has_data)
                 if times is not None:
                     self._append_times(times)
@@ -570,36 +573,35 @@ class RunWriter:
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():
-            if (lost := self._directories.lost(files.directory)) is not None:
-                if count := files.give_up():
-                    self._background.report(ENTRY, lost, count)
-                continue
             try:
                 self._ledger.wrote(phase, files.finish())
             except OSError as error:
                 self._background.report(message("lost.msprobe_files"), error)
+            if files.entries:
+                self._directories.note(files.directory, files.directory / layout.JOURNAL_FILE)
         for step in {step for _, step in ended}:
             counts = {name: files.entries for (name, at), files in ended.items() if at == step}
             self._note_recorded(recorded.PHASES, step, counts)
 
     def _end_key_data(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
-        for of_step, key, directory in self._key_data:
-            if of_step > step:
-                continue
-            lost = self._directories.lost(directory)
-            if lost is None and directory.exists():
+        ended = [saved for saved in self._key_data if saved[0] <= step]
+        own = {
+            place: self._directories.is_there(self._step_dir(*place))
+            for place in {(key, of_step) for of_step, key, _ in ended}
+        }
+        for of_step, key, directory in ended:
+            if own[key, of_step] and directory.exists():
                 saves.setdefault(of_step, Counter())[key] += 1
             else:
                 why = message("fault.removed_before_end", directory=str(directory))
-                gone = FileNotFoundError(why)
-                self._background.report(_named(key), lost or gone)
+                self._background.report(_named(key), FileNotFoundError(why))
         for of_step, counts in saves.items():
             self._note_recorded(recorded.KEY_DATA, of_step, counts)
 
     def _note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
         content = self.manifest.content
-        content.recorded = recorded.with_counts(content.recorded or {}, kind, step, counts)
+        content.recorded = recorded.with_counts(content.recorded, kind, step, counts)
         if self._thinning is not None:
             of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
             self._thinning.note(of, step, (name for name, count in counts.items() if count))
@@ -608,27 +610,33 @@ class RunWriter:
         if self._thinning is not None and self.manifest.lost is None:
             self._thinning.thin()
 
-    def _is_own(self, directory: Path) -> bool:
-        return self._directories.lost(directory) is None
-
-    def _start_afresh(self, directory: Path, step: int) -> None:
-        """Make a directory of a step, where those around it are still this run's."""
-        self._directories.admit(directory, step)
-        start_afresh(self.root, directory)
-        self._directories.note(directory)
-
-    def _directory_lost(self, error: DirectoryLostError) -> None:
-        """Count the steps that were lost with a directory, as far as they are listed."""
-        listed = self.manifest.content.recorded or {}
-        first = self._lost_before.get(error.place, 0)
-        steps, last = recorded.steps_in(listed, error.place, first)
-        self._lost_before[error.place] = max(first, last + 1)
-        if steps or error.taken:
-            self._background.report(message("lost.steps", place=str(error.place)), error, steps)
+    def _report_removed(self, step: int) -> None:
+        """Count the listed steps that are not in the directories they were recorded into."""
+        content = self.manifest.content
+        for place, replaced in self._directories.end_step(step).items():
+            kind, of = recorded.PHASES, thinned.LAYERS
+            if place.parent == self.root / layout.KEY_DATA_DIR:
+                kind, of = recorded.KEY_DATA, thinned.KEY_DATA
+            there = sorted(
+                layout.step_number(path.parent.name) or 0
+                for path in place.glob(f"step*/rank{self.rank}")
+                if not replaced and recorded_file(self.root, path) is not None
+            )
+            spans = content.recorded.get(kind, {}).get(place.name, ())
+            first = self._directories.lost_in.get(place, 0)
+            steps = sum(
+                max(0, end - max(begin, first) + 1)
+                for gap in recorded.gaps(recorded.before(spans, step), there)
+                for begin, end in thinned.outside(content.thinned, of, *gap)
+            )
+            if steps:
+                self._directories.lost_in[place] = step
+                named = str(place.relative_to(self.root))
+                why = FileNotFoundError(message("fault.steps_removed", place=named, steps=steps))
+                self._background.report(message("lost.steps", place=named), why, steps)
 
     def _forget_key_data(self, step: int) -> None:
         self._key_data = {saved: None for saved in self._key_data if saved[0] > step}
-        self._key_data_dirs = {path: at for path, at in self._key_data_dirs.items() if at > step}
 
     def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
         attempt = self.manifest.content.attempt
@@ -641,7 +649,7 @@ class RunWriter:
             attempt.unfinished_step = step
 
     def _count_lost_step(
-        self, step: int, ended: Sequence[PhaseFiles], error: HoldLostError
+        self, step: int, ended: Sequence[PhaseFiles], error: DumpPathLostError
     ) -> None:
         """Count what was written of a step into a directory that is no longer this run's."""
         for files in ended:
@@ -663,7 +671,6 @@ class RunWriter:
         def write() -> None:
             if lost is not None:
                 self.manifest.note_lost(lost)
-            self._directories.release()
             self.manifest.close(stop)
 
         self._background.finish(self._manifest, write)
@@ -731,7 +738,7 @@ class RunWriter:
         if known is None:
             directory = layout.entry_dir(self.root, phase, step, self.rank)
             files = PhaseFiles(
-                lambda path: self._start_afresh(path, step),
+                self._directories.make,
                 directory,
                 self._task,
                 self._background.report,

@@ -1,5 +1,7 @@
 """Local variables of a loss as key data: the last value, once a run, whatever the control flow."""
 
+import functools
+import inspect
 import traceback
 
 import mindspore as ms
@@ -9,6 +11,7 @@ from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, ProbeConfig, open_run
 from mindrlhf_msprobe.capture.calls.local_values import SavedLocals, copy_that_saves
+from mindrlhf_msprobe.capture.networks.cells import construct_frames
 
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 SCALE = 2.0
@@ -86,6 +89,40 @@ def test_a_traceback_shows_the_lines_of_the_original():
     frames = traceback.extract_tb(raised.value.__traceback__)
     (frame,) = [f for f in frames if f.filename == __file__ and f.name == "construct"]
     assert frame.line == "y = self.dense(x)  # assigned"
+
+
+def test_a_graph_is_said_to_be_where_the_trainer_wrote_it(tmp_path):
+    """The copy lies in no file; the outer cell shows its construct's line, behind a wrapper too."""
+    line = inspect.getsourcelines(Loss.construct)[1]
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        loss = Loss()
+        SavedLocals(loss, "construct", WANTED, compiled=True)
+        config = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
+        with Probe(config) as probe:
+            probe.watch(actor=loss)
+            with probe.phase("actor_update"):
+                loss(Tensor(np.arange(8).reshape(2, 4), ms.float32))
+    finally:
+        ms.set_context(mode=before)
+    (root,) = [e for e in open_run(tmp_path).entries() if ".root." in e.name]
+    (frame,) = root.stack
+    assert frame.startswith(f"File {__file__}, line {line}, in construct")
+
+
+def test_a_wrapper_around_ours_says_nothing_of_itself():
+    """A trainer that keeps what it found in the cell gets the line of the class."""
+    loss = Loss()
+    SavedLocals(loss, "construct", WANTED, compiled=True)
+    ours = loss.construct
+
+    @functools.wraps(ours)
+    def construct(*args):
+        return ours(*args)
+
+    loss.construct = construct
+    assert __file__ in construct_frames(loss)[0]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ class Plain(Loss):
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch):
     monkeypatch.setattr(CURRENT, "expected", False)
-    monkeypatch.setattr(CURRENT, "compiled_without", set())
     monkeypatch.setattr(CURRENT, "_logged", set())
     monkeypatch.setattr(CURRENT, "_missed", False)
     before = ms.get_context("mode")

@@ -13,8 +13,8 @@ ms = pytest.importorskip("mindspore")
 
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.graph.files import drain as graph_drain
-from mindrlhf_msprobe.capture.graph.files.drain import FENCE, Drain
+from mindrlhf_msprobe.capture.graph.files import folder as graph_drain
+from mindrlhf_msprobe.capture.graph.files.folder import FENCE, Drain
 from mindrlhf_msprobe.capture.graph.files.reading import GraphReading
 from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site

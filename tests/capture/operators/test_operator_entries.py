@@ -19,7 +19,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.communication import comm_func
 from mindspore.ops import softmax as imported_softmax
 
-from mindrlhf_msprobe.capture.opening.entries import HostEntries
+from mindrlhf_msprobe.capture.opening.opening import HostEntries
 from mindrlhf_msprobe.capture.operators import interception
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.operators import parse_operator

@@ -18,8 +18,12 @@ from hypothesis.extra import numpy as arrays
 
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.capture.playback.forms import put_together, take_apart
-from mindrlhf_msprobe.capture.playback.generators import put_back, states_of_generators
-from mindrlhf_msprobe.capture.playback.own_generators import put_own_back, states_of_own
+from mindrlhf_msprobe.capture.playback.generators import (
+    put_back,
+    put_own_back,
+    states_of_generators,
+    states_of_own,
+)
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.storage.leaves import Leaf
 

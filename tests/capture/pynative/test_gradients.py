@@ -647,7 +647,7 @@ def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, mo
 
 def test_gradients_that_wait_are_bounded(layer_probe, monkeypatch):
     """More bytes than the buffer holds are looked at while the pass is still running."""
-    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+    from mindrlhf_msprobe.capture.pynative.gradients import Backlog
 
     settled = []
     settle = Backlog.settle
@@ -677,7 +677,7 @@ def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
 def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(
     layer_probe, monkeypatch
 ):
-    from mindrlhf_msprobe.capture.pynative.backlog import Backlog
+    from mindrlhf_msprobe.capture.pynative.gradients import Backlog
 
     waiting = []
     settle = Backlog.settle

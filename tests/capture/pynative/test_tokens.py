@@ -13,7 +13,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks
-from mindrlhf_msprobe.capture.opening.entries import HostEntries
+from mindrlhf_msprobe.capture.opening.opening import HostEntries
 
 GENERATE = "actor_generate_sequences"
 

@@ -12,7 +12,7 @@ from helpers.programs import read_json
 from helpers.small_networks import Scale, tensor
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture.recording import disk_room as room
+from mindrlhf_msprobe.capture.recording import messages as room
 from mindrlhf_msprobe.cli import main
 
 

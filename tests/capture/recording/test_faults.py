@@ -69,6 +69,30 @@ def manifest(probe: Probe) -> dict[str, Any]:
     return read_json(Path(probe.config.dump_path) / "run.json")
 
 
+class Talking(ms.Tensor):
+    """A tensor whose fault says what it takes at great length, as MindSpore's casts do."""
+
+    def asnumpy(self) -> np.ndarray:
+        raise TypeError("Unsupported data type! " + "input[UInt8], output[UInt8];" * 1200)
+
+
+def test_what_a_framework_says_at_length_is_cut(
+    layer_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
+) -> None:
+    """In the log and in the files."""
+    probe = layer_probe()
+    network = Echo()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(Talking(np.zeros(2, np.float32)))
+    probe.close()
+    assert max(map(len, warnings_of())) < 2000
+    (entry,) = open_run(probe.config.dump_path).entries()
+    for record in entry.records:
+        assert "Unsupported data type!" in str(record.leaf.why)
+        assert len(str(record.leaf.why)) < 2000
+
+
 def test_a_tensor_that_cannot_be_fetched_is_a_lost_record(
     layer_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
 ) -> None:

@@ -479,3 +479,50 @@ def test_the_kl_of_rewards_is_named_before_them(
     first = compare_runs(*runs).verdict.first_divergence
     assert (first.record, first.phase) == ("kl", None)
     assert first.agreed_before == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("Rewards", "rewards"),
+        ("old_logprob", "old_log_prob"),
+        ("advantage", "advantages"),
+        ("ref-logprobs", "ref_log_probs"),
+        ("reponses", "responses"),
+        ("responces", "responses"),
+        ("Losses", "loss"),
+    ],
+)
+def test_a_name_that_was_probably_meant_to_be_another_is_said_once(make_probe, caplog, name, meant):
+    """It is recorded under its own name."""
+    probe = make_probe(key_data_dump=True)
+    for _ in range(2):
+        probe.save_data({name: np.ones(2, np.float32), meant: np.ones(2, np.float32)})
+        probe.step()
+    probe.close()
+    said = [record.message for record in caplog.records if repr(meant) in record.message]
+    assert len(said) == 1
+    assert repr(name) in said[0]
+    assert open_run(probe.config.dump_path).key_data(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "old_values",
+        "rewards.format",
+        "new_log_prob",
+        "lm_loss",
+        "中文",
+        "prompt_ids",
+        "my_loss",
+        "kl_coef",
+        "r",
+        "损失",
+    ],
+)
+def test_a_trainers_own_names_are_nothing_to_warn_of(make_probe, caplog, name):
+    """They are near no name with a meaning."""
+    with make_probe(key_data_dump=True) as probe:
+        probe.save_data({name: 1.0})
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

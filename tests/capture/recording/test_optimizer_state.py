@@ -8,7 +8,7 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, check_run, compare_runs, open_run
-from mindrlhf_msprobe.capture.recording.optimizer_state import state_of
+from mindrlhf_msprobe.capture.pynative.optimizers import state_of
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 
 STATE = "Cell.optimizer_state.Adam.forward.0"

@@ -12,7 +12,7 @@ from helpers.small_networks import Scale, tensor
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
-from mindrlhf_msprobe.capture.recording.step_clock import MOST_LISTED, StepClock
+from mindrlhf_msprobe.capture.recording.open_step import MOST_LISTED, StepClock
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 

@@ -1,5 +1,7 @@
 """What `generate` is given stands in run.json, and the states in which a step's generators are."""
 
+import functools
+import inspect
 import json
 import random
 
@@ -10,7 +12,7 @@ from helpers.small_networks import tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, compare_runs
-from mindrlhf_msprobe.capture.settings.random_states import RandomStates, states_now
+from mindrlhf_msprobe.capture.settings.environment import RandomStates, states_now
 from mindrlhf_msprobe.storage.manifest import random_states
 
 KEY_DATA = {"msprobe": True, "key_data_dump": True}
@@ -114,9 +116,80 @@ def test_arguments_of_a_method_without_a_configuration_are_noted(tmp_path):
 
 
 def test_classes_have_their_own_methods_again_when_the_run_is_closed(tmp_path):
-    before = Policy.generate, GenerationConfig.update
+    before = Policy.generate.__code__, GenerationConfig.update.__code__
     train(tmp_path / "a", Policy(), [{}])
-    assert (Policy.generate, GenerationConfig.update) == before
+    assert (Policy.generate.__code__, GenerationConfig.update.__code__) == before
+
+
+HELD = {
+    "the method": lambda network: network.generate,
+    "with an argument": lambda network: functools.partial(network.generate, top_k=5),
+    "the class's function": lambda network: functools.partial(type(network).generate, network),
+    "its base's": lambda network: super(type(network), network).generate,
+}
+
+
+class Greedy(Policy):
+    """Has a method of its own, which calls that of its base."""
+
+    def generate(self, input_ids, *, top_k=2, **kwargs):
+        return super().generate(input_ids, top_k=top_k, **kwargs)
+
+
+@pytest.mark.parametrize("holds", HELD.values(), ids=HELD)
+def test_calls_of_a_method_that_was_held_before_are_noted_as_all_others(tmp_path, holds):
+    network = Greedy()
+    found = []
+    held = holds(network)
+    for name in "ab":
+        np.random.seed(1)
+        with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / name)}) as probe:
+            probe.watch(actor=network)
+            for temperature in (0.5, 0.5, 0.25):
+                with probe.phase(GENERATE):
+                    call = held if name == "a" else holds(network)
+                    responses = call(np.ones((1, 2)), temperature=temperature, seed=4)
+                probe.save_data(responses=responses)
+                probe.step()
+        found.append(manifest(tmp_path / name))
+    held, asked = (json.dumps(run["generation"]) for run in found)
+    assert held == asked
+    assert found[0]["lost"] == {}
+    noted = found[0]["generation"][GENERATE]
+    assert (noted["settings"]["temperature"], noted["settings"]["seed"]) == (0.5, 4)
+    assert noted["changes"] == [{"step": 2, "name": "temperature", "value": 0.25}]
+
+
+def test_a_method_looks_as_it_did_while_it_is_listened_to(tmp_path):
+    """A trainer may ask what a method takes, and gives the rest to something else."""
+    methods = (Policy.generate, Greedy.generate, GenerationConfig.update)
+
+    def looks():
+        return [(inspect.signature(m), inspect.getsource(m), m.__qualname__) for m in methods]
+
+    before, codes = looks(), [m.__code__ for m in methods]
+    network = Greedy()
+    with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / "a")}) as probe:
+        probe.watch(actor=network)
+        with probe.phase(GENERATE):
+            network.generate(np.ones((1, 2)))
+            assert looks() == before
+            assert (Policy.generate, Greedy.generate, GenerationConfig.update) == methods
+        probe.step()
+    assert [m.__code__ for m in methods] == codes
+    assert [vars(m) for m in methods] == [{}, {}, {}]
+
+
+def test_a_loop_of_the_trainers_own_is_no_loss(tmp_path):
+    """A network that has the method need not be asked by it."""
+    network = Policy()
+    with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / "a")}) as probe:
+        probe.watch(actor=network)
+        for _ in range(2):
+            with probe.phase(GENERATE):
+                network(tensor(1, 3))
+            probe.step()
+    assert manifest(tmp_path / "a")["lost"] == {}
 
 
 def test_calls_outside_the_phase_are_not_noted(tmp_path):

@@ -355,6 +355,33 @@ def test_only_what_can_be_a_setting_is_taken() -> None:
     assert cell_attributes(cell)["to_float"] == "fp16"
 
 
+def test_tables_that_are_no_parameters_are_taken() -> None:
+    """A short one by its elements, others by their fingerprint; floats, and what is large, not."""
+    table = np.arange(48, dtype=np.int32).reshape(6, 8)
+    found = []
+    for change in (0, 1):
+        cell = Plain()
+        cell.short = Tensor([3, 1 + change, 2])
+        cell.mask = Tensor([[True, False], [bool(change), True]])
+        cell.table = Tensor(np.where(table == 47, table + change, table))
+        cell.frequencies = Tensor(np.ones(4, np.float32))
+        cell.none = Tensor(np.ones((0, 2), np.int32))
+        cell.large = Tensor(np.zeros((1025, 1024), np.int8))
+        if hasattr(cell, "register_buffer"):
+            cell.register_buffer("order", Tensor([0, 2, 1 + change]))
+        found.append(cell_attributes(cell))
+    a, b = found
+    assert (a["short"], b["short"]) == ([3, 1, 2], [3, 2, 2])
+    assert a["table"].startswith("int32 [6, 8], xxh3_128:")
+    assert a["table"] != b["table"]
+    assert a["mask"].startswith("bool [2, 2], xxh3_128:")
+    assert a["mask"] != b["mask"]
+    assert a["large"] == b["large"] == "int8 [1025, 1024], elements not read"
+    assert "frequencies" not in a
+    if hasattr(nn.Cell, "register_buffer"):
+        assert (a["order"], b["order"]) == ([0, 2, 1], [0, 2, 2])
+
+
 def test_a_further_attempt_notes_what_is_other(make_probe: MakeProbe) -> None:
     """The first attempt's settings stay; a further one has its own where they differ."""
     for beta, existing in ((0.1, "refuse"), (0.1, "resume"), (0.4, "resume")):
@@ -407,3 +434,18 @@ def test_a_first_round_knows_the_seeds_that_the_trainer_set(key_data_probe: Make
     assert (found["taken"], found["taken_in"]) == ("first_phase", "actor_generate_sequences")
     assert found["seeds"]["mindspore"] == 977
     assert "initial_weights" not in found
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_parameters_that_are_not_trained_are_noted_where_others_are(tmp_path, frozen):
+    """By the names of the records; of a network that is not trained at all, none."""
+    network = nn.SequentialCell(nn.Dense(3, 3, has_bias=False), nn.Dense(3, 3, has_bias=False))
+    for cell in [*network][:frozen]:
+        cell.weight.requires_grad = False
+    with Probe.from_config({"msprobe": True, "dump_path": str(tmp_path / "run")}) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(Tensor(np.ones((2, 3), np.float32)))
+        probe.step()
+    (noted,) = read_json(tmp_path / "run" / "run.json")["networks"]
+    assert noted.get("untrained") == (["0.weight"] if frozen == 1 else None)

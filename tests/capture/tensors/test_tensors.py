@@ -16,13 +16,14 @@ from helpers.small_networks import Echo, Scale, tensor
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.capture.tensors import statistics
+from mindrlhf_msprobe.capture.tensors import summary
 from mindrlhf_msprobe.capture.tensors.summary import (
     Summaries,
     fingerprint_of,
     summarise,
     to_host,
 )
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 
 DTYPES = {
     "Float16": ms.float16,
@@ -68,6 +69,58 @@ def test_stored_tensors_equal_the_tensors(
         assert loaded.dtype == expected.asnumpy().dtype
         assert loaded.shape == shape
         assert loaded.tobytes() == expected.asnumpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4), (300, 300)], ids=str)
+def test_floats_of_8_bits_are_recorded_as_float32(
+    layer_probe: Callable[..., Probe],
+    recorded: Callable[[Probe], Any],
+    dtype: str,
+    shape: tuple[int, ...],
+) -> None:
+    """MindSpore makes the very bytes of what is loaded, by layer and by key."""
+    own = getattr(ms, FLOAT8[dtype])
+    numbers = np.linspace(-9, 77, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    given = ms.Tensor(numbers, dtype=own)
+    probe = layer_probe(task="tensor", key_data_dump=True)
+    network = Echo()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(given)
+    probe.save_data(weights=given)
+    run = recorded(probe)
+    records = run.entries()[0].records
+    assert [record.leaf.dtype for record in records] == [dtype] * 2
+    assert run.lost == []
+    saved = run.key_data("weights")[0]
+    for values in (records[0].array(), saved.value):
+        assert values.shape == shape
+        assert ms.Tensor(np.array(values), dtype=own).get_bytes() == given.get_bytes()
+    assert saved.records[0].leaf.fingerprint == records[0].leaf.fingerprint
+
+
+def test_sparse_tensors_are_recorded_as_what_they_are_made_of(
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+) -> None:
+    """Indices, values and shape, by layer and by key."""
+    indices, values = ms.Tensor([[0, 1], [1, 2]], ms.int32), ms.Tensor([1.5, 2.5], ms.float32)
+    coo = ms.COOTensor(indices, values, (3, 4))
+    csr = ms.CSRTensor(ms.Tensor([0, 1, 2, 2], ms.int32), indices[1], values, (3, 4))
+    probe = layer_probe(task="tensor", key_data_dump=True)
+    network = Echo()
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network([coo], csr)
+    probe.save_data(sparse=coo)
+    run = recorded(probe)
+    found = {record.path: record for record in run.entries()[0].records if record.io == "input"}
+    np.testing.assert_array_equal(found["0.0.indices"].array(), [[0, 1], [1, 2]])
+    np.testing.assert_array_equal(found["0.0.values"].array(), [1.5, 2.5])
+    assert [found[f"0.0.shape.{axis}"].leaf.value for axis in range(2)] == [3, 4]
+    np.testing.assert_array_equal(found["1.indptr"].array(), [0, 1, 2, 2])
+    assert run.lost == []
+    np.testing.assert_array_equal(run.key_data("sparse")[0].value["values"], [1.5, 2.5])
 
 
 def test_equal_tensors_share_one_file(
@@ -147,9 +200,9 @@ ARRAYS: dict[str, np.ndarray] = {
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Compute once with the compiled library, once as if it had not been built."""
     if request.param == "numpy":
-        monkeypatch.setattr(statistics, "_FLOAT32", None)
-        monkeypatch.setattr(statistics, "_BFLOAT16", None)
-    elif statistics._FLOAT32 is None:
+        monkeypatch.setattr(summary, "_FLOAT32", None)
+        monkeypatch.setattr(summary, "_BFLOAT16", None)
+    elif summary._FLOAT32 is None:
         pytest.skip("the library was not built: there is no C compiler")
     return request.param
 
@@ -282,13 +335,11 @@ def test_the_norm_of_float32_is_right_at_every_size_and_scale(size: int, scale: 
 
 def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a tensor comes; one that was written in place is another tensor."""
-    from mindrlhf_msprobe.capture.tensors import summary
+    computed, of_array = [], summary.statistics_of
 
-    computed = []
-
-    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+    def counted(array: np.ndarray, **options: bool) -> summary.Statistics:
         computed.append(array.shape)
-        return statistics.statistics_of(array, **options)
+        return of_array(array, **options)
 
     monkeypatch.setattr(summary, "statistics_of", counted)
     summaries = Summaries()
@@ -305,13 +356,11 @@ def test_a_pass_through_the_network_computes_each_tensor_once(
     layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The output of one cell is the input of the next, and of the cells around it."""
-    from mindrlhf_msprobe.capture.tensors import summary
+    computed, of_array = [], summary.statistics_of
 
-    computed = []
-
-    def counted(array: np.ndarray, **options: bool) -> statistics.Statistics:
+    def counted(array: np.ndarray, **options: bool) -> summary.Statistics:
         computed.append(array.shape)
-        return statistics.statistics_of(array, **options)
+        return of_array(array, **options)
 
     network = nn.SequentialCell([Scale(2.0), Scale(3.0), nn.SequentialCell([Scale(5.0)])])
     probe = layer_probe()

@@ -5,13 +5,11 @@ import itertools
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe import check_run
-from mindrlhf_msprobe.checks.check import check_runs
-from mindrlhf_msprobe.storage.writing.benchmark_file import RowsOfSteps, append_rows, read_rows
+from mindrlhf_msprobe import check_run, check_runs
+from mindrlhf_msprobe.storage.step_lines import RowsOfSteps, append_rows, benchmark_lines
 from tests.helpers.small_networks import Scale, tensor
 
 RULE = "free_benchmark.changes"
@@ -112,7 +110,7 @@ def test_damaged_lines_are_passed_over(tmp_path, line):
     append_rows(tmp_path, 0, [row])
     path = tmp_path / "free_benchmark.rank0.jsonl"
     path.write_bytes(line + b"\n" + path.read_bytes())
-    assert [*read_rows(tmp_path, 0)] == [row]
+    assert [*benchmark_lines(tmp_path, 0).read()] == [row]
 
 
 def test_rows_of_steps_are_read_once(tmp_path):
@@ -122,6 +120,6 @@ def test_rows_of_steps_are_read_once(tmp_path):
         for n in (0, 0, 1, 3, 3)
     ]
     append_rows(tmp_path, 0, rows)
-    of = RowsOfSteps(tmp_path, 0)
+    of = RowsOfSteps(benchmark_lines(tmp_path, 0).read(), (0, 2, 3, 4))
     assert [len([*of.take(step)]) for step in (0, 2, 3, 4)] == [2, 0, 2, 0]
-    assert np.array_equal([*RowsOfSteps(tmp_path, 1).take(0)], [])
+    assert [*RowsOfSteps(benchmark_lines(tmp_path, 1).read(), (0,)).take(0)] == []

@@ -9,7 +9,7 @@ import pytest
 from helpers.health_runs import HealthRun, tensor
 
 from mindrlhf_msprobe import check_run, open_run
-from mindrlhf_msprobe.checks.checking import Checking
+from mindrlhf_msprobe.checks.check import Checking
 from mindrlhf_msprobe.checks.reading.views import steps
 from mindrlhf_msprobe.checks.registry.loading import own_rules
 from mindrlhf_msprobe.storage.reading.reader import Run

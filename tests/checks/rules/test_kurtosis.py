@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.checks.rules.history.kurtosis import tail_of
+from mindrlhf_msprobe.checks.rules.history import tail_of
 from mindrlhf_msprobe.findings.health import Severity
 
 RECORD = "Cell.layers.{}.Dense.forward.0.output.0"

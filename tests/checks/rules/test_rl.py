@@ -26,8 +26,14 @@ def rows_of(random, prompts=2):
     return asked, answers, mask
 
 
-def grpo(root, seed, *, steps=3, change=lambda step, data: None, checkpoints=(), configs=None):
-    """Record GRPO's key data; `change` may alter a step's before they are saved."""
+def grpo(
+    root, seed, *, steps=3, change=lambda step, data: None, checkpoints=(), configs=None, phase=None
+):
+    """Record GRPO's key data; `change` may alter a step's before they are saved.
+
+    Args:
+        phase: that is opened in each step, before all of them.
+    """
     random = np.random.default_rng(seed)
     run = HealthRun(root)
     writer = run.recording.writer
@@ -38,6 +44,9 @@ def grpo(root, seed, *, steps=3, change=lambda step, data: None, checkpoints=(),
     if configs is not None:
         writer.save_configurations(lambda: configs)
     for step in range(steps):
+        if phase is not None:
+            with run.phase(phase):
+                pass
         asked, answers, mask = rows_of(random)
         old = -random.uniform(0.5, 3, answers.shape).astype(np.float32)
         far = random.normal(0, 0.1 if step else 0, answers.shape).astype(np.float32)
@@ -185,6 +194,31 @@ def test_a_planted_fault_is_named(tmp_path, fault, rule, key, step):
         assert finding.causes
 
 
+@pytest.mark.parametrize("phase", [None, "actor_generate_sequences", "critic_compute_values"])
+@pytest.mark.parametrize(
+    ("fault", "rule", "of"),
+    [
+        (shifted_advantages, "rl.advantages", None),
+        (identical_completions, "rl.identical_completions", "actor_generate_sequences"),
+        (old_log_prob_of_one_row, "rl.ratio", "actor_update"),
+        (a_reference_of_its_own, "rl.reference", "reference_compute_log_prob"),
+    ],
+)
+def test_key_data_are_of_the_phase_that_makes_them(tmp_path, fault, rule, of, phase):
+    """Whichever phase had begun last when they were saved: no advantages of a generation."""
+    (finding,) = alarms(grpo(tmp_path / "run", 0, change=fault, phase=phase))
+    assert (finding.rule, finding.place.phase) == (rule, of)
+
+
+@pytest.mark.parametrize(
+    ("phase", "of"), [("actor_update", "actor_update"), ("reference_compute_log_prob", None)]
+)
+def test_a_kl_is_of_an_update_where_it_was_made_in_one(tmp_path, phase, of):
+    """Rewards may be made of it, before any update."""
+    (finding,) = alarms(grpo(tmp_path / "run", 0, change=a_wrong_sign, phase=phase))
+    assert (finding.rule, finding.place.phase) == ("rl.kl_negative", of)
+
+
 def test_whitened_advantages_must_be_centred(tmp_path):
     """Numbers a token, 0 in the padding; and what is not whitened need not be centred."""
 
@@ -268,3 +302,17 @@ def test_values_that_are_all_nan_cost_no_rule(tmp_path, key):
 
     result = check_run(grpo(tmp_path / "run", 0, change=change))
     assert not [one for one in result.not_checked if one.why.code == "checks.failed"]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_responses_of_one_token_again_and_again_are_not_empty(tmp_path, masked):
+    """Nothing says what is padding: a token may be sampled repeatedly."""
+    run = HealthRun(tmp_path / "run")
+    for _ in range(3):
+        run.data("responses", np.repeat(np.int32([[5], [6], [7], [8]]), 8, axis=1))
+        if masked:
+            run.data("response_mask", np.ones((4, 8), np.float32))
+        run.end_step()
+    found = check_run(run.close())
+    assert [one.rule for one in found.all_findings if one.rule.startswith("rl.")] == []
+    assert {"rl.empty_responses", "rl.identical_completions"} <= {*found.checked}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, tensor
 
 from mindrlhf_msprobe import check_run
+from mindrlhf_msprobe.findings.health import Severity
 
 CELLS = ("embed", "layers.0.wq", "layers.1.wq", "norm", "head")
 GENERATE, OLD, REFERENCE, UPDATE = (
@@ -150,6 +153,33 @@ def test_a_reference_that_moves(tmp_path):
     assert "Cell.norm." in finding.place.record
 
 
+def synchronised(phase, step, cell):
+    """The reference gets the trained weights at step 2, as TR-DPO has it."""
+    return f"{cell}-2" if phase == REFERENCE and step >= 2 else None
+
+
+def test_a_reference_that_is_given_the_trained_weights(tmp_path):
+    """That may be meant, so it is a warning that says which weights these are."""
+    finding = only(Training(tmp_path / "run", version=synchronised).play())
+    assert (finding.rule, finding.place.step) == ("weights.moved", 2)
+    assert finding.severity is Severity.WARNING
+    assert finding.said.code == "check_weights.moved_to_trained"
+    assert finding.causes[0].code == "check_weights.cause_synchronised"
+
+
+def test_a_reference_that_is_the_actor_is_said_to_be(tmp_path):
+    """One object was watched under two roles."""
+    training = Training(tmp_path / "run", version=synchronised)
+    training.play()
+    file = tmp_path / "run" / "run.json"
+    content = json.loads(file.read_text())
+    content["networks"] = [{"role": "reference", "phases": [REFERENCE], "same_as": "actor"}]
+    file.write_text(json.dumps(content))
+    finding = only(check_run(tmp_path / "run"))
+    assert (finding.rule, finding.severity) == ("weights.moved", Severity.ERROR)
+    assert finding.said.params["other"] == "actor"
+
+
 def test_a_parameter_that_moves_within_a_phase_that_computes(tmp_path):
     def inside(phase, step, cell):
         return phase == OLD and step == 1 and cell == "head"
@@ -170,6 +200,28 @@ def test_a_frozen_layer(tmp_path, cell, gradient):
     assert finding.rule == "weights.frozen"
     assert f"Cell.{cell}." in finding.place.record
     assert finding.said.code.endswith("frozen" if gradient == "some" else "frozen_without_gradient")
+
+
+def test_what_the_trainer_does_not_train_is_no_finding(tmp_path):
+    """Of one layer, which run.json says; another one that stays is named as ever."""
+    network = {"role": "actor", "phases": [UPDATE], "untrained": ["layers.1.wq.weight"]}
+
+    def checked(name, *cells):
+        training = Training(
+            tmp_path / name,
+            still=lambda step, cell: cell in cells,
+            gradient=lambda step, cell: "none" if cell in cells else None,
+        )
+        training.play()
+        manifest = tmp_path / name / "run.json"
+        content = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**content, "networks": [network]}))
+        return check_run(tmp_path / name)
+
+    assert not alarms(checked("on purpose", "layers.1.wq"))
+    finding = only(checked("another", "layers.1.wq", "head"))
+    assert (finding.rule, finding.said.params["count"]) == ("weights.frozen", 1)
+    assert "Cell.head." in finding.place.record
 
 
 def test_what_is_frozen_on_purpose_is_no_finding(tmp_path):

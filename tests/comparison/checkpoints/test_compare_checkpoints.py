@@ -12,9 +12,10 @@ from helpers.runs import record_training
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
-from mindrlhf_msprobe.comparison.checkpoints import elements
+from mindrlhf_msprobe.comparison.checkpoints import parameters
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
 from mindrlhf_msprobe.findings import Outcome, Status
+from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.arrays.npy import (
     bfloat16_bits_to_float32,
     float32_to_bfloat16_bits,
@@ -55,7 +56,7 @@ def test_both_formats_with_the_same_values_are_identical(tmp_path):
 @pytest.mark.parametrize("size", [100, 5 * BLOCK + 77])
 def test_the_numbers_are_those_of_numpy(tmp_path, monkeypatch, dtype, size):
     """Of small parameters and of those that are read in several spans, by several threads."""
-    monkeypatch.setattr(elements, "SPAN", BLOCK)
+    monkeypatch.setattr(parameters, "SPAN", BLOCK)
     a = (RNG.normal(size=size) * 100).astype(dtype)
     b = a.copy()
     changed = RNG.choice(size, size // 10, replace=False)
@@ -154,10 +155,10 @@ def test_shapes_are_never_cut_to_fit(tmp_path):
     assert {*statuses(found).values()} == {Status.SHAPE_MISMATCH}
 
 
-@pytest.mark.parametrize("span", [elements.SPAN, 64])
+@pytest.mark.parametrize("span", [parameters.SPAN, 64])
 def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatch, span):
     """Whatever its shape and size; one that is so in its first row alone is not."""
-    monkeypatch.setattr(elements, "SPAN", span)
+    monkeypatch.setattr(parameters, "SPAN", span)
     a = {name: floats(30, 20) for name in ("w", "cast", "half")} | {"square": floats(9, 9)}
     b = {name: value.T.copy() for name, value in a.items()}
     b["cast"] = b["cast"].astype(np.float16)
@@ -272,8 +273,8 @@ def test_a_prefix_is_taken_off_also_behind_an_optimizers(tmp_path):
 @pytest.mark.parametrize("turned", [False, True], ids=["fused in A", "fused in B"])
 def test_a_fused_weight_is_compared_with_its_parts(tmp_path, monkeypatch, groups, turned):
     """And its bias, and an optimizer's state; in spans that end anywhere."""
-    monkeypatch.setattr(elements, "SMALL", 8)
-    monkeypatch.setattr(elements, "SPAN", BLOCK)
+    monkeypatch.setattr(parameters, "SMALL", 8)
+    monkeypatch.setattr(parameters, "SPAN", BLOCK)
     sizes, wide = {"q": 8, "k": 4, "v": 4}, BLOCK // 16 + 5
     apart = {f"model.{part}.weight": floats(n, wide) for part, n in sizes.items()}
     apart |= {f"model.{part}.bias": floats(n) for part, n in sizes.items()}
@@ -415,6 +416,54 @@ def test_a_run_is_a_side(tmp_path, task):
     bad = write_ckpt(tmp_path / "bad.ckpt", {**arrays, name: arrays[name] + np.float32(1)})
     found = compare_checkpoints(bad, run)
     assert [finding.record for finding in found.differing] == [name]
+
+
+def say_saved(run, role, saved):
+    """Let a run say which checkpoints it saved, by the steps that were done."""
+    file = run / "run.json"
+    content = json.loads(file.read_text())
+    content["saved_checkpoints"] = {role: {str(n): str(path) for n, path in saved.items()}}
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("role", ["actor", "critic"])
+def test_what_a_run_saved_is_compared_with_the_step_that_begins_with_it(tmp_path, role):
+    run = record_training(tmp_path / "run", task="tensor", steps=2, tokens=1)
+    arrays = {
+        network_name(entry.cell, record.path): record.array()
+        for entry in reversed(open_run(run).entries(step=1))
+        for record in entry.records
+        if record.io == "parameters" and entry.phase.startswith(role)
+    }
+    saved = tmp_path / "checkpoints" / "1"
+    saved.mkdir(parents=True)
+    write_ckpt(saved / f"{role}.ckpt", arrays)
+    unlike = compare_checkpoints(run, saved)
+    assert unlike.status is not Outcome.IDENTICAL  # with the weights that the actor began with
+    say_saved(run, role, {1: saved, 9: tmp_path / "later.ckpt"})
+    for path in (saved, saved / f"{role}.ckpt"):
+        found = compare_checkpoints(path, run)
+        assert found.status is Outcome.IDENTICAL
+        assert (
+            "B: the run saved the other side before its step 1: compared are the parameters of "
+            f"role {role} in step 1"
+        ) in [text_of(remark, "en") for remark in found.remarks]
+    write_ckpt(tmp_path / "later.ckpt", arrays)
+    with pytest.raises(RunError, match="before its step 9, in which it recorded no parameters"):
+        compare_checkpoints(run, tmp_path / "later.ckpt")
+    asked = compare_checkpoints(run, tmp_path / "later.ckpt", step=1)
+    assert (asked.status is Outcome.IDENTICAL) is (role == "actor")
+
+
+@pytest.mark.parametrize(
+    "said", [[], {"actor": []}, {"actor": {"-1": "x"}}, {"actor": {"1": 3}}, {"actor": {"1": ""}}]
+)
+def test_what_a_run_says_of_its_checkpoints_in_another_way_is_passed_over(tmp_path, said):
+    run = record_training(tmp_path / "run", task="tensor", steps=1, tokens=1)
+    content = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**content, "saved_checkpoints": said}))
+    ckpt = write_ckpt(tmp_path / "a.ckpt", {"w": floats(2)})
+    assert compare_checkpoints(run, ckpt).kinds == ("run", "ckpt")
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):

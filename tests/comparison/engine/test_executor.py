@@ -19,11 +19,9 @@ import pytest
 from helpers.programs import wait_for
 from helpers.runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.comparison.engine import executor
 from mindrlhf_msprobe.comparison.engine import local_workers as local
-from mindrlhf_msprobe.comparison.engine import worker_start as processes
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
@@ -47,7 +45,7 @@ def children(pid):
     return found
 
 {prelude}
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 
 def progress(done, total):
     seen.update(children(os.getpid()))
@@ -61,7 +59,7 @@ print(json.dumps({{"status": result.verdict.status.value, "workers": len(seen), 
 RAY_PROGRAM = """
 import json, os, signal, sys
 import ray
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.engine import ray_workers
 from mindrlhf_msprobe.errors import UsageError
 
@@ -104,7 +102,7 @@ ray.shutdown()
 #: A program with a Ray of its own, of which a worker dies.
 OWN_RAY_PROGRAM = """
 import json, os, signal, sys, time
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.engine import ray_workers
 from mindrlhf_msprobe.comparison.engine.executor import perform
 
@@ -398,8 +396,8 @@ def test_a_worker_that_is_stopped(large, tmp_path):
 def test_no_more_workers_than_there_is_work(large, small, monkeypatch):
     """However many are asked for: one for each task, and a few for each core."""
     started = []
-    start = processes.start
-    monkeypatch.setattr(processes, "start", lambda *a: started.append(a) or start(*a))
+    start = local.start
+    monkeypatch.setattr(local, "start", lambda *a: started.append(a) or start(*a))
     compare_runs(*small, workers=100_000)
     assert 1 <= len(started) <= 4  # steps of ranks
     started.clear()

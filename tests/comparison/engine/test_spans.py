@@ -15,17 +15,17 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe.comparison.engine import executor
 from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
-from mindrlhf_msprobe.comparison.judging.metrics import accelerator
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
-from mindrlhf_msprobe.comparison.judging.metrics.spans import (
+from mindrlhf_msprobe.comparison.judging.metrics import block_sums
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     SPAN_BYTES,
     Elements,
     Gathering,
     Unanswered,
     answer_span,
+    compare_arrays,
 )
-from mindrlhf_msprobe.comparison.judging.texts import token_difference
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
+from mindrlhf_msprobe.comparison.judging.status import token_difference
 from mindrlhf_msprobe.comparison.judging.tolerance import tolerances
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
@@ -115,7 +115,7 @@ KINDS = [
 def test_spans_give_the_numbers_of_the_whole(monkeypatch, tmp_path, dtype, how, compiled):
     """Every digit is the same, in whatever order the spans come and however long they are."""
     if not compiled:
-        monkeypatch.setattr(accelerator, "FUNCTION", None)
+        monkeypatch.setattr(block_sums, "FUNCTION", None)
     numbers = np.random.default_rng(len(dtype) + len(how))
     scale = 1e18 if dtype.endswith("int64") else 100  # 64-bit integers beyond what floats hold
     a = numbers.normal(size=SIZE) * (scale if dtype in INTEGERS else 1)

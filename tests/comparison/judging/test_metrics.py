@@ -11,10 +11,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.judging.metrics import accelerator
+from mindrlhf_msprobe.comparison.judging.metrics import block_sums
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
-from mindrlhf_msprobe.comparison.judging.metrics.sums import dots
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, dots, same_bytes
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32
 
 INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
@@ -27,8 +26,8 @@ NAN, INF = math.nan, math.inf
 def arithmetic(request, monkeypatch):
     """Run every test with numpy alone, and with the compiled library where it was built."""
     if request.param == "numpy":
-        monkeypatch.setattr(accelerator, "FUNCTION", None)
-    elif accelerator.FUNCTION is None:
+        monkeypatch.setattr(block_sums, "FUNCTION", None)
+    elif block_sums.FUNCTION is None:
         pytest.skip("there was no C compiler when the package was installed")
 
 
@@ -583,7 +582,7 @@ def test_what_is_no_number_is_refused(dtype):
 @pytest.mark.parametrize("change", ["noise", "near a bound", "some", "all", "none", "nan", "huge"])
 def test_both_arithmetics_agree(monkeypatch, size, change):
     """With and without the compiled library, every number is the same to its last bit."""
-    if accelerator.FUNCTION is None:
+    if block_sums.FUNCTION is None:
         pytest.skip("there is nothing to compare with")
     random = np.random.default_rng(size)
     a = random.normal(size=size).astype(np.float32)
@@ -600,7 +599,7 @@ def test_both_arithmetics_agree(monkeypatch, size, change):
     if change == "huge":
         a[size // 2] = -3e38
     found = compare(a, b, Tolerance(rtol=0.01))
-    monkeypatch.setattr(accelerator, "FUNCTION", None)
+    monkeypatch.setattr(block_sums, "FUNCTION", None)
     assert repr(compare(a, b, Tolerance(rtol=0.01))) == repr(found)
 
 

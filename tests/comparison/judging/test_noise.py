@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.judging.noise import LEAST_MARGIN, MARGINS, within_noise
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status

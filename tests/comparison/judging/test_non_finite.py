@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.steps.wholesale import _ordinary
 from mindrlhf_msprobe.comparison.verdict.history import same
 from mindrlhf_msprobe.findings import Cause, Outcome

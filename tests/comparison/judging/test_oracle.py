@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.judging.metrics import accelerator
 from mindrlhf_msprobe.comparison.judging.metrics import arrays as metrics
+from mindrlhf_msprobe.comparison.judging.metrics import block_sums
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import compare_records
@@ -123,10 +123,10 @@ def tolerances():
 @pytest.fixture(params=["numpy", "compiled", "float64"])
 def arithmetic(request, monkeypatch):
     """Run a property in each way by which float32 is computed, whatever the size."""
-    if request.param == "compiled" and accelerator.FUNCTION is None:
+    if request.param == "compiled" and block_sums.FUNCTION is None:
         pytest.skip("there was no C compiler when the package was installed")
     if request.param != "compiled":
-        monkeypatch.setattr(accelerator, "FUNCTION", None)
+        monkeypatch.setattr(block_sums, "FUNCTION", None)
     if request.param != "float64":
         monkeypatch.setattr(metrics, "SMALL", -1)
     return request.param

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED
-from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.judging.texts import (
+from mindrlhf_msprobe.comparison.judging.status import (
     load_decoder,
     text_difference,
     token_difference,

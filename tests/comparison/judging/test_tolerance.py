@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from helpers.runs import Fault, record_training
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances, load_rules, tolerances
 from mindrlhf_msprobe.errors import ConfigError, UsageError
 from mindrlhf_msprobe.findings import Outcome, Status

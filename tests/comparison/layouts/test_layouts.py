@@ -500,6 +500,64 @@ def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
     assert "the part of rank 1 differs" in notes(result)
 
 
+def say_mesh(run, grid, ranks=None):
+    """Let the ranks of a run say over which device mesh their parameters are spread."""
+    for rank, at in places(grid).items():
+        if ranks is not None and rank not in ranks:
+            continue
+        file = run / (f"run.rank{rank}.json" if rank else "run.json")
+        content = json.loads(file.read_text())
+        mesh = {axis: {"size": size, "place": at[axis]} for axis, size in grid.items()}
+        content["networks"] = [{"role": "actor", "mesh": mesh}]
+        file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("grid", [grid for grid in GRIDS if "pp" not in grid], ids=str)
+def test_tensors_that_say_how_they_are_spread_need_no_file(whole, tmp_path, grid):
+    """With partial sums, which no shape shows."""
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, grid, says_shards=True)
+    say_mesh(b, grid)
+    assert compare_runs(a, b).verdict.status is Outcome.IDENTICAL
+
+    wrong = record_split(
+        tmp_path / "c", cells, grid, says_shards=True, change=one_more(1, "layers.2.wo.output")
+    )
+    say_mesh(wrong, grid)
+    result = compare_runs(a, wrong)
+    assert result.verdict.first_divergence.record == "Cell.layers.2.wo.Dense.forward.0.output.0"
+
+
+def test_a_pattern_counts_more_than_what_a_tensor_says(whole, tmp_path):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, says_shards=True)
+    say_mesh(b, {"tp": 2})
+    given = layout(tmp_path / "l.yaml", {"tp": 2}, shards={"layers.2.wo.*output": {"tp": "copy"}})
+    result = compare_runs(a, b, layout=given)
+    assert result.verdict.first_divergence.record == "Cell.layers.2.wo.Dense.forward.0.output.0"
+
+
+@pytest.mark.parametrize("ranks", [[0], [1]])
+def test_a_mesh_that_not_all_ranks_say_is_not_known(whole, tmp_path, ranks):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2}, says_shards=True)
+    say_mesh(b, {"tp": 2}, ranks)
+    assert compare_runs(a, b).verdict.status is not Outcome.IDENTICAL
+
+
+@pytest.mark.parametrize(
+    "mesh", [[], {"tp": 2}, {"tp": {"size": 1 << 40, "place": 0}}, {"tp": {"size": 2, "place": 2}}]
+)
+def test_a_mesh_that_is_none_is_not_used(whole, tmp_path, mesh):
+    cells, a = whole
+    b = record_split(tmp_path / "b", cells, {"tp": 2})
+    for name in ("run.json", "run.rank1.json"):
+        content = json.loads((b / name).read_text())
+        content["networks"] = [{"role": "actor", "mesh": mesh}]
+        (b / name).write_text(json.dumps(content))
+    assert compare_runs(a, b).verdict.status is not Outcome.IDENTICAL
+
+
 @pytest.mark.parametrize("where", ["run.json", "file"])
 def test_a_strategy_beside_recorded_sizes_needs_no_layout(whole, tmp_path, where):
     """Of a compiled network run.json has it; a strategy file can be given instead."""

@@ -7,10 +7,9 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
-from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Distances
 from mindrlhf_msprobe.findings.mismatch import Token
+from mindrlhf_msprobe.sequences.calls import TokenRows
 
 #: Two sequences of four tokens, token by token as a decode has them.
 SEQUENCE, POSITION = np.tile([0, 1], 4), np.repeat(np.arange(4), 2)

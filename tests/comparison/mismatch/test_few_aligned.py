@@ -63,6 +63,8 @@ def test_what_was_asked_for_is_what_counts(tmp_path, last, tokens):
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert (one.rows, one.tokens, one.saved_aligned, one.saved) == (tokens,) * 4
     assert not one.said
+    all_passes = max(map(len, RESPONSES)) - 1
+    assert ("mismatch.window" in {note.code for note in one.notes}) is (last < all_passes)
 
 
 def test_other_ids_than_were_saved_are_not_agreed(tmp_path):

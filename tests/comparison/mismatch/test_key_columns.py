@@ -16,8 +16,8 @@ from mindrlhf_msprobe.comparison.mismatch.rows.keyed import Columns, align_keys,
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.tokens.matching import match
-from mindrlhf_msprobe.comparison.tokens.sequences import read_tokens
+from mindrlhf_msprobe.sequences.calls import read_tokens
+from mindrlhf_msprobe.sequences.matching import match
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record

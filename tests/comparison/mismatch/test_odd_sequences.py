@@ -178,26 +178,26 @@ def test_the_tables_have_every_value(parted, tmp_path):
 
 
 def test_the_metrics_are_written_as_key_data(parted, tmp_path, capsys):
-    """In a directory of their own, or beside the run's own key data, under verl's names."""
-    run = tmp_path / "run"
+    """In a directory of their own, under verl's names; never into the run."""
+    run, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(parted, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main(["mismatch", str(run), "-o", str(run)]) == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     found = {one.step: one.metrics for one in find_mismatch(parted).found}
-    for out in (tmp_path / "out", run):
-        for _ in range(2):  # written again, they take the place of those before
-            assert main(["mismatch", str(run), "-o", str(out)]) == 1
-        held = open_run(out)
-        assert not held.problems
-        for step, metrics in found.items():
-            (saved,) = held.key_data("rollout_corr", step, 0)
-            values = {r.path.replace("training.", "training/"): r for r in saved.records}
-            assert {n.removeprefix("rollout_corr/") for n in metrics} == {*values}
-            for name, value in metrics.items():
-                assert float(values[name.removeprefix("rollout_corr/")].array()) == value
+    for _ in range(2):  # written again, they take the place of those before
+        assert main(["mismatch", str(run), "-o", str(out)]) == 1
+    held = open_run(out)
+    assert not held.problems
+    for step, metrics in found.items():
+        (saved,) = held.key_data("rollout_corr", step, 0)
+        values = {r.path.replace("training.", "training/"): r for r in saved.records}
+        assert {n.removeprefix("rollout_corr/") for n in metrics} == {*values}
+        for name, value in metrics.items():
+            assert float(values[name.removeprefix("rollout_corr/")].array()) == value
     capsys.readouterr()
-    assert main(["trend", str(tmp_path / "out"), "--key", "rollout_corr", "--json"]) == 0
+    assert main(["trend", str(out), "--key", "rollout_corr", "--json"]) == 0
     assert "log_prob_diff_max" in capsys.readouterr().out
-    # A run that has them says nothing else about the rest than before.
-    assert main(["compare", str(parted), str(run), "-o", str(tmp_path / "compared")]) in (0, 3)
 
 
 def test_the_rollout_of_one_run_and_the_training_of_another(parted, healthy, tmp_path):
@@ -455,3 +455,21 @@ def test_calls_of_no_tokens_are_not_compared(tmp_path):
     one = find_mismatch(run).found[0]
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == 4 * 4
+
+
+@pytest.mark.parametrize("end", [[1, 1, 1], [2, 9, 9]], ids=["three ids", "two ids"])
+def test_ids_repeated_at_the_end_of_a_prompt_are_tokens_where_the_network_was_given_them(
+    tmp_path, end
+):
+    """Nothing says with what prompts are padded, and these look as if with what one ends with."""
+    prompts = [[4, *end], [5, 6, 7, 8], [8, 3, 7, 5]]
+    responses = [[10, 11, 12], [3, 10, 4], [6, 2, 11]]
+
+    def save(trainer):
+        trainer.probe.save_data(prompts=np.array(prompts), responses=np.array(responses))
+
+    run = sequences(tmp_path / "run", prompts, responses, change=save, key_data_dump=True)
+    one = find_mismatch(run).found[0]
+    assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
+    assert one.rows == one.tokens == 3 * (4 + 2)
+    assert not any("go on otherwise" in str(note) for note in one.notes)

@@ -15,7 +15,7 @@ from helpers import wrong_rollouts
 from helpers.rollouts import recorded
 
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
-from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
+from mindrlhf_msprobe.demo.fault import RolloutFault
 from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 
 ATTENTION, FEED_FORWARD = "model.layers.{}.attention", "model.layers.{}.feed_forward"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.comparison.mismatch.rows import distance
+from mindrlhf_msprobe.comparison.mismatch.rows import pairs
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, Place
@@ -18,8 +18,8 @@ from mindrlhf_msprobe.storage.records import Record
 def way(request, monkeypatch):
     """Measure once with the library and once without it."""
     if request.param == "numpy":
-        monkeypatch.setattr(distance, "_COMPILED", None)
-    elif distance._COMPILED is None:
+        monkeypatch.setattr(pairs, "_COMPILED", None)
+    elif pairs._COMPILED is None:
         pytest.skip("the library was not built: there is no C compiler")
     return request.param
 
@@ -32,7 +32,7 @@ def test_distances_of_chosen_rows(way, columns, dtype):
     a, b = (random.standard_normal((9, columns)).astype(dtype) for _ in range(2))
     rows = np.array([8, 0, 3, 3]), np.array([1, 0, 8, 2])
     b[0] = a[0]
-    found = distance.distances(a, b, rows)
+    found = pairs.distances(a, b, rows)
     x, y = a[rows[0]].astype(np.float64), b[rows[1]].astype(np.float64)
     assert found.squared == pytest.approx(((x - y) ** 2).sum(axis=1), rel=2e-5)
     assert found.norms == pytest.approx((y**2).sum(axis=1), rel=2e-5)
@@ -43,7 +43,7 @@ def test_what_is_too_small_to_be_squared_differs(way):
     """Rows that float32 cannot tell apart by their distance are not called equal."""
     a, b = np.zeros((2, 40), np.float32), np.zeros((2, 40), np.float32)
     a[0, 39] = 1e-30
-    found = distance.distances(a, b)
+    found = pairs.distances(a, b)
     assert found.squared.tolist() == [0, 0]
     assert found.unequal.tolist() == [True, False]
 
@@ -53,7 +53,7 @@ def test_numbers_that_are_not_finite(way):
     inf, nan = np.inf, np.nan
     a = np.array([[nan, 1], [nan, 1], [inf, 1], [inf, 1], [1, 1]], np.float32)
     b = np.array([[nan, 1], [1, 1], [inf, 1], [-inf, 1], [nan, 1]], np.float32)
-    found = distance.distances(a, b)
+    found = pairs.distances(a, b)
     assert found.unequal.tolist() == [False, True, False, True, True]
     assert found.relative().tolist() == [0, inf, 0, inf, inf]
 
@@ -65,7 +65,7 @@ def test_rows_that_are_not_there_are_refused(way):
         wrong = np.array(rows)
         for pair in ((wrong, np.array([0, 1])), (np.array([0, 1]), wrong)):
             with pytest.raises(IndexError):
-                distance.distances(a, a, pair)
+                pairs.distances(a, a, pair)
 
 
 def test_a_value_gives_back_what_was_recorded():

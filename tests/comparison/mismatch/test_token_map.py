@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.conclusion.token_map import token_map
+from mindrlhf_msprobe.comparison.mismatch.find import token_map
 from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.findings.mismatch import Token
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.pairing.alignment import align
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 from mindrlhf_msprobe.storage.journal_line import JournalLine

@@ -7,8 +7,8 @@ import json
 import pytest
 from helpers.runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.pairing.filters import filters
 from mindrlhf_msprobe.comparison.steps import step_of_rank as place
 from mindrlhf_msprobe.errors import RunError, UsageError

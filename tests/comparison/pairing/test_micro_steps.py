@@ -11,7 +11,7 @@ import pytest
 from helpers.runs import Recording
 from helpers.timelines import datum, entry, keys, shown
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.pairing.timeline import order_of
 from mindrlhf_msprobe.findings import Cause, CulpritCode
 from mindrlhf_msprobe.report.console.analysis.comparison import render
@@ -155,7 +155,6 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
     sheet = openpyxl.load_workbook(tmp_path / "out" / "summary.xlsx")["verdict"]
     cells = {row[1]: row[2] for row in sheet.iter_rows(values_only=True)}
     assert f"micro-step {number}" in cells["where"]
-    assert cells["micro_step"] == number
     assert f"{word} update" in cells["explanation"]
 
 

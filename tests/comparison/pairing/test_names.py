@@ -7,9 +7,10 @@ import json
 import pytest
 from helpers.runs import Fault, record_training, slightly_more
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, load_mapping, match_names
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.errors import ConfigError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
@@ -259,11 +260,11 @@ def test_two_cells_mapped_onto_one_lose_nothing(plain, tmp_path):
         ("{}", "holds no name pattern"),
         ("- a\n- b\n", "expected a mapping"),
         ("just text", "expected a mapping"),
-        ("a: 3", "expected a name pattern and a name"),
+        ("a: 3", "is no mapping of cells"),
         ("1: b", "expected a name pattern and a name"),
-        ("a:", "expected a name pattern and a name"),
+        ("a:", "is no mapping of cells"),
         ("a: ''", "expected a name pattern and a name"),
-        ("a: [b]", "expected a name pattern and a name"),
+        ("a: [b]", "is no mapping of cells"),
         ("'a(': b", "is not a pair of name patterns"),
         ("'*a': b", "is not a pair of name patterns"),
         (r"'a': 'b.\1'", "there is no group 1"),
@@ -279,7 +280,7 @@ def test_a_mapping_that_is_wrong_is_one_clear_error(tmp_path, text, message, cap
     """The message names the file and what is wrong; the command line ends with 2."""
     path = write(tmp_path / "map.yaml", text)
     with pytest.raises(ConfigError, match=message) as caught:
-        load_mapping(path)
+        load_cells(path)
     assert str(path) in str(caught.value)
     code = main(["compare", str(tmp_path), "x", "--mapping", str(path), "-o", str(tmp_path / "o")])
     assert code == 2
@@ -291,7 +292,7 @@ def test_a_mapping_that_is_missing_or_no_text(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "none.yaml", tmp_path, tmp_path / "binary.yaml"):
         with pytest.raises(ConfigError, match=str(path)):
-            load_mapping(path)
+            load_cells(path)
 
 
 def test_a_pattern_that_matches_nothing(plain, tmp_path, capsys):

@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from mindrlhf_msprobe.comparison.pairing import sequences
-from mindrlhf_msprobe.comparison.pairing.sequences import align_sequences
+from mindrlhf_msprobe.comparison.pairing import operators
+from mindrlhf_msprobe.comparison.pairing.operators import align_sequences
 
 
 def worths(a, b):
@@ -81,9 +81,9 @@ def test_long_sequences_leave_as_few_items_as_can_be(monkeypatch, few):
 
     Where even the search for the fewest insertions takes too long, no pair is of two kinds.
     """
-    monkeypatch.setattr(sequences, "_EXACT", 16)
+    monkeypatch.setattr(operators, "_EXACT", 16)
     if not few:
-        monkeypatch.setattr(sequences, "_INSERTED", 0)
+        monkeypatch.setattr(operators, "_INSERTED", 0)
     draw = random.Random(1)
     for _ in range(60):
         a = [("a", str(i), "x") for i in range(draw.randrange(10, 40))]

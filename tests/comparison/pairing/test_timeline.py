@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from helpers.timelines import datum, entry, keys, shown
+from helpers.timelines import datum, entry, keys, passes, shown
 
 from mindrlhf_msprobe.comparison.pairing.timeline import made_before_updates, merge, order_of
 from mindrlhf_msprobe.storage.records import Entry
@@ -310,3 +310,121 @@ def test_rewards_saved_before_the_values_stand_before_them():
         "values.0",
     ]
     assert keys(datum("rewards", 0), datum("values", 1), datum("prompts", 2))[0] == "prompts.0"
+
+
+FORWARD = ("log_prob", "entropy", "ratio", "kl", "kl_loss", "actor_loss", "loss")
+
+
+@pytest.mark.parametrize("seqs", ["in_the_phase", "behind_it", None])
+@pytest.mark.parametrize("gradients", ["backward", "parameters_grad"])
+def test_what_the_forward_pass_of_an_update_makes_stands_before_its_gradients(seqs, gradients):
+    """Whenever it was saved; what is made of the gradients stands behind them."""
+    entries = passes(UPDATE, f"forward {gradients}")
+    saved = {"in_the_phase": itertools.count(entries[-1].end), "behind_it": itertools.count(100)}
+    clock = saved.get(seqs, itertools.repeat(None))
+    data = [datum(key, next(clock)) for key in (*FORWARD, "grad_norm")]
+    events = shown(order_of(entries, data))
+    begin = events.index(f"begin {entries[1].name}")
+    assert events[: begin + 1] == [
+        f"begin {entries[0].name}",
+        f"end {entries[0].name}",
+        *(f"{key}.0" for key in FORWARD),
+        f"begin {entries[1].name}",
+    ]
+    assert events[-1] == "grad_norm.0"
+
+
+def test_a_critics_loss_stands_before_its_gradients():
+    """The critic's update, too."""
+    entries = passes("critic_update", "forward backward")
+    events = shown(order_of(entries, [datum("value_loss"), datum("critic_loss")]))
+    assert events[2:4] == ["value_loss.0", "critic_loss.0"]
+
+
+@pytest.mark.parametrize("openings", [1, 3])
+@pytest.mark.parametrize("saved", ["each", "at the end", "no time"])
+def test_the_nth_save_stands_before_the_nth_gradients(openings, saved):
+    """Of updates in a row, or of micro-batches whose gradients are added up in one opening."""
+    rounds = 3
+    entries = passes(UPDATE, "forward backward", rounds=rounds, openings=openings)
+    seqs = {"each": [e.end + 1 for e in entries[1::2]], "no time": [None] * rounds}
+    at = seqs.get(saved, [500 + n for n in range(rounds)])
+    data = [datum(key, at[n], n) for key in ("log_prob", "loss") for n in range(rounds)]
+    events = [name for name in shown(order_of(entries, data)) if not name.startswith("end")]
+    for n in range(rounds):
+        at = events.index(f"begin {entries[2 * n + 1].name}")
+        assert events[at - 3 : at] == [
+            f"begin {entries[2 * n].name}",
+            f"log_prob.{n}",
+            f"loss.{n}",
+        ]
+
+
+def test_what_was_saved_inside_a_later_forward_pass_stands_there():
+    """Not before the gradients of the one before: it was not made yet."""
+    entries = passes(UPDATE, "forward backward", rounds=2)
+    inside = entries[2].seq + 1
+    events = shown(order_of(entries, [datum("log_prob", inside), datum("log_prob", inside + 1, 1)]))
+    begin = events.index(f"begin {entries[2].name}")
+    assert events[begin + 1 : begin + 3] == ["log_prob.0", "log_prob.1"]
+
+
+def test_a_cell_around_the_whole_update_does_not_hide_its_gradients():
+    """The training cell holds the network and the optimizer, which runs behind the gradients."""
+    inner = passes(UPDATE, "forward backward")
+    around = entry("train", UPDATE, -1, 99)
+    optimizer = entry("optimizer", UPDATE, 50, 51)
+    events = shown(order_of([around, *inner, optimizer], [datum("log_prob", 200)]))
+    assert events.index("log_prob.0") == events.index(f"begin {inner[1].name}") - 1
+
+
+def test_what_the_cell_around_the_policy_computes_stands_before_its_end():
+    """Its own code makes log-probabilities and losses of what the policy returned."""
+    entries = [
+        entry("outer", UPDATE, 0, 9),
+        entry("root", UPDATE, 1, 4),
+        entry("outer.loss_fn", UPDATE, 5, 8),
+        *passes(UPDATE, "backward", begin=10, cell="outer"),
+    ]
+    data = [datum(key, 30) for key in ("log_prob", "loss", "grad_norm")]
+    names = [e.rpartition(" ")[2].removeprefix("Cell.") for e in shown(order_of(entries, data))]
+    assert names[-7:-3] == [
+        "outer.loss_fn.Net.forward.0",
+        "log_prob.0",
+        "loss.0",
+        "outer.Net.forward.0",
+    ]
+    assert names[-1] == "grad_norm.0"
+
+
+def test_a_loss_of_both_updates_stands_before_the_gradients_of_the_last():
+    """It may be of either; a loss saved between the two is the actor's."""
+    entries = [
+        *passes(UPDATE, "forward backward"),
+        *passes("critic_update", "forward backward", begin=40, cell="c"),
+    ]
+    for seq, of in ((200, 3), (None, 3), (30, 1)):
+        events = shown(order_of(entries, [datum("loss", seq)]))
+        assert events.index("loss.0") == events.index(f"begin {entries[of].name}") - 1
+
+
+def test_a_loss_of_two_networks_that_are_updated_together_stands_before_all_their_gradients():
+    """Whichever network's begin first, and whichever phase ends last."""
+    for first, second in ((10, 20), (20, 10)):
+        entries = [
+            *passes(UPDATE, "forward", begin=0),
+            *passes("critic_update", "forward", begin=1, cell="c"),
+            *passes(UPDATE, "backward", begin=first),
+            *passes("critic_update", "backward", begin=second, cell="c"),
+        ]
+        events = shown(order_of(entries, [datum("loss", 99)]))
+        at = events.index("loss.0")
+        assert not any("backward" in event for event in events[:at])
+        assert all("backward" in event for event in events[at + 1 :])
+
+
+def test_an_entropy_that_the_experience_computed_stands_before_the_updates():
+    """Not every trainer takes it from the update."""
+    data = [datum("entropy", 1, 0, "actor_compute_log_prob"), datum("rewards", 2)]
+    data += [datum("log_prob", 5, 0, UPDATE)]
+    assert made_before_updates(data) == {"entropy"}

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from helpers.runs import MSPROBE_DATA, Recording, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.preflight.preflight import MAX_DIFFERENCES, preflight
-from mindrlhf_msprobe.comparison.preflight.remark import remark as messages_of
+from mindrlhf_msprobe.comparison.preflight.preflight import remark as messages_of
 from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.report.messages import paragraph, text_of
@@ -157,14 +157,10 @@ def test_a_number_and_its_text_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_settings_of_the_probe_count_where_they_change_what_is_recorded(tmp_path: Path) -> None:
-    """The task and the step window do, the buffer does not; unnamed ones have their defaults."""
+    """The task and the step window do, the buffer does not."""
     a, b = record(tmp_path / "a"), record(tmp_path / "b", task="tensor", buffer_mb=3, strict=True)
     (difference,) = preflight(a, b).differences
     assert (difference.section, difference.name) == ("msprobe_config", "task")
-    content = manifest(tmp_path / "a")
-    del content["config"]["directions"], content["config"]["include"], content["config"]["phases"]
-    a = rewrite(tmp_path / "a", content)
-    assert [d.name for d in preflight(a, b).differences] == ["task"]
     assert remark(preflight(a, b), None).startswith("The initial weights of the 2 networks agree")
 
 
@@ -260,7 +256,7 @@ def test_the_same_moment_of_both_runs_is_compared(tmp_path: Path) -> None:
     assert preflight(a, rewrite(tmp_path / "b", content)).differences == ()
 
 
-def test_an_older_run_is_unknown_not_different(tmp_path: Path) -> None:
+def test_what_a_run_lacks_is_unknown_not_different(tmp_path: Path) -> None:
     """One line for the sections that only one run has, one for those that neither has."""
     a = record(tmp_path / "a")
     record(tmp_path / "b")
@@ -289,19 +285,6 @@ def test_msprobes_dumps_have_no_preflight(tmp_path: Path) -> None:
     assert preflight(ours, theirs).unknown[0] == line
     assert preflight(theirs, theirs).differences == ()
     assert preflight(theirs, theirs).unknown[0].startswith("versions, settings and initial")
-
-
-def test_a_newer_schema_is_said_and_the_rest_compared(tmp_path: Path) -> None:
-    """What can be read of a newer run.json is compared."""
-    a = record(tmp_path / "a")
-    record(tmp_path / "b", ("seeds.mindspore", 5))
-    b = rewrite(tmp_path / "b", {**manifest(tmp_path / "b"), "schema": 2, "news": {"x": 1}})
-    found = preflight(a, b)
-    assert [(d.section, d.name, d.a, d.b) for d in found.differences] == [
-        ("schema", "", "1", "2"),
-        ("seeds", "mindspore", "1234", "5"),
-    ]
-    assert "schema 2" in found.unknown[0]
 
 
 def test_what_was_withheld_in_both_runs_is_unknown(tmp_path: Path) -> None:

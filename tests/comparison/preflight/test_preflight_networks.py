@@ -216,7 +216,7 @@ def test_the_same_settings_differ_in_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_without_them_is_unknown(tmp_path: Path) -> None:
-    """An older run is not different; where neither watched a network, nothing is said."""
+    """A run without them is not different; where neither watched a network, nothing is said."""
     a, b = record(tmp_path / "a", SECTIONS), record(tmp_path / "b", None)
     line = "the settings of networks and optimizers: only run A recorded it"
     assert line in preflight(a, b).unknown

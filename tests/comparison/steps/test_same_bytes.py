@@ -8,7 +8,7 @@ import pytest
 from helpers.runs import record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.comparison.steps.same_bytes import wrote_the_same
+from mindrlhf_msprobe.comparison.following import wrote_the_same
 
 STEP, PHASE = 1, "actor_update"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.verdict import axes
 from mindrlhf_msprobe.report.console.analysis.comparison import render
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
@@ -80,8 +80,8 @@ def found(tmp_path, layout, axis, places, **options):
         (("sample", "token", "head", "head size"), 3, [4], "channel 4 of 5 (axis 3"),
         (("sample", "head", "token", "token"), 1, [1], "head 1 of 4 (axis 1)"),
         (("sample", "token", "token_id"), 2, [5, 6], "token ids 5-6 of 11 (axis 2)"),
-        (("sample", "token", "?"), 2, [0], "0 of 13 along axis 2"),
-        (("?", "?"), 0, [0], "0 of 13 along axis 0"),
+        (("sample", "token", "?"), 2, [0], "place 0 of 13 along axis 2"),
+        (("?", "?"), 0, [0], "place 0 of 13 along axis 0"),
     ],
 )
 def test_axes_have_the_names_of_the_field(tmp_path, layout, axis, places, words):
@@ -98,7 +98,7 @@ def test_what_is_not_known_keeps_its_number(tmp_path):
     layout = ("sample", "token", "channel")
     inside, text = found(tmp_path / "1", layout, 0, [1], argument="x", built=False)
     assert inside.axes == ()
-    assert "1 of 3 along axis 0" in text
+    assert "place 1 of 3 along axis 0" in text
     inside, _ = found(tmp_path / "2", ("token", "token", "channel"), 0, [1], batch=LENGTH)
     assert inside.axes == ((2, "channel"),)  # as many samples as tokens
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.runs import MSPROBE_DATA, Recording, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
 UPDATE, CRITIC = "actor_update", "critic_update"
@@ -64,7 +64,14 @@ def with_backward(path, leave_out=()):
         name = f"Cell.{cell}.Dense.backward.0"
         if cell not in leave_out:
             lines.append(
-                {"entry": name, "seq": seq, "end": seq + 1, "parent": None, "input": [gradient]}
+                {
+                    "entry": name,
+                    "seq": seq,
+                    "end": seq + 1,
+                    "parent": None,
+                    "opening": 0,
+                    "input": [gradient],
+                }
             )
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run

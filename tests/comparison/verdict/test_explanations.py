@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, record_training
 
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause

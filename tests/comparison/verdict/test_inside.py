@@ -6,12 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from helpers.health_runs import HealthRun
 from helpers.runs import Fault, Recording, record_training
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.comparison.verdict import inside as inside_module
 from mindrlhf_msprobe.comparison.verdict.inside import named, of_elements, of_statistics
 from mindrlhf_msprobe.report.console.analysis.comparison import render
@@ -165,7 +166,10 @@ def test_moved_in_other_ways():
     assert (turned.kind, turned.parameters["turned"]) == ("order", 3)
     shifted = np.concatenate([np.zeros((6, 1), np.int64), a[:, :-1]], 1)
     change = look(a, shifted).change
-    assert (change.kind, change.parameters) == ("shifted", {"axis": 1, "size": 8, "by": 1})
+    assert (change.kind, change.parameters) == (
+        "shifted",
+        {"axis": 1, "size": 8, "by": 1, "filled": 0, "whole": True},
+    )
     inside = a.copy()
     for i, row in enumerate(inside):
         inside[i] = np.roll(row, i)
@@ -341,3 +345,30 @@ def test_few_elements_first_change_no_answer(seed, dtype, change, shape):
             patch.setattr(inside_module, "_CHUNK", chunk)
             found.append(repr(look(a, b)))
     assert found[0] == found[1]
+
+
+def test_padding_that_differs_is_called_padding(tmp_path):
+    """No token of a response differs, nor any log-probability that counts."""
+    ids = np.array([[10, 11, 1, 0, 0], [12, 1, 0, 0, 0]])
+    old = np.random.default_rng(0).normal(-1, 0.2, ids.shape).astype(np.float32)
+
+    def saved(name, **data):
+        run = HealthRun(tmp_path / name)
+        run.recording.writer.save_configurations(
+            lambda: {"pad_token_id": int(data["responses"][1, -1]), "eos_token_id": 1}
+        )
+        for key, value in data.items():
+            run.data(key, value)
+        run.end_step()
+        return run.close()
+
+    a = saved("a", responses=ids, old_log_prob=old)
+    others = {
+        "ids": {"responses": np.where(ids == 0, 7, ids), "old_log_prob": old},
+        "old": {"responses": ids, "old_log_prob": np.where(ids == 0, old - 3, old)},
+        "real": {"responses": ids, "old_log_prob": np.where(ids == 11, old - 3, old)},
+    }
+    for name, data in others.items():
+        first = compare_runs(a, saved(name, **data)).verdict.first_divergence
+        kind = None if first.inside.change is None else first.inside.change.kind
+        assert (kind == "padding") is (name != "real"), name

@@ -117,6 +117,24 @@ def test_a_parameter_that_is_another_cells_is_named(tmp_path, task, swapped):
     assert first.inside.change.parameters == expected
 
 
+@pytest.mark.parametrize("factor", [3, 0.5])
+def test_what_a_holds_there_too_did_not_come_there(tmp_path, factor):
+    """Gammas that begin alike in every norm: one that was changed has not moved to the others."""
+    alike, x = np.linspace(0.5, 1, 4, dtype=np.float32), np.ones((2, 4), np.float32)
+    other = np.array([3, 0.5, 7, 0.1], np.float32) * np.float32(factor)
+    for side, second in (("a", alike), ("b", other)):
+        recording = Recording(tmp_path / side, task="tensor")
+        with recording.phase("actor_compute_log_prob"):
+            for cell, gamma in (("n0", alike), ("n2", second), ("n1", alike)):
+                known = {"gamma": gamma}
+                recording.call(cell, "Norm", lambda x, w=gamma: x * w, x, parameters=known)
+        recording.end_step()
+        recording.close()
+    first = compare_runs(tmp_path / "a", tmp_path / "b", workers=1).verdict.first_divergence
+    assert first.record == "Cell.n2.Norm.forward.0.parameters.gamma"
+    assert first.inside is None or first.inside.change is None
+
+
 def test_the_same_parameter_of_another_network_is_no_other_place(tmp_path):
     """The actor starts from the values that the reference should have."""
     random = np.random.default_rng(5)

@@ -14,7 +14,7 @@ from helpers import wrong_rollouts
 from helpers.rollouts import recorded
 from mindspore import ops
 
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.findings import Cause, Divergence, Outcome
 

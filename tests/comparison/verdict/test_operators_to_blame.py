@@ -12,9 +12,8 @@ from helpers.operators import KERNELS, LAYERS, Extra, Plant, record_operators
 from helpers.runs import MSPROBE_DATA
 from mindspore import Tensor, nn, ops
 
-from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 from mindrlhf_msprobe.report.console.analysis.comparison import render

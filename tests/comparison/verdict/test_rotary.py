@@ -7,7 +7,7 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe import Tolerance, compare_runs
-from mindrlhf_msprobe.comparison.verdict.rotary import rotary_bases
+from mindrlhf_msprobe.comparison.verdict.changes import rotary_bases
 
 
 def table(base: float, size: int = 32) -> np.ndarray:

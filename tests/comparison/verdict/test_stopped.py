@@ -15,7 +15,7 @@ from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Cause, Outcome
 from mindrlhf_msprobe.report.console.analysis.comparison import render
-from mindrlhf_msprobe.storage.manifest.ending import FAILED, INTERRUPTED, Stop
+from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 
 PHASES = (
     "actor_generate_sequences",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, a_nan, record_training
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 
 PHASE = "actor_update"
 MLP = "Cell.layers.1.mlp.Dense.forward.0.output.0"

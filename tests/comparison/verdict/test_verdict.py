@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, Network, Recording, a_nan, record_training, slightly_more
 
-from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance, compare_runs, open_run
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage.journal_line import JournalLine

@@ -298,7 +298,7 @@ def a_pipe(nodes):
         (other_scheduler, r"not of one job: world.scheduler is '10.0.0.1:8118' .* '10.0.0.2:8118'"),
         (other_size, "not of one job: world.size is 4 .* 8 in the other"),
         (other_config, "not of one job: msprobe_config.step_end is 99 .* 3 in the other"),
-        (other_schema, "not of one job: schema"),
+        (other_schema, "has the schema 2, this version reads 1"),
         (other_rank, "does not say that it is of rank 2"),
         (same_step, "step 1 of rank 1 lies in two of the directories"),
         (same_key_data, "step 0 of rank 0 lies in two of the directories"),

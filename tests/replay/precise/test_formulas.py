@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
-from mindrlhf_msprobe.replay.precise.operators import compute_operator, leaves_of
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    NoFormulaError,
+    compute_operator,
+    leaves_of,
+)
 from mindrlhf_msprobe.replay.precise.values import PRECISIONS
 
 EXACT = PRECISIONS["float64"]

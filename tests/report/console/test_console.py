@@ -10,9 +10,9 @@ import yaml
 from helpers.divergences import first_divergence
 from helpers.runs import Fault, Recording, record_training
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
-from mindrlhf_msprobe.comparison.preflight.remark import remark
+from mindrlhf_msprobe.comparison.preflight.preflight import remark
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import (
     Cause,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import json
-import pkgutil
 import re
 import runpy
 import string
@@ -21,12 +19,13 @@ from mindrlhf_msprobe.report import messages
 from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
-AREAS = sorted(messages.areas("en"))
+TEXTS = PACKAGE / "report/messages/texts"
+AREAS = sorted(messages.areas())
 
 
 def texts(lang, area):
     """Return what stands in an area: name → a template, or a function that is made of none."""
-    found = importlib.import_module(messages.areas(lang)[area]).TEXTS
+    found = messages.texts_in(lang, area)
     return {name: getattr(text, "template", text) for name, text in found.items()}
 
 
@@ -40,12 +39,7 @@ def parameters(text):
 
 
 def test_both_languages_say_the_same():
-    """Every code has words in both, in the same rooms, made of the same parameters."""
-    rooms = [
-        {area: module.split(".")[-2] for area, module in messages.areas(lang).items()}
-        for lang in LANGUAGES
-    ]
-    assert rooms[0] == rooms[1]
+    """Every code has words in both, made of the same parameters."""
     for area in AREAS:
         english, chinese = texts("en", area), texts("zh", area)
         assert set(english) == set(chinese), area
@@ -54,15 +48,36 @@ def test_both_languages_say_the_same():
                 assert parameters(text) == parameters(chinese[name]), f"{area}.{name}"
 
 
-@pytest.mark.parametrize("area", [module.name for module in pkgutil.iter_modules(choices.__path__)])
-def test_what_is_chosen_has_words_in_both_languages(area):
+@pytest.mark.parametrize("file", sorted(TEXTS.glob("*.json")), ids=lambda file: file.stem)
+def test_sentences_stand_once_and_are_written_in_one_way(file):
+    """A name that stands twice would hide a sentence; comments are under `#`."""
+
+    def once(pairs):
+        assert len({name for name, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    text = file.read_text(encoding="utf-8")
+    found = json.loads(text, object_pairs_hook=once)
+    assert text == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    said = [found[area] for area in found if area != "#"]
+    assert all({*one} <= {"#", *LANGUAGES} for of in said for n, one in of.items() if n != "#")
+
+
+def choosing(name):
+    """Return the source of some choices, with that of the functions that they use."""
+    nodes = ast.parse((PACKAGE / "report/messages/choices.py").read_text()).body
+    own = next(n for n in nodes if isinstance(n, ast.AnnAssign) and n.target.id == name)
+    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    used = {node.id for node in ast.walk(own) if isinstance(node, ast.Name)}
+    return ast.Module([own, *(functions[one] for one in used & functions.keys())], [])
+
+
+@pytest.mark.parametrize("name", [name for name in vars(choices) if name.endswith("_CHOICES")])
+def test_what_is_chosen_has_words_in_both_languages(name):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
-    source = ast.parse((PACKAGE / "report/messages/choices" / f"{area}.py").read_text())
-    named = {node.value for node in ast.walk(source) if isinstance(node, ast.Constant)}
-    pieces = [
-        set(vars(importlib.import_module(messages.areas(lang)[area]))["_PIECES"])
-        for lang in LANGUAGES
-    ]
+    named = {node.value for node in ast.walk(choosing(name)) if isinstance(node, ast.Constant)}
+    areas = [area for area, used in choices.CHOICES.items() if used is getattr(choices, name)]
+    pieces = [{p for a in areas for p in messages.pieces_in(lang, a)} for lang in LANGUAGES]
     assert named & pieces[0] == named & pieces[1]
     assert named & pieces[0]
 
@@ -160,8 +175,8 @@ def test_a_code_that_is_not_known_is_said_as_it_is(lang):
     assert text_of(message("../etc.passwd"), lang) == "../etc.passwd"
 
 
-def test_a_text_of_an_older_version_stays_as_it_is():
-    """Yesterday's runs hold sentences."""
+def test_a_text_of_somebody_else_stays_as_it_is():
+    """What a trainer says itself has no code."""
     read = read_message("its gradients: they are not seen")
     assert read is not None
     assert text_of(read, "zh") == "its gradients: they are not seen"
@@ -180,3 +195,20 @@ def test_messages_survive_json():
 def test_numbers_that_json_does_not_have_are_kept(number):
     said = message("check_rl.ratio", mean=number)
     assert read_message(json.loads(json.dumps(said.as_json(), allow_nan=False))) == said
+
+
+#: Of one of them: a verb, or a name that ends so.
+_NO_PLURAL = ("is", "was", "has", "does", "this", "its", "class", "pass", "process", "bias")
+
+
+@pytest.mark.parametrize("area", [area for area in AREAS if area.startswith("check_")])
+def test_one_is_not_said_as_several(area):
+    """A count that is 1 has a noun and a verb of one."""
+    for name, cases in examples(area).items():
+        for params in cases if name != "identical" else ():  # it is said of several
+            one = {k: 1 if k in ("count", "total") else v for k, v in params.items()}
+            said = text_of(Message(f"{area}.{name}", one), "en")
+            found = re.findall(
+                r"\b1 (?:of 1 )?(?:more )?([a-z]+s)\b(?: (are|have|do|were)\b)?", said
+            )
+            assert not [w for w in found if w[0] not in _NO_PLURAL], f"{area}.{name}: {said}"

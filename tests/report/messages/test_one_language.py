@@ -165,7 +165,7 @@ NOT_OURS = re.compile(
     "一边|两边|journal|此前记录的|噪声水平|分歧|单元(?!格)|(?<!静态)图模式|micro-batch"
 )
 #: Where 参数 is an argument of a command, a call or a script, not a weight.
-OF_ARGUMENTS = {"argument", "error", "cli", "help", "listing", "tables", "lost", "words"}
+OF_ARGUMENTS = {"error", "help", "listing", "tables", "coverage", "words"}
 
 
 def test_one_thing_has_one_chinese_name():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.report.page.blocks import Blocks, as_little_endian, logarithmic
+from mindrlhf_msprobe.report.page.data import Blocks, as_little_endian, logarithmic
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -25,7 +25,7 @@ def decoded(blocks: Blocks, name: str) -> bytes:
 def test_a_code_stands_for_its_value_to_what_the_page_says(value):
     """value = 2^((code − 16384) / 256), as the script computes it."""
     code = logarithmic(value)
-    assert 3 <= code <= 32767
+    assert 4 <= code <= 32767
     assert 2.0 ** ((code - 16384) / 256) == pytest.approx(value, rel=0.00136)
 
 
@@ -39,7 +39,7 @@ def test_codes_have_the_order_of_values(a, b):
 def test_what_is_no_number_has_a_code_of_its_own():
     """No value, zero, and NaN or infinity are told apart; what is beyond the range is its end."""
     assert [logarithmic(v) for v in (None, 0.0, math.nan, math.inf)] == [0, 1, 2, 2]
-    assert logarithmic(1e-300) == 3
+    assert logarithmic(1e-300) == 4
     assert logarithmic(1e300) == 32767
     assert np.frombuffer(as_little_endian(np.array([1, -2], np.int16)), "<i2").tolist() == [1, -2]
 

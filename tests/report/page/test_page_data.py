@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, tensor
 from helpers.health_runs import a_nan as a_nan_leaf
+from helpers.odd_runs import NO_LAYERS
 from helpers.pages import Page
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report.page.data import NOT_FINITE, UNMEASURED, ZERO
 from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.step_times import append_times
 from mindrlhf_msprobe.storage.records import direction_of
 from mindrlhf_msprobe.trends.rollout_correction import METRICS
 
@@ -78,6 +82,59 @@ def test_maps_hold_the_worst_of_what_each_call_returned(pair):
         )
 
 
+def leaf(norm=1.0, print_="xxh3_128:a", **how):
+    return tensor(norm=norm, fingerprint=print_, **how)
+
+
+OTHER = "xxh3_128:b"
+PARTED = {
+    "the outermost backward returns nothing": (
+        *("backward", {"output": Leaf("NoneType")}),
+        *({"given": leaf()}, {"given": leaf(1.01, OTHER)}, 0.01 / 1.01),
+    ),
+    "a weight that the output does not depend on": (
+        *("forward", {"output": leaf(), "given": leaf()}),
+        *({"parameters": {"weight": leaf()}}, {"parameters": {"weight": leaf(1.5, OTHER)}}, 1 / 3),
+    ),
+    "rows in another order": (
+        *("forward", {"given": leaf()}, {"output": leaf()}, {"output": leaf(1.0, OTHER)}, "≠"),
+    ),
+    "a gradient in another order, behind which nothing comes": (
+        *("backward", {"output": Leaf("NoneType")}),
+        *({"given": leaf()}, {"given": leaf(1.0, OTHER)}, "≠"),
+    ),
+    "NaN": (*("forward", {"given": leaf()}, {"output": leaf()}), {"output": a_nan_leaf()}, "NaN"),
+}
+
+
+@pytest.mark.parametrize("case", [*PARTED])
+def test_the_first_divergence_is_neither_zero_nor_empty(tmp_path, case):
+    """Its cell of the map has the distance of what differs there, or says that it differs."""
+    direction, alike, *sides, wanted = PARTED[case]
+    runs = []
+    for side, given in zip("ab", sides):
+        run = HealthRun(tmp_path / side)
+        with run.phase("actor_update"):
+            run.call("before", leaf(), leaf())
+            run.call("head", direction=direction, **alike, **given)
+            run.call("behind", leaf(), leaf())
+        run.end_step()
+        runs.append(run.close())
+    comparison = compare_runs(*runs)
+    first = comparison.verdict.first_divergence
+    assert first.entry == f"Cell.head.Dense.{direction}.0"
+    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    at = first.phase, first.entry, 0, 0
+    distance, status = page.heat("distance"), page.heat("status")
+    if isinstance(wanted, float):
+        assert value(distance[at]) == pytest.approx(wanted, rel=0.002)
+    else:
+        assert distance[at] == {"NaN": NOT_FINITE, "≠": UNMEASURED}[wanted]
+    assert status[at] in (2, 3)
+    assert {distance[other] for other in distance if other != at} == {ZERO}
+
+
 def test_growth_is_infinite_where_the_difference_arose(pair):
     """Its inputs agree and its output does not; before it nothing grew."""
     comparison, page = pair
@@ -123,6 +180,63 @@ def test_the_strip_counts_what_was_compared(pair):
     assert [page.head["phases"][item[1]] for item in flagged] == [first.phase]
     order = [page.head["phases"][item[1]] for item in items if item[0] == "phase"]
     assert order.index("actor_compute_log_prob") < order.index("actor_update")
+
+
+PHASES = [
+    *("actor_generate_sequences", "actor_compute_log_prob", "reference_compute_log_prob"),
+    *("critic_compute_values", "actor_update", "critic_update"),
+]
+
+
+def timed(root, **settings):
+    """Return a run whose phases took 0.5 s each, one behind the other, with keys between them."""
+    run = record_training(root, **settings)
+    phases = [
+        {"phase": phase, "opening": 0, "recorded": False, "began": 1.0 * number, "seconds": 0.5}
+        for number, phase in enumerate(PHASES)
+    ]
+    saves = {"prompts": 0.6, "responses": 0.7, "old_log_prob": 1.6}
+    key_data = [{"key": key, "micro_step": 0, "at": at} for key, at in saves.items()]
+    for step in open_run(run).steps:
+        times = {"step": step, "rank": 0, "ended": 1e9, "seconds": 6.0}
+        append_times(run, 0, {**times, "phases": phases, "key_data": key_data})
+    return run
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_phases_of_which_only_the_times_are_known_stand_in_the_step(tmp_path, sides):
+    """Key data alone were recorded: they stand between the phases that ran, which say so."""
+    runs = [timed(tmp_path / side, steps=2, **NO_LAYERS) for side in "ab"[:sides]]
+    comparison = compare_runs(*runs) if sides == 2 else None
+    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    for step in (0, 1):
+        items = page.json("strip")["places"][f"{step}-0"]
+        names = [page.head[f"{item[0]}s"][item[1]] for item in items]
+        first, second, third, *_ = PHASES
+        assert names[:6] == ["prompts", first, "responses", second, "old_log_prob", third]
+        phases = [item for item in items if item[0] == "phase"]
+        assert [page.head["phases"][item[1]] for item in phases] == PHASES
+        for item in phases:
+            assert item[3:5] == [0.5, 0.5 if sides == 2 else None]
+            assert (item[5], item[9]) == (0, ["not_recorded"])
+    assert not page.head["heat"]
+
+
+def test_a_phase_that_was_recorded_but_not_compared_is_not_said_to_be_unrecorded(tmp_path):
+    """B's configuration leaves the reference out."""
+    a = timed(tmp_path / "a", steps=1)
+    b = timed(tmp_path / "b", steps=1, reference_dump=False, critic_train_dump=False)
+    write_page(Shown((open_run(a), open_run(b)), compare_runs(a, b)), tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    flags = {
+        page.head["phases"][item[1]]: item[9]
+        for item in page.json("strip")["places"]["0-0"]
+        if item[0] == "phase"
+    }
+    assert [*flags] == PHASES
+    assert flags["reference_compute_log_prob"] == ["not_compared"]
+    assert flags["actor_update"] == []
 
 
 def test_what_agrees_as_a_whole_is_in_the_maps(runs, tmp_path, monkeypatch):
@@ -215,8 +329,8 @@ def test_stored_tensors_show_where_they_differ(tmp_path):
 
 def test_too_many_values_leave_steps_out_but_never_those_of_interest():
     """What is left out is every second step, again and again; memory stays bounded."""
-    from mindrlhf_msprobe.report.page.blocks import Blocks
-    from mindrlhf_msprobe.report.page.places.heat import Heat, Measure
+    from mindrlhf_msprobe.report.page.data import Blocks
+    from mindrlhf_msprobe.report.page.places.overview import Heat, Measure
 
     heat = Heat([Measure("norm", "log")], [(37, 0)], most=500)
     for step in range(100):
@@ -283,7 +397,7 @@ def test_rollout_against_training_is_one_group_of_curves(tmp_path):
 
 def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch):
     """A curve of A without its other side says nothing of how far they are apart."""
-    monkeypatch.setattr("mindrlhf_msprobe.report.page.course._MOST_SERIES", 10)
+    monkeypatch.setattr("mindrlhf_msprobe.report.page.page._MOST_SERIES", 10)
     write_page(Shown((open_run(runs[0]), open_run(runs[1]))), tmp_path / "page.html")
     groups = Page(tmp_path / "page.html").json("course")["groups"]
     sides = defaultdict(list)
@@ -476,3 +590,19 @@ def test_a_path_of_odd_digits_is_no_argument(tmp_path):
     write_page(Shown((open_run(path),)), tmp_path / "page.html")
     names = [name for _, name in Page(tmp_path / "page.html").records(0, 0)]
     assert "Cell.head.Dense.forward.0.input.²" in names
+
+
+@pytest.mark.parametrize("beside", ["same key", "another key"])
+def test_tokens_are_counted_without_padding_and_saved_texts_are_shown(tmp_path, beside):
+    """Ids of padding are none, and a text that was saved beside the ids needs no tokenizer."""
+    run = HealthRun(tmp_path / "run")
+    run.recording.writer.save_configurations(lambda: {"pad_token_id": 0, "eos_token_id": 1})
+    run.data("prompts", np.array([[5, 6], [0, 7]]))
+    run.data("responses", np.array([[10, 11, 12, 1, 0, 0], [13, 1, 0, 0, 0, 0]]))
+    run.data("responses" if beside == "same key" else "response_texts", ["one two", "three"])
+    run.end_step()
+    path = run.close()
+    write_page(Shown((open_run(path),), None, ()), tmp_path / "page.html")
+    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    assert [one["a"]["size"] for one in samples] == [4, 2]
+    assert [one["a"]["text"] for one in samples] == ["one two", "three"]

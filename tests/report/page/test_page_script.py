@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from mindrlhf_msprobe.report.messages.en.shown.page import TEXTS
+from mindrlhf_msprobe.report.messages import texts_in
 
 STATIC = files("mindrlhf_msprobe.report.page") / "static"
 SCRIPTS = {one.name: one.read_text("utf-8") for one in STATIC.iterdir() if one.name.endswith(".js")}
@@ -15,6 +15,8 @@ SCRIPTS = {one.name: one.read_text("utf-8") for one in STATIC.iterdir() if one.n
 MADE = re.compile(
     "(view|title|side|run|state|status|flag|io|cause|field|step|rank|role|agreement)_"
 )
+
+TEXTS = texts_in("en", "page")
 
 
 def test_every_label_that_is_shown_is_written_and_every_written_one_is_shown():

@@ -345,6 +345,43 @@ def test_findings_and_values_without_a_height_are_marked(chromium, page_of):
         assert f"finding={finding['id']}" in opened.click_here().fragment
 
 
+#: The colours of what is marked in the first chart, by the shape of the marks.
+MARKS = """
+Object.fromEntries(Bokeh.documents[0].roots()[0].children[0].renderers
+    .map(({glyph, data_source}) => [glyph, data_source.get_column("x")])
+    .filter(([glyph, x]) => glyph.marker && glyph.marker.value && x.length)
+    .map(([glyph]) => [glyph.marker.value, glyph.fill_color.value]))
+"""
+
+
+def test_where_the_runs_part_is_marked_as_no_finding_is(chromium, page_of):
+    """On screen and on paper: red is the first divergence, which a click leads to."""
+    page = page_of(ODD["not_finite"])
+    first = compare_runs(*page.runs).verdict.first_divergence
+    with chromium.open(page.file, "view=course") as opened:
+        assert "first divergence" in opened.text("#course .legend")
+        colours = opened.page.evaluate(MARKS)
+        assert {"diamond", "inverted_triangle"} <= {*colours}
+        red = colours.pop("diamond")
+        assert red not in colours.values()
+        opened.page.emulate_media(media="print")
+        opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        signs = (
+            opened.page.locator(".paper-chart")
+            .first.locator(".sign")
+            .evaluate_all("all => all.map(e => [e.textContent, getComputedStyle(e).fill])")
+        )
+        (printed,) = {colour for sign, colour in signs if sign == "◆"}
+        assert printed not in {colour for sign, colour in signs if sign != "◆"}
+        opened.page.evaluate("dispatchEvent(new Event('afterprint'))")
+        opened.page.emulate_media(media="null")
+        told = opened.point_at(first.step, "parted")
+        assert told.startswith(f"first divergence · step {first.step}, rank {first.rank}")
+        opened.click_here()
+        assert opened.fragment.startswith("view=where")
+        assert first.record in opened.values("[data-open-record]", "data-open-record")
+
+
 def test_texts_of_both_sides_stand_side_by_side(opened):
     """The prompt, both responses, the rewards beside them."""
     text = opened.go("view=text&step=1").text("#text")

@@ -62,7 +62,7 @@ def recorded(tmp_path_factory):
     from mindrlhf_msprobe import Probe
     from mindrlhf_msprobe.common.yaml_file import read_yaml
     from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
-    from mindrlhf_msprobe.demo.rollout_fault import RolloutFault
+    from mindrlhf_msprobe.demo.fault import RolloutFault
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
     root = tmp_path_factory.mktemp("training_and_inference")

@@ -19,6 +19,8 @@ from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
     CoverageGap,
+    Culprit,
+    CulpritCode,
     Difference,
     Finding,
     Outcome,
@@ -30,9 +32,9 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.formats.colours import FILLS
-from mindrlhf_msprobe.report.tables.columns import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
-from mindrlhf_msprobe.report.tables.legend import _MAIN_COLUMNS
+from mindrlhf_msprobe.report.sheets import FILLS
+from mindrlhf_msprobe.report.tables.summary import _MAIN_COLUMNS
+from mindrlhf_msprobe.report.tables.workbook import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
 
@@ -124,9 +126,9 @@ def test_the_verdict_says_where_why_and_what_agreed(book):
     assert said["origin"] == "Cell.head.Dense.forward.0"
     assert said["cause"] == "computation"
     assert said["explanation"] == "It differs."
-    assert (said["max_abs_err"], said["max_rel_err"]) == (1e-3, "inf")
+    assert (said["max abs error"], said["max rel error"]) == (1e-3, "inf")
     assert said["agreed before"] == ("3 phases and 214 records of step 1 agree, and all of step 0.")
-    assert said["last_agreeing"] == "Cell.head.Dense.forward.0.input.0"
+    assert said["last that agreed"] == "Cell.head.Dense.forward.0.input.0"
     assert yaml.safe_load(said["next step"]) == {"msprobe_config": NEXT_STEP}
 
 
@@ -172,12 +174,52 @@ def test_the_verdict_counts_and_follows_the_difference(book):
     counts = {row[1]: row[2] for row in content if row[0] == "counts"}
     assert counts["different"] == 5
     assert counts["of those that agree, suspicious"] == 1
-    assert {str(status) for status in Status} <= set(counts)
+    assert {str(status) for status in Status if status is not Status.DIFFERENT}.isdisjoint(counts)
     assert [row[1:] for row in content if row[0] == "spread"] == [
         ("actor_update", None, 9, 20, 1e-3, 1e-2, 44),
         ("layers.1", "layer of actor_update", 1, 2, None, None, None),
         ("loss", None, 1, 1, 1e-4, None, 12.5),
     ]
+
+
+def test_the_verdict_has_no_names_of_the_program_and_no_row_without_a_value(tmp_path):
+    """Labels are words, numbers are rounded; every digit, and what it is made of, is in JSON."""
+    whole = comparison(finding())
+    first = replace(
+        whole.verdict.first_divergence,
+        **{"max_abs_err": 0.0009133815765380859, "max_rel_err": 0.0004954578183495927},
+        **{"culprit": Culprit(CulpritCode.OPTIMIZER), "next_step_bytes": 670_800},
+    )
+    spread = (Spread("loss", 1, 1, 1 / 3, None, 22.880531662214505),)
+    verdict = replace(whole.verdict, first_divergence=first, spread=spread)
+    write_report(replace(whole, verdict=verdict), tmp_path, csv=True)
+    content = rows(load_workbook(tmp_path / "summary.xlsx")["verdict"])
+    statuses = {str(status) for status in Status}
+    labels = [row[1] for row in content if row[0] != "spread"]
+    assert not [label for label in labels if "_" in label and label not in statuses]
+    assert all(row[2] not in (None, "") for row in content if row[0] != "spread")
+    said = {row[1]: row[2] for row in content}
+    assert (said["max abs error"], said["max rel error"]) == (0.0009134, 0.0004955)
+    assert said["size of the next step, of one rank"] == "655.1 KiB"
+    assert content[-1] == ("spread", "loss", None, 1, 1, 0.3333, None, 22.88)
+    header, *_, last = read_csv(tmp_path / "summary_verdict.csv")
+    assert header[-3:] == ["max abs error", "max rel error", "factor"]
+    assert last[-1] == "22.88"
+
+
+def test_numbers_of_tables_are_shown_rounded_and_held_whole(tmp_path):
+    """A cell shows six digits or so; what computes with it has all of them."""
+    whole = [0.1 + 0.2, 1.2345678901e-7, 123456.789012, 2.0, 1.2345678901e9]
+    found = [finding(step=n, a=Side(name="x", shape=(2,), max=v)) for n, v in enumerate(whole)]
+    write_report(comparison(*found), tmp_path)
+    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    column = [cell.value for cell in sheet[1]].index("Bench max")
+    cells = [row[column] for row in sheet.iter_rows(min_row=2)]
+    assert [cell.value for cell in cells] == whole
+    fixed, scientific = "0.0#####", "0.00###E+00"
+    formats = [fixed, scientific, fixed, "General", scientific]
+    assert [cell.number_format for cell in cells] == formats
+    assert {cell.fill.fgColor.rgb[-6:] for cell in cells} == {FILLS["differs"]}
 
 
 def test_the_preflight_names_settings_and_parameters(book):
@@ -397,7 +439,8 @@ def test_what_was_folded_is_in_the_overview(tmp_path):
 def test_our_own_sheets_speak_the_language_that_is_asked_for(tmp_path):
     """Names, headers and labels in Chinese; keywords, file names and msprobe's headers stay."""
     found = comparison(finding(), finding(key="loss", micro_step=0))
-    names = {}
+    every = replace(found.verdict, counts=dict.fromkeys((status.value for status in Status), 1))
+    found, names = replace(found, verdict=every), {}
     for lang in ("en", "zh"):
         names[lang] = write_report(found, tmp_path / lang, csv=True, lang=lang)
     assert names["en"] == names["zh"]
@@ -409,7 +452,7 @@ def test_our_own_sheets_speak_the_language_that_is_asked_for(tmp_path):
     statuses = [status.value for status in Status]
     assert [item for _, item, *_ in sheet if item in statuses] == statuses
     labels = {item for section, item, *_ in sheet if section in ("结论", "计数")} - {*statuses}
-    assert {label for label in labels if label.isascii()} == {"micro_step"}
+    assert not [label for label in labels if label.isascii()]
     assert {"A（标杆）", "B（待比对）"} <= labels
     for table in ("loss", "compare_result_actor_update"):
         both = [(tmp_path / lang / f"{table}.csv").read_bytes() for lang in ("en", "zh")]

@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from openpyxl import load_workbook
 from openpyxl.utils import get_column_letter
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Agreement, Finding, KeptFindings, Metrics, Side, Status
-from mindrlhf_msprobe.report.formats.csv_tables import write_csv_files
-from mindrlhf_msprobe.report.formats.rows import letters
-from mindrlhf_msprobe.report.formats.sheets import Sheet
-from mindrlhf_msprobe.report.formats.xlsx import write_xlsx
+from mindrlhf_msprobe.report.sheets import Sheet, write_csv_files
 from mindrlhf_msprobe.report.tables import workbook
 from mindrlhf_msprobe.report.tables.workbook import tables_of, write_workbooks
+from mindrlhf_msprobe.report.xlsx import letters, write_xlsx
 
 
 def write_tables(findings, output):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers.runs import Recording, record_training
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_header, open_npy

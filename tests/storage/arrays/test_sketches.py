@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from mindrlhf_msprobe.capture.tensors.sketch import bytes_of_sketch
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, bytes_of_sketch
 from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     float32_to_bfloat16_bits,

@@ -20,8 +20,6 @@ def write_dump(root, **head):
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        ({"level": "L0", "framework": "mindtorch"}, "a dump of MSAdapter (framework mindtorch)"),
-        ({"level": "L1", "framework": "MSAdapter"}, "Dump the network on MindSpore or on PyTorch"),
         ({"level": "L2", "framework": "mindspore"}, "a dump of kernels (level L2)"),
         ({"level": "L2", "framework": "pytorch"}, "Dump with level L0, L1 or mix"),
     ],

@@ -15,7 +15,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Cells,
@@ -29,6 +29,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Part,
     RunFile,
     Settings,
+    Stop,
     Stopped,
     World,
 )
@@ -80,6 +81,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parts = {"step": 0, "settings": {"temperature": value}, "changes": [change]}
         writer.note_generation({"actor_generate_sequences": Generation.make(**parts)})
         writer.note_checkpoint("actor", "policy.ckpt")
+        for steps in (value, value + 9):
+            writer.note_checkpoint("actor", f"of_attempt_{value}.ckpt", steps)
         writer.note_random_states({"numpy_state": [[value, "0123abcd"]]})
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {message("lost.tensor"): 1})
@@ -104,6 +107,12 @@ def unknown(part: Part, keys: set[str]) -> set[str]:
     return found
 
 
+def test_saved_checkpoints_of_steps_that_stay_are_kept(written: Path) -> None:
+    """What the first attempt saved after more steps than the second goes on from is gone."""
+    saved = {"1": "of_attempt_1.ckpt", "2": "of_attempt_2.ckpt", "11": "of_attempt_2.ckpt"}
+    assert RunFile.load(written).saved_checkpoints == {"actor": saved}
+
+
 def test_the_type_names_every_key_that_is_written(written: Path) -> None:
     """Of all parts: nothing is written past the type, and nearly all it has is in this file."""
     keys: set[str] = set()
@@ -116,7 +125,8 @@ def test_the_type_names_every_key_that_is_written(written: Path) -> None:
         for name in kind.every_key()
     }
     missing = {"RunFile.others", "RunFile.thinned", "Attempt.unfinished_step", "Attempt.versions"}
-    missing |= {"RunFile.changed_training", "RunFile.played"}
+    missing |= {"RunFile.changed_training", "RunFile.played", "Network.same_as"}
+    missing |= {"Network.untrained", "Network.mesh"}
     missing |= {"RunFile.config", "Attempt.device", "Attempt.determinism", "RunFile.determinism"}
     assert declared - keys <= missing
 
@@ -159,10 +169,10 @@ def test_whatever_stands_under_a_key_is_kept_and_reads(written: Path, value: Any
     unknown(RunFile.from_json(value), set())
 
 
-def test_older_versions_say_less() -> None:
+def test_what_a_file_lacks_has_a_default() -> None:
     """Every key has a default: None, or nothing of the kind."""
     file = RunFile.from_json({"world": {"rank": 3}})
-    assert (file.rank, file.recorded, file.initial_weights, file.attempts) == (3, None, None, [])
+    assert (file.rank, file.recorded, file.initial_weights, file.attempts) == (3, {}, None, [])
     assert (file.attempt.state, file.attempt.open_step, file.stopped.step) == (None, 0, None)
     assert file.unread == ["state", "attempts", "config", "coverage", "lost"]
     assert Config.from_json({"exclude": ["a", 3]}).exclude is None
@@ -190,3 +200,36 @@ def test_keys_are_what_the_type_says() -> None:
     """An attribute of the class is the key itself, for tests and documents."""
     assert isinstance(RunFile.state, Key)
     assert Network.kind.name == "class"
+
+
+def test_what_an_earlier_attempt_lost_stays_counted_when_a_run_is_resumed(tmp_path: Path) -> None:
+    """Its steps stay in the run: what is missing of them is said of the whole."""
+    tensor, entry = (
+        message("lost.kind", what=message(f"lost.{n}"), why="E") for n in ("tensor", "entry")
+    )
+    for existing, step, lost in (
+        ("refuse", 0, {tensor: 2}),
+        ("resume", 1, {tensor: 1, entry: 3}),
+        ("resume", 2, {}),
+    ):
+        recording = Recording(tmp_path / "run", existing=existing, step=step)
+        recording.data("loss", 1.0)
+        recording.writer.end_step(step, lost)
+        recording.writer.close(lost=lost)
+    (file,) = open_run(tmp_path / "run").run_files
+    assert file.losses == [(tensor, 3), (entry, 3)]
+
+
+@pytest.mark.parametrize("schema", [2, 0, True, "1", None])
+def test_another_schema_is_refused(tmp_path: Path, schema: object) -> None:
+    """By name, with the number found and the one expected: to read it, and to record into it."""
+    Recording(tmp_path / "run").writer.close()
+    path = tmp_path / "run" / "run.json"
+    content = {**json.loads(path.read_text()), "schema": schema}
+    path.write_text(json.dumps(content))
+    said = f"{path} has the schema {schema!r}, this version reads 1"
+    with pytest.raises(RunError, match=re.escape(said)):
+        open_run(tmp_path / "run")
+    with pytest.raises(RunError, match=re.escape(said)):
+        Recording(tmp_path / "run", existing="resume")
+    assert json.loads(path.read_text()) == content

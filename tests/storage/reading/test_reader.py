@@ -200,6 +200,9 @@ def test_a_damaged_line_before_the_last_is_a_problem_even_in_an_open_step(damage
     assert "1 damaged line" in str(run.problems[0])
 
 
+HEAD = b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": 2, "parent": null, "opening": 0, '
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -208,20 +211,21 @@ def test_a_damaged_line_before_the_last_is_a_problem_even_in_an_open_step(damage
         b"3",
         b'{"entry": 3, "seq": 0}',
         b'{"entry": "Cell.x.Y.forward.0"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": 2, "parent": null}',
         b'{"entry": "Cell.x.Y.forward.0", "seq": "0"}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "frames": ["f"]}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "stack": []}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "stack": 99999, "frames": 3}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "parent": []}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "token": "x"}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "opening": {}}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": "x"}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": 3}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": [{"type": "T", "shape": "x"}]}',
-        b'{"entry": "Cell.x.Y.parameters_grad.0", "seq": 1, "weight": [[3]]}',
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": ' + b"[" * 900 + b"]" * 900 + b"}",
-        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "output": ' + b"[" * 10**5 + b"}",
-        b'{"entry": "Cell.embed.Dense.forward.0", "seq": 1}',
+        HEAD + b'"frames": ["f"]}',
+        HEAD + b'"stack": []}',
+        HEAD + b'"stack": 99999, "frames": 3}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": 2, "opening": 0, "parent": []}',
+        HEAD + b'"token": "x"}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "end": 2, "parent": null, "opening": {}}',
+        b'{"entry": "Cell.x.Y.forward.0", "seq": 1, "parent": null, "opening": 0, "end": "x"}',
+        HEAD + b'"output": 3}',
+        HEAD + b'"output": [{"type": "T", "shape": "x"}]}',
+        HEAD.replace(b"forward", b"parameters_grad") + b'"weight": [[3]]}',
+        HEAD + b'"output": ' + b"[" * 900 + b"]" * 900 + b"}",
+        HEAD + b'"output": ' + b"[" * 10**5 + b"}",
+        HEAD.replace(b"x.Y", b"embed.Dense")[:-2] + b"}",
     ],
     ids=lambda line: line[-40:].decode("latin1"),
 )

@@ -18,8 +18,8 @@ from mindrlhf_msprobe.storage.reading.step_times import (
     StepTimes,
     Timeline,
     UnlistedPhase,
+    append_times,
 )
-from mindrlhf_msprobe.storage.writing.timeline_file import append_times
 
 PHASE = {"phase": "actor_update", "opening": 1, "recorded": True, "began": 0.5, "seconds": 2.0}
 LINE = {

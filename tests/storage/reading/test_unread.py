@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
 
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison import compare_runs
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Outcome
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -313,9 +313,8 @@ def test_a_run_of_one_unnamed_phase_needs_its_manifest(tmp_path, name):
 def test_steps_that_a_resumed_run_took_back_are_not_missed(tmp_path):
     """What a further attempt removes it no longer lists; what it left it does."""
     root = record_training(tmp_path / "a", steps=5)
-    recording = Recording(root, existing="resume", initial_step=3)
+    recording = Recording(root, existing="resume", initial_step=3, step=3)
     recording.writer.manifest.begin(3)
-    recording.step = 3
     recording.data("loss", 1.0)
     recording.end_step()
     recording.close()

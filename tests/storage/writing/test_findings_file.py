@@ -8,7 +8,7 @@ from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe.storage.layout import findings_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
-from mindrlhf_msprobe.storage.writing.findings_file import FindingsFile, read_findings
+from mindrlhf_msprobe.storage.step_lines import FindingsFile, read_findings
 
 
 def a_finding(step, rank=0):

@@ -79,7 +79,7 @@ def test_a_text_that_quotes_json_is_left_alone(tmp_path):
 
 def test_gradients_of_parameters_are_left_to_the_graph_builder(tmp_path):
     """It puts those into a cell's last backward entry that construct.json does not name."""
-    grad = {"weight": [tensor(Max=1.0, Min=0.0, Mean=0.5, Norm=1.0)]}
+    grad = {"parameters_grad": {"weight": [tensor(Max=1.0, Min=0.0, Mean=0.5, Norm=1.0)]}}
     files = recorded(
         tmp_path / "run",
         ("Cell.a.A.forward.0", {"output": []}),

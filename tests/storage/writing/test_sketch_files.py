@@ -11,8 +11,7 @@ import pytest
 from helpers import runs
 from helpers.runs import EVERYTHING, Fault, record_training
 
-from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.checks.check import check_run
+from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError

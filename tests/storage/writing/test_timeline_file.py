@@ -13,7 +13,7 @@ from mindrlhf_msprobe.storage import step_lines
 from mindrlhf_msprobe.storage.layout import timeline_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.writing.timeline_file import append_times, forget_times
+from mindrlhf_msprobe.storage.reading.step_times import append_times, forget_times
 
 
 def times_of(step, rank=0, seconds=1.5):
@@ -81,7 +81,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
         (root / timeline_name(0)).unlink()
     root.mkdir(exist_ok=True)
     put(root / timeline_name(0), outside)
-    recording = Recording(root, existing=existing)
+    recording = Recording(root, existing=existing, step=7)
     recording.writer._background._fault = lambda what, error, count: lost.append(what.code)
     forget_times(root, 0, 0)
     for step in (7, 8):

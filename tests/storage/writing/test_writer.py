@@ -269,6 +269,7 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     killed.wait()
     resumed = writer(tmp_path, existing="resume", task="tensor")
     assert resumed.next_step() == 0
+    resumed.manifest.begin(0)
     resumed.append_entry("actor_update", 0, entry(7))
     resumed.save_key_data("loss", 0, 0, lambda: {"data": None}, {})
     resumed.end_step(0, {})

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
@@ -29,47 +29,25 @@ from mindrlhf_msprobe.capture.framework.private import (
     OP_SEEDS,
     RUN_GRAPH,
 )
-from mindrlhf_msprobe.capture.graph.compiled_graph import MARK, Graph
-from mindrlhf_msprobe.capture.graph.compiling.attempts import compiled_with_probes
-from mindrlhf_msprobe.capture.graph.compiling.variants import TopCall, Variants
+from mindrlhf_msprobe.capture.graph.compiled_graph import (
+    MARK,
+    Graph,
+    TopCall,
+    Variants,
+    are_only_returned,
+    changes_in_place,
+    is_differentiated,
+    may_change_in_place,
+)
 from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
+from mindrlhf_msprobe.common.message import Message, message
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph.watched import GraphProbes
 
 #: Behind the mark of a graph that Python differentiates: its probes are others.
 _FORWARD = "_forward"
-
-
-class Wrapping(Protocol):
-    """Who puts wrappers on cells."""
-
-    def put_on(self) -> None:
-        """Wrap what is to be compiled with probes."""
-
-    def take_off(self) -> None:
-        """Unwrap it again."""
-
-    def lift(self) -> Callable[[], None]:
-        """Take every wrapper off and return what puts them back."""
-
-    def holds_watched(self, cell: nn.Cell) -> bool:
-        """Return whether a cell holds one that gets wrappers."""
-
-    def inside(self, numbers: set[int]) -> set[int]:
-        """Return the numbers of the cells inside those with the given numbers."""
-
-    def will_record(self) -> bool:
-        """Return whether anything will be recorded from now on."""
-
-    def compiled(self, seconds: float, without: float | None) -> None:
-        """Take note of a graph that was compiled with probes, or of the second of two.
-
-        Args:
-            seconds: how long the graph with probes took; 0 where it was noted before.
-            without: how long the same without probes took, if that has been compiled.
-        """
-
-    def cannot_choose(self, error: Exception) -> None:
-        """Take note of a fault; the graph with probes is taken."""
 
 
 class _Local(threading.local):
@@ -93,7 +71,7 @@ class Compilations:
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
-        self._wrappings: list[Wrapping] = []
+        self._wrappings: list[GraphProbes] = []
         self._replaced: list[tuple[type, str, Callable[..., Any]]] = []
         self._lock = threading.RLock()
         # Held while MindSpore compiles: one graph has wrappers on its cells, another has none.
@@ -109,7 +87,7 @@ class Compilations:
             ),
         )
 
-    def add(self, wrapping: Wrapping) -> None:
+    def add(self, wrapping: GraphProbes) -> None:
         """Put on and take off a wrapping around every compilation from now on.
 
         Called for each network and optimizer that is watched.
@@ -125,7 +103,7 @@ class Compilations:
                 self._watch_executors()
             self._wrappings.append(wrapping)
 
-    def remove(self, wrapping: Wrapping) -> None:
+    def remove(self, wrapping: GraphProbes) -> None:
         """End what `add` began; without any wrapping MindSpore's executors are its own again.
 
         Not where a graph draws random numbers and holds probes: it has to run on.
@@ -418,3 +396,64 @@ def _put_seeds(counters: dict[Any, Any], values: dict[Any, Any]) -> None:
 
 
 COMPILATIONS = Compilations()
+
+
+def compiled_with_probes(
+    compile_graph: Callable[..., Any],
+    executor: Any,
+    phase: str,
+    cells: set[int],
+    with_inner: Callable[[set[int]], set[int]],
+) -> Any:
+    """Compile a graph with probes; without any where they would stop or change the training.
+
+    Where a graph is differentiated, MindSpore loses a change in place of what a cell is given if
+    anything stands around the cell, were it only a wrapper that calls it.
+
+    Args:
+        compile_graph: compiles it, `probes=True` with probes.
+        executor: MindSpore's, which compiles.
+        phase: its name of the graph.
+        cells: collects the numbers of the cells whose probes it holds.
+        with_inner: returns the numbers of cells and of all cells inside them.
+
+    Returns:
+        what was compiled.
+
+    Raises:
+        Exception: what MindSpore raises where it compiles the graph without probes.
+    """
+    seeds = dict(OP_SEEDS or {})
+    try:
+        compiled = compile_graph(probes=True)
+        why = _why_not(executor, phase, cells) if cells else None
+    except Exception as error:
+        why = message("coverage.not_compiled", error=type(error).__name__)
+    if why is None:
+        return compiled
+    if OP_SEEDS is not None:
+        OP_SEEDS.clear()
+        OP_SEEDS.update(seeds)
+    executor.del_net_res(None, {phase})  # or what was compiled first runs
+    compiled = compile_graph(probes=False)
+    for cell in with_inner(cells):
+        SITES.note_gap(cell, why)
+    cells.clear()
+    return compiled
+
+
+def _why_not(executor: Any, phase: str, cells: set[int]) -> Message | None:
+    """Return why a graph cannot run with its probes, if it cannot."""
+    try:
+        graph = executor.get_func_graph_proto(phase, "mind_ir", False)
+        changes = changes_in_place
+    except Exception:  # there is no such format of what Python computes
+        graph = executor.get_func_graph_proto(phase, "anf_ir", False)
+        if not are_only_returned(graph):
+            return message("coverage.python_in_graph")
+        changes = may_change_in_place
+    if not (is_differentiated(graph) or EXECUTOR.requires_grad()):
+        return None
+    passed = any(map(SITES.passes_parameter, cells))
+    lost = changes(graph, weights_are_passed=passed)
+    return message("coverage.changed_in_place") if lost else None

@@ -12,9 +12,9 @@ from typing import Any
 
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.copies import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.generated_modules import load
-from mindrlhf_msprobe.capture.networks.constructs import CONSTRUCT, WRAPPER, is_wrapped
+from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
+from mindrlhf_msprobe.capture.networks.cells import CONSTRUCT, WRAPPER, is_wrapped
 
 #: The cell's attribute that holds its number.
 NUMBER = "msprobe_cell"

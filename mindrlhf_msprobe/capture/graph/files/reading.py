@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.graph.files.drain import FENCE
+from mindrlhf_msprobe.capture.graph.files.folder import FENCE
 from mindrlhf_msprobe.capture.graph.files.reduced import leaf_of
 from mindrlhf_msprobe.capture.graph.keydata import VALUES
 from mindrlhf_msprobe.capture.graph.probes import (

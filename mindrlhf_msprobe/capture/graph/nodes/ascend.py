@@ -20,8 +20,7 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.files import reading
-from mindrlhf_msprobe.capture.graph.files.drain import FENCE
-from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
+from mindrlhf_msprobe.capture.graph.files.folder import FENCE, FOLDERS
 from mindrlhf_msprobe.capture.graph.files.reduced import EMPTY, REDUCTION, WHOLE, reduced
 from mindrlhf_msprobe.capture.graph.files.switch import stands_in
 from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES

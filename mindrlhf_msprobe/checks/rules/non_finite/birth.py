@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.next_config import AT_OPTIMIZER
-from mindrlhf_msprobe.checks.reading.journals import Journal
 from mindrlhf_msprobe.checks.reading.views import (
     EntryView,
+    Journal,
     RecordView,
     Step,
     place_of,
@@ -25,17 +25,144 @@ from mindrlhf_msprobe.checks.rules.non_finite.events import (
     PARAMETER,
     Event,
     Events,
+    collective_of,
 )
-from mindrlhf_msprobe.checks.rules.non_finite.exchange import collective_of
-from mindrlhf_msprobe.checks.rules.non_finite.near_limit import near_limit
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.findings.health import Evidence
-from mindrlhf_msprobe.phases import UPDATE_PHASES, phase_table
+from mindrlhf_msprobe.findings.health import Evidence, Severity
+from mindrlhf_msprobe.phases import (
+    OVERFLOW,
+    UPDATE_PHASES,
+    key_data_home,
+    phase_table,
+    standard_key,
+)
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.reading.leaf_json import non_finite, numbers_of
+from mindrlhf_msprobe.storage.reading.leaf_json import (
+    LARGEST,
+    LeafJson,
+    non_finite,
+    numbers_of,
+    statistic,
+)
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
+
+_MOST = 4
+_SHARE = 0.5  # of the limit, from which on a value is close to it
+_MASK = 1 - 2**-7  # of the limit, from which on it is what masks are filled with
+
+
+def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
+    """Return the last records of an event's phase before it that come close to a limit.
+
+    Its journal is read once more for it: what is close to a limit matters where it overflows
+    alone, and that is rare.
+    """
+    found: list[tuple[EntryView, RecordView]] = []
+    if event.entry is None:
+        return found
+    own = event.entry
+    for entry in Journal(run, own.phase, own.step, own.rank).entries():
+        if entry.end <= event.time or entry.name == own.name:
+            found += [(entry, record) for record in entry.records if is_near(record[2])]
+    return found[-_MOST:]
+
+
+def is_near(leaf: LeafJson) -> bool:
+    """Return whether a finite tensor comes close to its dtype's limit, and not up to it.
+
+    What is filled with the limit itself is a mask.
+    """
+    limit = LARGEST.get(str(leaf.get("dtype")))
+    if limit is None or non_finite(leaf) is not None:
+        return False
+    values = (statistic(leaf, "Max"), statistic(leaf, "Min"))
+    return any(v is not None and limit * _SHARE < abs(v) < limit * _MASK for v in values)
+
+
+class Scales:
+    """Follows the loss scale from step to step.
+
+    Attributes:
+        known: whether the training scales its loss, as far as key data tell.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+        self.known = False
+        self._scale: float | None = None
+        self._fell = False
+        self._row = 0  # steps in a row that were retried
+
+    def step(self, step: Step) -> None:
+        """Read what a step says of its loss scale."""
+        scales = [number for datum in step.key_data("loss_scale") for number in _numbers(datum)]
+        self._fell = False
+        if scales:
+            self.known = True
+            earlier = self._scale if self._scale is not None else scales[0]
+            self._fell = min(scales) < earlier
+            self._scale = scales[-1]
+
+    def is_retried(self, step: Step) -> bool:
+        """Return whether a step says that it overflowed, and so was not applied."""
+        flags = [number for datum in step.key_data(OVERFLOW) for number in _numbers(datum)]
+        return any(flags)
+
+    def retried(self, step: Step, hard: Mapping[int, Events]) -> Iterator[Found]:
+        """Yield that a step overflowed and is retried: a note, until it does not end."""
+        self._row += 1
+        most = self._check.threshold("retries")
+        grave = self._row > most
+        rank, event = _first(hard)
+        name = "stuck" if grave else "retried"
+        evidence = [Evidence(event.place, numbers_of(event.records[0][2]))]
+        for key in (OVERFLOW, "loss_scale"):
+            for datum in step.key_data(key, rank=rank)[:1]:
+                evidence.append(Evidence(place_of(datum), {"value": _numbers(datum)}))
+        yield self._check.finding(
+            message(f"check_non_finite.{name}", steps=self._row),
+            event.place,
+            severity=Severity.WARNING if grave else Severity.NOTE,
+            evidence=evidence,
+            same=name,
+            ranks=sorted(hard),
+            causes=("check_non_finite.cause_scale_floor",) if grave else (),
+        )
+
+    def was_skipped(self, hard: Mapping[int, Events]) -> bool:
+        """Return whether a step whose gradients were not finite was retried, by the step after it.
+
+        The loss scale fell; or where it is not saved, float16 overflowed, and what comes after it
+        is finite.
+        """
+        return self._fell or (not self.known and any(map(self._overflowed, hard.values())))
+
+    def _overflowed(self, events: Events) -> bool:
+        """Return whether the first that is not finite is an infinity in float16, or came of one."""
+        first = events.in_time()[0]
+        return events.is_float16 and (
+            bool(first.counts[1]) or bool(near_limit(self._check.run, first))
+        )
+
+    def clean(self) -> None:
+        """Note a step in which everything was finite."""
+        self._row = 0
+
+
+def _first(hard: Mapping[int, Events]) -> tuple[int, Event]:
+    firsts = {rank: events.in_time()[0] for rank, events in hard.items()}
+    return min(firsts.items(), key=lambda item: (not item[1].is_birth, item[1].time, item[0]))
+
+
+def _numbers(datum: Any) -> list[float]:
+    value = value_of(datum)
+    try:
+        return [float(one) for one in np.asarray(value, np.float64).reshape(-1)]
+    except (TypeError, ValueError):
+        return []
+
 
 _MOST_RECORDS = 4  # of one kind that are shown
 _FLOAT16 = ("Float16",)
@@ -73,7 +200,10 @@ class Telling:
         elif any("data_name" in leaf for *_, leaf in event.records):
             following = None  # its elements are there
         elif event.kind == DATA:
-            following = self._check.next_recording(event.place)
+            unseen = self._not_recorded(event)
+            following = self._check.next_recording(
+                event.place, phases=() if unseen is None else (unseen,)
+            )
         else:
             level = _level_of(self._check.run, event)
             following = self._check.next_recording(
@@ -242,6 +372,14 @@ class Telling:
         sizes = [file.world.size or 1 for file in self._check.run.run_files]
         return max(sizes, default=1) - len(self._step.ranks)
 
+    def _not_recorded(self, event: Event) -> str | None:
+        """Return the phase that key data come of, where none of its cells was recorded."""
+        assert event.datum is not None
+        home = key_data_home(event.datum.key)
+        if home is None or home.phase is None or home.before_phase:
+            return None
+        return None if home.phase in self._check.run.phases else home.phase
+
     def _of_data(
         self, rank: int, event: Event, counts: Mapping[str, int]
     ) -> tuple[Message, Sequence[str]]:
@@ -251,8 +389,12 @@ class Telling:
         if key == "advantages" and (equal := equal_rewards(self._step, event)) is not None:
             said = message("check_non_finite.zero_deviation", rewards=equal, **counts)
             return said, _named("zero_deviation", "trainer_code")
-        if "log_prob" in key:
-            return said, _named("probability_zero", "masked_row", "trainer_code")
+        if "log_prob" in standard_key(key):
+            unseen = () if self._not_recorded(event) is None else ("network_not_recorded",)
+            several = ("probability_zero", "masked_row", "trainer_code")
+            # A network that gives nothing but NaN is no matter of single tokens.
+            all_nan = counts["nan"] == sum(_size(leaf) for *_, leaf in event.records)
+            return said, _named(*(*unseen, *several) if all_nan else (*several, *unseen))
         if key in ("ratio", "kl", "kl_loss"):
             return said, _named("ratio_overflow", "probability_zero", "trainer_code")
         if key == "advantages":

@@ -7,13 +7,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.reading.views import EntryView, Step
 from mindrlhf_msprobe.checks.registry.rule import NUMBERS, rule
-from mindrlhf_msprobe.checks.rules.non_finite.birth import Telling, equal_rewards
-from mindrlhf_msprobe.checks.rules.non_finite.events import OUTPUT, Event, Events
-from mindrlhf_msprobe.checks.rules.non_finite.exchange import Exchange, Group, collective_of
-from mindrlhf_msprobe.checks.rules.non_finite.loss_scale import Scales
+from mindrlhf_msprobe.checks.rules.non_finite.birth import Scales, Telling, equal_rewards
+from mindrlhf_msprobe.checks.rules.non_finite.events import (
+    OUTPUT,
+    Event,
+    Events,
+    Exchange,
+    Group,
+    collective_of,
+)
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
@@ -77,7 +82,7 @@ class FirstNonFinite:
         for rank in step.ranks:
             for key in step.keys(rank):
                 for datum in step.key_data(key, rank=rank):
-                    ranks.setdefault(rank, Events()).add_data(datum)
+                    ranks.setdefault(rank, Events()).add_data(step.placed(datum))
         self._scales.step(step)
         hard = {rank: events for rank, events in ranks.items() if events.hard}
         yield from self._waiting(hard)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.checking import Check
+from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
 from mindrlhf_msprobe.checks.reading.views import Step, value_of
 from mindrlhf_msprobe.findings.health import Place
-from mindrlhf_msprobe.phases import GENERATE, LOSS_INPUTS
+from mindrlhf_msprobe.sequences.updates import before_zeros
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -41,18 +41,20 @@ def floats_of(datum: KeyDatum) -> np.ndarray | None:
     return None if array is None or array.size == 0 else array.astype(np.float64)
 
 
-def inputs_of(step: Step, rank: int) -> Iterator[tuple[KeyDatum, dict[str, np.ndarray]]]:
-    """Yield what the loss of each micro-step was given, by name."""
-    for datum in step.key_data(LOSS_INPUTS, rank=rank):
-        yield datum, arrays_of(datum)
+def counted_floats(step: Step, datum: KeyDatum) -> np.ndarray | None:
+    """Return a save by token as float64, NaN where its tokens do not count; None without numbers.
 
-
-def arrays_of(datum: KeyDatum) -> dict[str, np.ndarray]:
-    """Return the arrays of a dictionary that was saved, by name."""
-    value = value_of(datum)
-    if not isinstance(value, Mapping):
-        return {}
-    return {name: item for name, item in value.items() if isinstance(item, np.ndarray)}
+    Behind the ends of responses nothing counts, nor what the mask of the loss leaves out. Where
+    nothing says what counts, zeros that a row ends with are behind its end.
+    """
+    values = floats_of(datum)
+    if values is None or not values.ndim:
+        return values
+    mask = step.mask_of(datum, values)
+    if mask is not None:
+        return np.where(mask, values, np.nan)
+    padded = ~before_zeros(values) & (values != 0).any(axis=-1, keepdims=True)
+    return np.where(padded, np.nan, values)
 
 
 def rounding(*data: KeyDatum) -> float:
@@ -90,36 +92,12 @@ def groups_of(samples: Sequence[Any]) -> dict[Any, list[int]]:
     return found
 
 
-def generation_of(run: Run) -> Mapping[str, Any]:
-    """Return the settings that `generate` was first given, as far as the run recorded them."""
-    for file in run.run_files:
-        phases: Any = file.json.get("generation")
-        found = phases.get(GENERATE) if isinstance(phases, dict) else None
-        settings = found.get("settings") if isinstance(found, dict) else None
-        if isinstance(settings, dict):
-            return settings
-    return {}
-
-
-def configured(run: Run, *names: str) -> list[Any]:
-    """Return the values of these keys anywhere in the trainer's recorded configurations."""
-    return [value for path, value in _flat(run.configurations() or {}) if path[-1] in names]
-
-
 def begins_with_random_weights(run: Run) -> bool:
     """Return whether actor and reference are known to be loaded from no checkpoint."""
     return any(
         (file.checkpoints or {}).get("actor") == (file.checkpoints or {}).get("reference") == ""
         for file in run.run_files
     )
-
-
-def _flat(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(content, Mapping) and len(path) < 20:
-        for name, item in content.items():
-            yield from _flat(item, (*path, str(name)))
-    elif path:
-        yield path, content
 
 
 def actor_and_reference(check: Check, at: Place, cell: str | None = None) -> dict[str, Any] | None:

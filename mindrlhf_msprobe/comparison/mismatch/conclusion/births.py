@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around, of_any_layer
+from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, Name, is_around, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
-from mindrlhf_msprobe.comparison.tokens.sequences import TokenRows
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
+from mindrlhf_msprobe.sequences.calls import TokenRows
 
 #: Times what entered: what one cell may make of it.
 GROWTH = 16.0
@@ -273,6 +273,10 @@ class Way:
             return False
         return bool(self._touched(mask)[self._born[name]].all())
 
+    def apart(self, name: Name) -> np.ndarray:
+        """Return how far each token's row is apart in a value, float16 [tokens]; NaN of others."""
+        return self._apart[name]
+
     def born_at(self, name: Name) -> np.ndarray:
         """Return the tokens whose rows are born apart in a value, int64."""
         return self._born.get(name, np.zeros(0, np.int64))
@@ -292,6 +296,8 @@ class Way:
         uses = [n for n in inside if n.cell != name.cell][-1:]
         returned = [other for other in around if other.io == "output" and other in later]
         rows, limits = self._born[name], self._limits[name]
+        if self._is_undone(name, order[order.index(name) + 1 :]):
+            return False
         for other in (*uses, *returned):
             apart = self._apart[other][rows].astype(np.float32)
             least = np.minimum(
@@ -301,6 +307,22 @@ class Way:
             still = ~(apart <= np.maximum(limits, least))
             rows, limits = rows[still], limits[still]
         return bool(len(rows))
+
+    def _is_undone(self, name: Name, later: Sequence[Name]) -> bool:
+        """Return whether a layer that is given a value returns rows that agree, as of none else.
+
+        Such as rotary embeddings that are counted from another position: what is wrong in a later
+        layer does not come of them.
+        """
+        rows, limits = self._born[name], self._limits[name]
+        for user in later:
+            if user.io != "input" or not NUMBER.fullmatch(user.cell.rpartition(".")[2]):
+                continue
+            if np.array_equal(self._apart[user], self._apart[name], equal_nan=True):
+                made = [n for n in later if n[:3] == (user.cell, user.nth, "output")]
+                apart = [self._apart[n][rows].astype(np.float32) for n in made]
+                return bool(made) and all(bool((of <= limits).all()) for of in apart)
+        return False
 
 
 @lru_cache(maxsize=64)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.conclusion.positions import position_drift
+from mindrlhf_msprobe.comparison.mismatch.conclusion.one_sided import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.tokens.beginnings import longest_common
+from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
+from mindrlhf_msprobe.sequences.beginnings import holds, longest_common
+from mindrlhf_msprobe.sequences.calls import PhaseTokens
+from mindrlhf_msprobe.storage.arrays.npy import roundoff
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
+_LEAST_INSIDE = 4  # tokens of a sequence that is looked for inside others
 _GRADUAL = 4.0  # times what independent roundings of all cells explain
 OF_ROUNDING = 8.0  # times a roundoff: a distance may be as large by rounding alone
 
 
-#: The share of the tokens without which nothing is said to agree.
+#: The share of rows whose next token was sampled without which nothing is said to agree.
 LEAST = 0.5
 _MOST = 0.95  # of them: where less is aligned, that is said
 
@@ -30,6 +34,9 @@ _MOST = 0.95  # of them: where less is aligned, that is said
 def few_aligned(walk: Walk) -> Message | None:
     """Say how few of the tokens were aligned; None where most of them were."""
     counts = walk.coverage
+    if counts.sampled_share < LEAST <= counts.share:
+        few = {"rows": counts.sampled_aligned, "tokens": counts.sampled}
+        return message("mismatch.few_sampled", **few)
     if counts.share >= _MOST:
         return None
     if counts.rows < counts.share * counts.tokens + 1:
@@ -77,10 +84,15 @@ def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
     outputs = [(name, stage) for name, stage in walk.stages.items() if stage.io == "output"]
     beyond = [
         (name, stage)
-        for cells, (name, stage) in enumerate(outputs, start=1)
-        if stage.apart > _GRADUAL * stage.allowed * math.sqrt(cells) and stage.lasting
+        for cells, (name, stage) in enumerate(outputs)
+        if stage.apart > gradual_limit(stage, cells) and stage.lasting
     ]
     return beyond[0] if beyond and beyond[-1] == outputs[-1] else None
+
+
+def gradual_limit(stage: Stage, before: int) -> float:
+    """Return up to where the roundings of its cell, and of so many before, explain a distance."""
+    return _GRADUAL * stage.allowed * math.sqrt(before + 1)
 
 
 def blame(
@@ -121,20 +133,49 @@ def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[
     """Return what is to blame where nothing that was recorded explains it."""
     if not stage.born:
         return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
-    if names := _undecided_weights(walk, name):
-        undecided = message("mismatch.weights_undecided", cell=name.cell, names=names)
-        around = name.cell if name.io == "output" else _around(walk, name)
+    if (leak := _leak(walk, name)) is not None:
+        return Cause.INPUT, [leak, _of_rows(walk, name, stage)]
+    around = name.cell if name.io == "output" else _around(walk, name)
+    names = _undecided_weights(walk, name)
+    of_both = {cell_of_parameter(of) for of in names}.difference(*walk.cells_alone)
+    if not of_both and (alone := ran_alone(walk, name, around)) is not None:
+        cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
+        looked_at = _looked_at(walk, name, stage, around)
+        return cause, [alone, *(looked_at[:1] if alone.params["skipped"] else looked_at)]
+    if names:
+        values = {"cell": name.cell, "io": name.io, "names": names}
+        undecided = message("mismatch.weights_undecided", **values)
         return None, [undecided, *_looked_at(walk, name, stage, around)]
     if name.io == "input":
-        around = _around(walk, name)
         rounded = stage.entered > stage.allowed
         left = sum(other.io == "output" for other, _ in walk.not_compared)
         left += len(_unseen(walk, around))
         cells = {"cell": name.cell, "around": around}
         made = message("mismatch.handed_on", **cells, rounded=rounded, left=left)
         return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
-    cause, computed = _computed(walk, name)
-    return cause, [computed, *_looked_at(walk, name, stage, name.cell)]
+    decided, computed = _computed(walk, name)
+    return decided, [computed, *_looked_at(walk, name, stage, name.cell)]
+
+
+def _leak(walk: Walk, name: Name) -> Message | None:
+    """Say that only rows part that see other samples of their row by a mask; None if others do."""
+    rows = walk.born_at(name)
+    at = walk.tokens
+    for side in ("rollout", "training"):
+        calls = getattr(walk, side).tokens.calls
+        places = []
+        for row in rows.tolist():
+            number, own = int(at.call[row]), row - int(at.starts[at.call[row]])
+            partner = walk.matched.partners[number]
+            mine = side == "rollout"
+            places.append(
+                (number, own) if mine else (int(partner.call[own]), int(partner.row[own]))
+            )
+        leaks = [calls[number].leaks for number, _ in places]
+        if places and all(of is not None and of[row] for of, (_, row) in zip(leaks, places)):
+            count = sum(int(call.leaks.sum()) for call in calls if call.leaks is not None)
+            return message("mismatch.leak", side=side, rows=count)
+    return None
 
 
 def _computed(walk: Walk, name: Name) -> tuple[Cause | None, Message]:
@@ -143,12 +184,31 @@ def _computed(walk: Walk, name: Name) -> tuple[Cause | None, Message]:
     The cause is None where something else that it was given was not.
     """
     given = [str(other) for other in walk.stages if _is_given(other, name.cell)]
+    for pair in walk.merged.values() if given else ():
+        cells = {cell_of_parameter(of) for of in (pair.rollout, *pair.training)}
+        if name.cell in cells:
+            return None, message("mismatch.merged_otherwise", cell=name.cell, **_merged(pair))
     if not given:
         return Cause.COMPUTATION, message("mismatch.returned", cell=name.cell)
     if _unseen(walk, name.cell):
         values = {"cell": name.cell, "values": given}
         return None, message("mismatch.computation_or_given", **values)
     return Cause.COMPUTATION, message("mismatch.computation", cell=name.cell)
+
+
+def said_of_merged(merged: Sequence[WeightPair]) -> Message | None:
+    """Say which parameters hold the adapters of the other network; None if none does."""
+    if not merged:
+        return None
+    return message("mismatch.merged", **_merged(merged[0]), count=len(merged))
+
+
+def _merged(pair: WeightPair) -> dict[str, Any]:
+    """Return what is said of a parameter that holds adapters."""
+    adapters = pair.adapters
+    assert adapters is not None
+    values = {"names": [*adapters.names[:2]], "factor": adapters.factor}
+    return {"name": pair.rollout, "of_training": adapters.of_training, **values}
 
 
 def other_numbers(walk: Walk, name: Name) -> Message | None:
@@ -187,7 +247,11 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
         said.append(message("mismatch.shifted", by=by))
     if unseen := _unseen(walk, around):
         said.append(message("mismatch.unseen", cell=around, values=unseen))
-    unread = [str(other) for other, _ in walk.not_compared if _is_returned_in(other, around)]
+    unread = [
+        str(other)
+        for other, _ in walk.not_compared
+        if other.io == "output" and (other.cell.rpartition(".")[0] or "root") == around
+    ]
     if name.io == "input" and unread:
         said.append(message("mismatch.unread", values=unread))
     return said
@@ -273,8 +337,13 @@ def _is_in(weight: Weight, cell: str) -> bool:
 
 
 def _of_weight(weight: Weight, count: int) -> Message:
-    values = {"relative": weight.relative, "since": weight.since, "stale": weight.stale}
+    values: dict[str, Any] = {"relative": weight.relative}
+    values |= {"since": weight.since, "stale": weight.stale}
     parts = [*weight.training] if weight.training != (weight.rollout,) else []
+    if (when := weight.in_flight) is not None:
+        values |= {"call": when.call, "token": when.token, "brought": when.brought}
+    if weight.lacks:
+        values["lacks"] = [*weight.lacks]
     return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
 
 
@@ -312,7 +381,7 @@ def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
     where = "all" if len(rows) == stage.rows else where
     samples = len({*walk.samples(rows).tolist()})
     counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
-    of_samples = len({*map(walk.sample, range(len(walk.rollout.tokens.sequences)))})
+    of_samples = len(np.unique(walk.samples(walk.aligned)))
     parted = {*walk.tokens.sequence[rows].tolist()}
     padded = parted == walk.behind_padding and samples < of_samples
     return message("mismatch.rows", where=where, of_samples=of_samples, padded=padded, **counts)
@@ -345,10 +414,6 @@ def _is_given(name: Name, cell: str) -> bool:
     return name.io == "input" and name.cell == cell
 
 
-def _is_returned_in(name: Name, around: str) -> bool:
-    return name.io == "output" and (name.cell.rpartition(".")[0] or "root") == around
-
-
 def other_tokens(walk: Walk) -> Message | None:
     """Say which sequence of the rollout goes on otherwise in the training; None if none does."""
     partners, common = walk.matched.sequences, walk.matched.common
@@ -363,15 +428,18 @@ def other_tokens(walk: Walk) -> Message | None:
     if not unlike:
         return None
     sample, position, rollout, training = unlike[0]
-    return message(
-        "mismatch.other_tokens",
-        **{
-            "sample": walk.sample(sample),
-            "position": position,
-            "rollout": rollout,
-            "training": training,
-        },
-        **{"count": len(unlike), "of": len(mine)},
+    where = {"sample": walk.sample(sample), "position": position}
+    ids = {"rollout": rollout, "training": training, "packed": _is_packed(mine, theirs)}
+    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
+
+
+def _is_packed(mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
+    """Return whether sequences of the rollout stand inside others of the training."""
+    wholes = [tokens.astype(np.int64).tobytes() for tokens in theirs]
+    return any(
+        len(tokens) >= _LEAST_INSIDE
+        and any(holds(whole[tokens.itemsize :], tokens.astype(np.int64)) for whole in wholes)
+        for tokens in mine
     )
 
 
@@ -406,3 +474,60 @@ def _around(walk: Walk, name: Name) -> str:
     cells: Iterable[str] = {n.cell for n in walk.stages}
     outer = [cell for cell in cells if name.cell.startswith(f"{cell}.")]
     return max(outer, key=len, default="root")
+
+
+def position_drift(walk: Walk) -> Message | None:
+    """Say that the positions the rollout was given jump inside a sequence; None if they do not.
+
+    Padding may count: then all positions of a sequence are shifted alike, which rotary embeddings
+    do not see. Behind the end of a sample positions may stand still.
+    """
+    tokens = walk.rollout.tokens
+    shifts: dict[int, tuple[int, int]] = {}
+    for number, call in enumerate(tokens.calls):
+        if call.given is None:
+            continue
+        for row in tokens.within(call).tolist():
+            sequence, position = int(call.sequence[row]), int(call.position[row])
+            shift = int(call.given[row]) - position
+            before, at = shifts.setdefault(sequence, (shift, position))
+            if shift != before and position > at:
+                given, right = int(call.given[row]), position + before
+                where = {"sample": walk.sample(sequence), "position": position, "call": number}
+                return message("mismatch.positions", given=given, right=right, **where)
+    return None
+
+
+def other_count(walk: Walk) -> Message | None:
+    """Say that both networks were given positions that are apart by a constant; None if not.
+
+    Rotary embeddings do not see it; where one network is given none, it counts for itself.
+    """
+    mine, theirs = _shifts(walk.rollout.tokens), _shifts(walk.training.tokens)
+    apart = []
+    for sequence, partner in enumerate(walk.matched.sequences.tolist()):
+        rollout, training = mine.get(sequence), theirs.get(partner)
+        if rollout is None or partner < 0:
+            continue
+        if rollout != (training or 0):
+            apart.append((sequence, rollout, training))
+    if not apart:
+        return None
+    sequence, rollout, training = apart[0]
+    counts = {"count": len(apart), "of": len(walk.matched.sequences)}
+    values = {"rollout": rollout, "training": training, "sample": walk.sample(sequence)}
+    return message("mismatch.other_count", **values, **counts)
+
+
+def _shifts(tokens: PhaseTokens) -> Mapping[int, int]:
+    """Return by how much all positions of a sequence are above its tokens' places."""
+    found: dict[int, set[int]] = {}
+    for call in tokens.calls:
+        if call.given is None:
+            continue
+        known = tokens.within(call)
+        shifts = call.given[known] - call.position[known]
+        pairs = np.unique(np.stack([call.sequence[known], shifts]), axis=1)
+        for sequence, shift in pairs.T.tolist():
+            found.setdefault(sequence, set()).add(shift)
+    return {sequence: shifts.pop() for sequence, shifts in found.items() if len(shifts) == 1}

@@ -20,13 +20,12 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import OF_ROUNDING
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.tokens.beginnings import prefix_names
-from mindrlhf_msprobe.comparison.tokens.saved_samples.samples import of_saved
-from mindrlhf_msprobe.comparison.tokens.sequences import UNKNOWN, PhaseTokens
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.sequences.beginnings import prefix_names
+from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
+from mindrlhf_msprobe.sequences.saved import of_saved
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 
 _MOST = 0.95  # of the rows that part: so many must be those of others
 _LOOKED_AT = 96  # values: the first attention is among them
@@ -79,7 +78,8 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
     """
     tokens = walk.rollout.tokens
     single = np.array([call.width == 1 and call.batch > 1 for call in tokens.calls], bool)
-    rows = np.flatnonzero(single[tokens.rows.call] & (tokens.rows.position > 0))
+    rows = tokens.within(tokens.rows)
+    rows = rows[single[tokens.rows.call[rows]] & (tokens.rows.position[rows] > 0)]
     born = np.zeros(0, np.int64) if parted is None else walk.born_at(parted)
     by_place = not len(born) or bool(single[tokens.rows.call[born]].all())
     if not len(rows) or not (contradicted or (len(born) and by_place)):

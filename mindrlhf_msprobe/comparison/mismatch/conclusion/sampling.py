@@ -1,32 +1,152 @@
-"""What lies behind both networks: the log-probabilities of the sampled tokens, and temperature."""
+"""What lies behind both networks: the log-probabilities of the sampled tokens, and temperature.
+
+And what the saved ones alone say: not finite, of other rows, of other tokens.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.log_probs import LogProbTable
-from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
+from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.tokens.saved_samples.windows import SavedSample
 from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB, ROLLOUT_PROMPTS, ROLLOUT_TOKENS
+from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.beginnings import prefix_names
+from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows
+from mindrlhf_msprobe.sequences.saved import SavedSample
+from mindrlhf_msprobe.sequences.settings import Settings
+from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.trends.derived import ROLLOUT_LOG_PROB, KeyPlace, Settings, Unavailable
-from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN
-from mindrlhf_msprobe.trends.rollout_rows import KEYS_READ, RolloutRows, rollout_gaps
+from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN, rollout_gaps
 
+_MOST_ROWS = 256  # that are apart and held against each other
+_CLEARLY = 0.1  # of the distance: what is nearer is meant
+_LEAST_TOKENS = 2  # of a row, or of all for a shift
+
+
+class LogProbTable:
+    """The log-probabilities of one save, a response a row.
+
+    Args:
+        rows: as they were saved.
+        first: the number of the first row among those of all saves.
+    """
+
+    def __init__(self, rows: RolloutRows, first: int = 0) -> None:
+        self.first = first
+        width = rows.rollout.shape[-1]
+        self.rollout, self.training = (
+            np.asarray(of, np.float64).reshape(-1, width) for of in (rows.rollout, rows.training)
+        )
+        counts = np.ones(self.rollout.shape, bool)
+        if rows.mask is not None:
+            counts = np.asarray(rows.mask).reshape(-1, width) != 0
+        self.counts = counts
+        with np.errstate(invalid="ignore"):
+            self.apart = np.abs(self.training - self.rollout)
+        same = (self.training == self.rollout) | (np.isnan(self.training) & np.isnan(self.rollout))
+        self.apart[same] = 0
+        self.apart[~counts] = 0
+
+    @property
+    def odd(self) -> np.ndarray:
+        """Where one side is not finite and the other is not the same, bool [rows, tokens]."""
+        return ~np.isfinite(self.apart)
+
+    def worst(self, token_id: Callable[[int, int], int | None]) -> Iterator[SampledToken]:
+        """Yield the tokens furthest apart, the worst first; one that is not finite is the worst.
+
+        Args:
+            token_id: returns the id of a row's token, or None.
+        """
+        far = np.where(self.odd, np.inf, self.apart).reshape(-1)
+        for at in np.argsort(-far, kind="stable")[:_WORST].tolist():
+            if not far[at]:
+                return
+            row, place = divmod(at, self.apart.shape[1])
+            number = self.first + row
+            both = float(self.rollout[row, place]), float(self.training[row, place])
+            yield SampledToken(number, place, token_id(number, place), *both)
+
+    def further_than(self, limit: float) -> Iterator[tuple[int, int]]:
+        """Yield the row and the place of each token that is further apart, in nats."""
+        rows, places = np.nonzero(self.apart > limit)
+        yield from zip((self.first + rows).tolist(), places.tolist())
+
+    def exchanged(self, limit: float) -> Message | None:
+        """Say that rows of the rollout are other rows of the training; None if they are not.
+
+        Args:
+            limit: the mean distance in nats that rounding explains.
+        """
+        sizes = np.maximum(self.counts.sum(axis=1), 1)
+        means = np.where(self.odd, 0, self.apart).sum(axis=1) / sizes
+        far = np.flatnonzero((means > limit) & (self.counts.sum(axis=1) >= _LEAST_TOKENS))
+        if not 2 <= len(far) <= _MOST_ROWS:
+            return None
+        found = [(row, other) for row in far.tolist() if (other := self._is(row, far, limit))]
+        if 2 * len(found) < len(far):
+            return None
+        row, other = found[0][0], found[0][1] - 1
+        numbers = {"row": self.first + row, "other": self.first + other}
+        return message("mismatch.rows_exchanged", count=len(found), **numbers)
+
+    def _is(self, row: int, others: np.ndarray, limit: float) -> int:
+        """Return 1 + the row of the training that one of the rollout is; 0 if it is none."""
+        counts, sizes = self.counts[others], self.counts[others].sum(axis=1)
+        apart = np.where(counts, np.abs(self.training[others] - self.rollout[row]), 0)
+        means = apart.sum(axis=1) / sizes
+        own = float(means[others == row][0])
+        means[others == row] = np.inf
+        nearest = int(np.argmin(np.where(np.isnan(means), np.inf, means)))
+        return int(others[nearest]) + 1 if means[nearest] <= min(limit, _CLEARLY * own) else 0
+
+    def shifted(self, limit: float) -> Message | None:
+        """Say that the rollout's log-probabilities are those of tokens before or behind.
+
+        Args:
+            limit: the mean distance in nats that rounding explains.
+        """
+        for by in (-1, 1):
+            mine, theirs = (slice(1, None), slice(-1)) if by < 0 else (slice(-1), slice(1, None))
+            both = self.counts[:, mine] & self.counts[:, theirs] & ~self.odd[:, mine]
+            if int(both.sum()) < _LEAST_TOKENS:
+                continue
+            apart = np.abs(self.rollout[:, mine] - self.training[:, theirs])[both].mean()
+            own = self.apart[:, mine][both].mean()
+            if own > limit and apart <= min(limit, _CLEARLY * own):
+                return message("mismatch.log_probs_shifted", by=by)
+        return None
+
+
+def not_finite(tables: Sequence[LogProbTable]) -> Message | None:
+    """Say that a log-probability is not finite on one side alone; None if none is."""
+    count = sum(int(table.odd.sum()) for table in tables)
+    for table in tables if count else ():
+        for token in table.worst(lambda row, place: None):
+            if not np.isfinite([token.rollout, token.training]).all():
+                values = {"rollout": token.rollout, "training": token.training}
+                where = {"row": token.row, "place": token.place}
+                return message("mismatch.log_prob_not_finite", count=count, **where, **values)
+    return None
+
+
+_OF_ROLLOUT = {*ROLLOUT_LOG_PROB, *ROLLOUT_TOKENS, *ROLLOUT_PROMPTS}
 _LEAST_NATS = 1e-4  # float32 rounds log-probabilities by 1e-6 to 1e-5
 _ROUNDINGS = 16.0
 _TEMPERATURES = np.exp(np.linspace(-3, 3, 241))
 _FITS = 1e-3  # nats: of a temperature that explains the log-probabilities
 _WORST = 5
+_MOST_SEEN = 0.95  # of the tokens that differ: of so many the logits must have been compared
 _LEAST_LOGITS, _MOST_ELEMENTS = 8, 400_000  # tokens, and elements, that a temperature is read of
 _UNLIKE = 1e-3  # relative difference of two temperatures
 
@@ -49,11 +169,11 @@ class Sampled:
         self.notes: Messages = ()
         saves = {}
         for name in KEYS_READ:
-            run = runs[0] if name in ROLLOUT_LOG_PROB else runs[-1]
+            run = runs[0] if name in _OF_ROLLOUT else runs[-1]
             if found := run.key_data(name, step, rank):
                 saves[name] = found
         try:
-            gaps = rollout_gaps(KeyPlace(saves, Settings.read(runs[-1].configurations())))
+            gaps = rollout_gaps(Sequences(StepData.of(saves, Settings.read(runs[-1]))))
         except (Unavailable, ArrayFileError) as error:
             self.notes = (message("mismatch.no_metrics", why=error),)
             return
@@ -106,6 +226,24 @@ class Sampled:
                 return said
         return None
 
+    def without_logits(self, walk: Walk) -> Message | None:
+        """Say that logits of tokens whose log-probabilities differ were not compared; or None.
+
+        Where nothing says which sequences the log-probabilities are of, all sampled tokens count.
+        """
+        compared, limit = _logits_compared(walk), _limit(walk)
+        samples = _samples(walk)
+        if sum(len(table.counts) for table in self.tables) != len(samples):
+            counts = walk.coverage
+            known = len(compared) and counts.sampled_aligned == counts.sampled
+            few = {"count": counts.sampled_aligned, "of": counts.sampled}
+            return None if known else message("mismatch.logits_unknown", **few)
+        places = {place for table in self.tables for place in table.further_than(limit)}
+        count = len(places & _places_behind(walk, compared, samples))
+        if count >= _MOST_SEEN * len(places):
+            return None
+        return message("mismatch.logits_unknown", count=count, of=len(places))
+
     def why(self, walk: Walk) -> Message:
         """Say by what the log-probabilities differ, though the logits agree."""
         both = [self._temperature(walk, side) for side in ("rollout", "training")]
@@ -150,6 +288,70 @@ class Sampled:
         return best if _error(logits, ids, wanted, best) < _FITS else None
 
 
+def _logits_compared(walk: Walk) -> np.ndarray:
+    """Return the rows of the rollout whose logits were compared, int64."""
+    name = _logits_of_both(walk)
+    if name is None:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(~np.isnan(walk.of_layers[name]))
+
+
+def _logits_of_both(walk: Walk) -> Name | None:
+    """Return what both networks return, or the last that their cells beside the layers do.
+
+    Behind that, cells around it alone may return: a training may call a backbone and a head of its
+    network in turn, and not the cell around both, whose `generate` the rollout calls.
+    """
+    outputs = [name for name in walk.rollout.values if name.io == "output"]
+    last = None
+    for own in reversed(outputs):
+        name = own._replace(cell=walk.names.common_a(own.cell) or own.cell)
+        if last is not None and not is_around(last, name.cell):
+            return None
+        if name in walk.of_layers:
+            return name
+        last = name.cell
+    return None
+
+
+def _samples(walk: Walk) -> dict[int, tuple[np.ndarray, int]]:
+    """Return the tokens of each sample, and how many are its prompt: as saved, else as given."""
+    if walk.rollout.samples:
+        return {n: (one.tokens, len(one.prompt)) for n, one in enumerate(walk.rollout.samples)}
+    sequences = walk.rollout.tokens.sequences
+    return {walk.sample(n): (tokens, walk.prompt(n)) for n, tokens in enumerate(sequences)}
+
+
+def _places_behind(
+    walk: Walk, compared: np.ndarray, samples: Mapping[int, tuple[np.ndarray, int]]
+) -> set[tuple[int, int]]:
+    """Return the samples and places of the sampled tokens that rows of the rollout are before.
+
+    Samples that share a pass over their prompt have one row of it.
+
+    Args:
+        compared: the rows, int64.
+        samples: the tokens of each, and how many are its prompt.
+    """
+    rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
+
+    def named(at: np.ndarray) -> list[int]:
+        pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
+        return [int(names[sequence][position]) for sequence, position in pairs]
+
+    known = np.flatnonzero(rows.sequence >= 0)
+    # A call may be given padding behind its tokens: such a row is that of no token of the sample.
+    every = zip(walk.samples(known).tolist(), named(known))
+    own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
+    shared = {*named(compared)}
+    return {
+        (sample, at + 1 - size)
+        for sample, (tokens, size) in samples.items()
+        for at, name in enumerate(prefix_names(tokens).tolist())
+        if (own[sample, name] in seen if (sample, name) in own else name in shared)
+    }
+
+
 def _limit(walk: Walk) -> float:
     """Return the mean difference in nats that rounding explains."""
     lowest = min((p.lowest("root") for p in walk.precision), key=roundoff)
@@ -185,7 +387,7 @@ class _Logits(NamedTuple):
 def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | None:
     """Return a side's logits of sampled tokens, as many as a temperature needs.
 
-    None unless elements of the network's output were stored, and its sequences are the samples of
+    None unless elements of them were stored, and its sequences are the samples of
     the log-probabilities: by what was saved, else in their order.
 
     Args:
@@ -194,11 +396,12 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     sequences = walk.rollout.tokens.sequences
     of_rows = [walk.sample(sequence) for sequence in range(len(sequences))]
     side = walk.training if of == "training" else walk.rollout
-    value = side.values.get(Name("root", 0, "output", "0"))
-    shape = counts.shape
-    if value is None or len(shape) != 2 or shape[0] != len({*of_rows}) or max(of_rows) >= shape[0]:
+    source, shape, samples = _source_of_logits(walk, side), counts.shape, _samples(walk)
+    if source is None or len(shape) != 2 or shape[0] != len(samples) or max(of_rows) >= shape[0]:
         return None
-    source, tokens = Source(side, value), side.tokens.rows
+    tokens = side.tokens.rows
+    # Behind padding that a call was given there are logits, too; those are of no sampled token.
+    compared = {*_logits_compared(walk).tolist()} if side is walk.rollout else set()
     sequence_of = _sequences_of(walk, of)
     found: dict[int, tuple[np.ndarray, int]] = {}
     wanted: set[int] | None = None
@@ -210,12 +413,16 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
         if wanted is None:
             wanted = _some_of(counts, rows.values.shape[1])
         for at, row in enumerate((tokens.starts[number] + rows.at).tolist()):
+            if compared and row not in compared:
+                continue
             sequence, position = int(sequence_of[tokens.sequence[row]]), int(tokens.position[row])
             place = position + 1 - walk.prompt(sequence) if sequence >= 0 else -1
             if not (0 <= place < shape[1] and of_rows[sequence] * shape[1] + place in wanted):
                 continue
             values = np.asarray(rows.values[at], np.float64)
-            token = _sampled_behind(walk, sequence, position)
+            ids, size = samples[of_rows[sequence]]
+            known = size + place < len(ids)  # the last is given to no further call
+            token = int(ids[size + place]) if known else walk.next_token(sequence, position)
             if 0 <= token < len(values) and np.isfinite(values).all():
                 found[of_rows[sequence] * shape[1] + place] = values, token
     if not found:
@@ -225,20 +432,20 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     return _Logits(np.array([*found]), logits, ids)
 
 
+def _source_of_logits(walk: Walk, side: Side) -> Source | None:
+    """Return where a side's logits come from; what it returns where none were compared."""
+    if (known := _logits_of_both(walk)) is not None:
+        return walk.sources(known)[side is walk.training]
+    value = side.values.get(Name("root", 0, "output", "0"))
+    return None if value is None else Source(side, value)
+
+
 def _some_of(counts: np.ndarray, columns: int) -> set[int]:
     """Return the places of tokens that count: as many as may be held, through all samples."""
     known = np.flatnonzero(counts)
     most = max(_LEAST_LOGITS, _MOST_ELEMENTS // max(columns, 1))
     chosen = np.linspace(0, len(known) - 1, min(most, len(known))).astype(np.int64)
     return {*known[chosen].tolist()}
-
-
-def _sampled_behind(walk: Walk, sequence: int, position: int) -> int:
-    """Return the token behind one of a sequence of the rollout; -1 where it is not known."""
-    tokens = walk.rollout.tokens.sequences[sequence]
-    if position + 1 < len(tokens):
-        return int(tokens[position + 1])
-    return walk.next_token(sequence, position)  # the last is given to no further call
 
 
 def _sequences_of(walk: Walk, side: str) -> np.ndarray:

@@ -17,11 +17,18 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.names import Name
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, blocks, distances
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Source, Unfit, joined
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
+    Aligned,
+    Distances,
+    Source,
+    Unfit,
+    blocks,
+    distances,
+    joined,
+)
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.tokens.axes.keys import Form, Queries, key_form
-from mindrlhf_msprobe.comparison.tokens.matching import Matched
+from mindrlhf_msprobe.sequences.keys import Form, Queries, key_form
+from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
 _OPEN = 4  # calls of one side that are kept open

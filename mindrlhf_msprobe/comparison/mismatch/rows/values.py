@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.tokens.axes.layouts import Layout, Shape, only_layout
-from mindrlhf_msprobe.comparison.tokens.sequences import PhaseTokens
+from mindrlhf_msprobe.sequences.calls import PhaseTokens
+from mindrlhf_msprobe.sequences.layouts import Layout, Shape, only_layout
 from mindrlhf_msprobe.storage.arrays.sketches import Place
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -128,10 +128,6 @@ class Value:
         return all(
             form.before or call in self._elsewhere for form, call in zip(self._forms, self.calls)
         )
-
-    def has_sketch(self, call: int) -> bool:
-        """Return whether there is a sketch of a call's tensor."""
-        return self._offsets[self._at(call)] != _NO_SKETCH
 
     def record(self, call: int) -> Record:
         """Return the record of a call, as far as it is needed to read its elements or sketch."""

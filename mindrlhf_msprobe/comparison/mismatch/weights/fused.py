@@ -1,8 +1,16 @@
-"""Several weights of one network that are one weight of the other: found by their rows.
+"""Several weights of one network that are one weight of the other: by a user's mapping or by rows.
 
 A fused projection (`w_qkv` of `wq`, `wk` and `wv`) has the rows of its parts, in whatever order:
 one behind the other, or interleaved by head. Which row is which is read from the values. Where they
 differ in one layer, because it was not synchronised, the order of the other layers holds for it.
+A mapping says it, and what the rollout network's cells are called in the training network:
+
+model.layers.*.self_attn: model.layers.*.attention          # another name
+model.layers.*.attention.qkv_proj: [                        # several cells in one, one behind
+  model.layers.*.attention.wq, model.layers.*.attention.wk, #   the other
+  model.layers.*.attention.wv]
+model.layers.*.mlp.gate_up:                                 # or interleaved, in groups
+  {parts: [model.layers.*.mlp.w1, model.layers.*.mlp.w3], groups: 8}
 """
 
 from __future__ import annotations
@@ -11,21 +19,110 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import roundoff
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.mismatch.weights.rounding import ROUNDED
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.yaml_file import read_rules
+from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer, with_numbers
+from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.weights.sketched import ROUNDED
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, check_no_circle, name_rule
+from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ArrayFileError,
     float32_to_bfloat16_bits,
+    roundoff,
 )
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+
+_MOST_GROUPS = 1 << 16
+
+
+@dataclass(frozen=True)
+class FusedRule:
+    """One line of a mapping: cells of the rollout that do what several of the training do.
+
+    Attributes:
+        parts: what each part is called, as a `NameRule` of the fused cell.
+        groups: how many times parts alternate in the rows of the weight, e.g. the key-value heads;
+            1: the parts stand one behind the other.
+    """
+
+    parts: tuple[NameRule, ...]
+    groups: int = 1
+
+    def parts_of(self, cell: str) -> tuple[str, ...] | None:
+        """Return the cells of the training that a cell of the rollout is; None: it is not meant."""
+        found = [part.rename(cell) for part in self.parts]
+        return None if None in found else tuple(name for name in found if name)
+
+    def order(self, sizes: Sequence[int]) -> np.ndarray | None:
+        """Return which row of the parts each row of the fused weight is, int64; None: no groups.
+
+        Args:
+            sizes: the rows of each part.
+        """
+        return interleaved(sizes, self.groups)
+
+
+@dataclass(frozen=True)
+class CellMapping:
+    """A mapping: other names, and cells that are several."""
+
+    names: tuple[NameRule, ...] = ()
+    fused: tuple[FusedRule, ...] = ()
+
+
+NO_MAPPING = CellMapping()
+
+
+def interleaved(sizes: Sequence[int], groups: int) -> np.ndarray | None:
+    """Return the order of rows where parts alternate; None if they have no such groups."""
+    if any(size % groups for size in sizes):
+        return None
+    starts = np.cumsum([0, *sizes])
+    parts = [
+        np.arange(start, start + size).reshape(groups, -1) for start, size in zip(starts, sizes)
+    ]
+    return np.concatenate(parts, axis=1).reshape(-1).astype(np.int64)
+
+
+def load_cells(path: str | Path) -> CellMapping:
+    """Read a mapping.
+
+    Raises:
+        ConfigError: the file cannot be read, or has another form.
+    """
+    example = "model.layers.*.attention.qkv_proj: [model.layers.*.attention.wq, …]"
+    rules = read_rules(path, message("error.name_pattern"), example)
+    names: list[NameRule] = []
+    fused: list[FusedRule] = []
+    for source, target in rules.items():
+        if isinstance(target, str):
+            names.append(name_rule(path, source, target))
+        else:
+            fused.append(_fused(path, source, target))
+    check_no_circle(path, names)
+    return CellMapping(tuple(names), tuple(fused))
+
+
+def _fused(path: str | Path, source: object, target: Any) -> FusedRule:
+    content: Any = {"parts": target} if isinstance(target, list) else target
+    known = isinstance(content, dict) and content.keys() <= {"parts", "groups"}
+    parts = content.get("parts") if known else None
+    groups: Any = content.get("groups", 1) if known else 0
+    is_number = type(groups) is int and 1 <= groups <= _MOST_GROUPS
+    if not (isinstance(parts, list) and len(parts) > 1 and is_number):
+        shown = str(target)[:200]
+        raise ConfigError.saying("mismatch.fused_form", path=path, source=source, target=shown)
+    return FusedRule(tuple(name_rule(path, source, part) for part in parts), groups)
+
 
 _MOST_ROWS = 1 << 22
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
@@ -80,18 +177,17 @@ def find_fused(
     for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
         found |= _by_values(left, training, transposed, dtype)
         left = {n: record for n, record in left.items() if cell_of_parameter(n) not in found}
-    shapes = {
-        cell_of_parameter(name): shape
-        for name, record in training.items()
-        if (shape := _matrix(record))
-    }
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, record in training.items():  # a cell's own weight stands before its adapters
+        if shape := _matrix(record):
+            shapes.setdefault(cell_of_parameter(name), shape)
     cells = [cell_of_parameter(name) for name, record in rollout.items() if _matrix(record)]
     found = _in_their_layers(found, cells, rules, shapes)
     for name, record in left.items():
         shape = _matrix(record)
         fused = shape and _by_names(cell_of_parameter(name), shape, rules, found.values(), shapes)
-        if fused:
-            found[fused.cell] = fused
+        if fused and shape:
+            found[fused.cell] = _as_it_agrees(fused, name, record, training, shapes)
     return found
 
 
@@ -121,6 +217,42 @@ def find_reordered(
                     found[cell] = fused
                     break
     return found
+
+
+def _as_it_agrees(
+    fused: Fused,
+    name: str,
+    record: Record,
+    training: Mapping[str, Record],
+    shapes: Mapping[str, tuple[int, int]],
+) -> Fused:
+    """Return a fused cell, its weights transposed as they are nearest to each other.
+
+    Of square ones the shapes do not say it.
+
+    Args:
+        name, record: the fused weight.
+        training: parameters of the parts, and `shapes` of the weights of their cells.
+    """
+    parts = parts_of(fused, name, training)
+    ways = [
+        (own, others)
+        for own, others in _ORIENTATIONS
+        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, (own, others))
+    ]
+    if parts is None or len(ways) < 2:
+        return fused
+    try:
+        whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
+    except ArrayFileError:
+        return fused
+
+    def apart(way: tuple[bool, bool]) -> float:
+        rows = np.concatenate([part.T if way[1] else part for part in each])
+        return float(np.linalg.norm((whole.T if way[0] else whole) - rows[fused.order]))
+
+    transposed, parts_transposed = min(ways, key=apart)
+    return replace(fused, transposed=transposed, parts_transposed=parts_transposed)
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
@@ -276,7 +408,7 @@ def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) 
             return other
     if named or not _shift(cell, part):
         return part
-    return _with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
+    return with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
 
 
 def _usual_shift(
@@ -371,20 +503,17 @@ def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) ->
 
 
 def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
-    """Return what holds for the cell of the same name in another layer."""
+    """Return what holds for the cells of the same name in most other layers."""
     numbers = NUMBER.findall(cell)
+    alike = []
     for fused in known:
         if of_any_layer(fused.cell) == of_any_layer(cell):
             before = NUMBER.findall(fused.cell)
             if all(NUMBER.findall(part) == before for part in fused.parts):
-                parts = (_with_numbers(part, numbers) for part in fused.parts)
-                return replace(fused, cell=cell, parts=tuple(parts))
-    return None
-
-
-def _with_numbers(cell: str, numbers: Iterable[str]) -> str:
-    left = iter(numbers)
-    return NUMBER.sub(lambda _: next(left), cell)
+                parts = tuple(with_numbers(part, numbers) for part in fused.parts)
+                alike.append(replace(fused, cell=cell, parts=parts))
+    ways = [(one.parts, one.order.tobytes()) for one in alike]
+    return max(alike, key=lambda one: ways.count((one.parts, one.order.tobytes())), default=None)
 
 
 def _by_preset(
@@ -398,3 +527,76 @@ def _by_preset(
             if all(part in shapes for part in cells):
                 return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
     return None
+
+
+def unused_rules(mapping: CellMapping, rollout: Side, training: Side) -> Messages:
+    """Say of each line of a mapping that fits nothing why it does not."""
+    names = (_unused_name(rule, rollout, training) for rule in mapping.names)
+    fused = (_unused_fused(rule, rollout, training) for rule in mapping.fused)
+    return tuple(why for why in (*names, *fused) if why is not None)
+
+
+def _unused_name(rule: NameRule, rollout: Side, training: Side) -> Message | None:
+    targets = [name for cell in rollout.cells if (name := rule.rename(cell)) is not None]
+    if not targets:
+        return _no_cell(rule.source, rollout)
+    if any(name in training.cells for name in targets):
+        return None
+    return _no_part(rule.source, "cell", targets[0], training)
+
+
+def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | None:
+    source = rule.parts[0].source
+    meant = {cell: parts for cell in rollout.cells if (parts := rule.parts_of(cell)) is not None}
+    if not meant:
+        return _no_cell(source, rollout)
+    own, theirs = _matrices(rollout), _matrices(training)
+    if any(_fits(cell, rule, own, theirs) for cell in meant):
+        return None
+    cell, parts = next(iter(meant.items()))
+    for part in parts:
+        if part not in training.cells:
+            return _no_part(source, "cell", part, training)
+    if cell not in own:
+        return None  # it has no weight: its values are what the mapping is about
+    for part in parts:
+        if part not in theirs:
+            return _no_part(source, "weight of", part, training)
+    shapes = [f"{part} {theirs[part]}" for part in parts]
+    return message(
+        "mismatch.mapping_shapes", source=source, cell=cell, shape=own[cell], parts=shapes
+    )
+
+
+def _fits(
+    cell: str, rule: FusedRule, own: Mapping[str, list[int]], theirs: Mapping[str, list[int]]
+) -> bool:
+    """Return whether a cell's weight may be made of those of its parts as a line says."""
+    shapes = {name: (shape[0], shape[1]) for name, shape in theirs.items()}
+    shape = own.get(cell)
+    return shape is not None and by_rule(cell, (shape[0], shape[1]), (rule,), shapes) is not None
+
+
+def _no_cell(source: str, rollout: Side) -> Message:
+    inside = [cell for cell in rollout.cells if cell != "root"]
+    example = next((cell for cell in inside if "." in cell), inside[0] if inside else "root")
+    hint = nearest_of(source, inside)
+    return message("mismatch.mapping_no_cell", source=source, example=example, hint=hint)
+
+
+def _no_part(source: str, what: str, part: str, training: Side) -> Message:
+    hint = nearest_of(part, training.cells)
+    return message("mismatch.mapping_no_part", source=source, what=what, part=part, hint=hint)
+
+
+def _matrices(side: Side) -> dict[str, list[int]]:
+    """Return the shape of the first matrix of weights of each cell that has one."""
+    found: dict[str, list[int]] = {}
+    for name, record in side.parameters.items():
+        if len(shape := _shape(record)) == 2:
+            found.setdefault(cell_of_parameter(name), shape)
+    return found
+
+
+def _shape(record: Record) -> list[int]:
+    return [*(record.leaf.shape or ())]

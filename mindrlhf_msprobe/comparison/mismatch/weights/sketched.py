@@ -1,4 +1,4 @@
-"""Weights of which sketches were recorded: transposed ones, and those that were rounded."""
+"""Weights that were rounded to a lower dtype on their way, or of which sketches were recorded."""
 
 from __future__ import annotations
 
@@ -7,12 +7,39 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import explained, roundoff
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import sums_in_order
-from mindrlhf_msprobe.comparison.mismatch.weights.rounding import ROUNDED, rounded
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, sums_in_order
+from mindrlhf_msprobe.storage.arrays.npy import (
+    BFLOAT16,
+    ArrayFileError,
+    bfloat16_bits_to_float32,
+    float32_to_bfloat16_bits,
+    roundoff,
+)
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
 from mindrlhf_msprobe.storage.records import Record
+
+#: The dtypes.
+ROUNDED = ("Float16", BFLOAT16)
+
+
+def rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
+    """Return values rounded to the nearest ones of a lower dtype, float32.
+
+    Args:
+        dtype: by MindSpore's name; None: float32.
+    """
+    if dtype == BFLOAT16:
+        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
+    with np.errstate(over="ignore"):
+        return values.astype((dtype or "float32").lower()).astype(np.float32)
+
+
+def rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
+    """Return the lower dtype to which others are rounded in float32 values; None if to none."""
+    if (values.dtype, others.dtype) != (np.float32, np.float32):
+        return None
+    return next((d for d in ROUNDED if np.array_equal(values, rounded(others, d))), None)
+
 
 _OF_ROUNDING = 2.0  # times a roundoff: as far apart may rounding alone be, by an estimate
 

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import permutations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.rows.distance import Distances, distances, roundoff
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Distances, distances
+from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
+from mindrlhf_msprobe.comparison.mismatch.weights.adapters import Adapters, Merging, shape_of
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     Fused,
+    FusedRule,
     find_fused,
     find_reordered,
     parts_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.mismatch.weights.rounding import rounded, rounded_to
 from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
     extremes_differ,
     fused_vector_distance,
+    rounded,
     rounded_by_extremes,
+    rounded_to,
     turned_alike,
     turned_distance,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
 from mindrlhf_msprobe.comparison.pairing.names import Names
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
 
@@ -46,6 +56,9 @@ class WeightPair:
         dtypes: of the rollout's and the training's.
         rounded: the lower dtype to which the training's values are rounded in the rollout, where
             that is all they differ by; None where it is not.
+        adapters: what either network has beside it, and the other holds in it, where they differ.
+        lacks: the adapters of the training network that it does not hold, while others hold theirs:
+            it is another weight then, though without them it is the same.
     """
 
     rollout: str
@@ -54,11 +67,14 @@ class WeightPair:
     relative: float | None = None
     dtypes: tuple[str, str] = ("", "")
     rounded: str | None = None
+    adapters: Adapters | None = None
+    lacks: tuple[str, ...] = ()
 
     @property
     def is_brought_over(self) -> bool:
-        """Whether it is the training's, as it is or rounded."""
-        return bool(self.equal) or self.rounded is not None
+        """Whether it is the training's: as it is, rounded, or with adapters merged into it."""
+        is_merged = self.adapters is not None and self.adapters.factor is not None
+        return bool(self.equal) or self.rounded is not None or is_merged
 
 
 @dataclass(frozen=True)
@@ -113,15 +129,108 @@ def compare_weights(
         for name, record in left_a.items()
         if cell_of_parameter(name) in fused
     ]
-    used = {name for pair in joined for name in (pair.rollout, *pair.training)}
+    used = _names_of(joined)
     parted = find_fused(_without(left_b, used), _without(left_a, used))
     joined += _split(_without(left_a, used), _without(left_b, used), parted)
-    used |= {name for pair in joined for name in (pair.rollout, *pair.training)}
+    joined += _wrapped(_without(left_a, _names_of(joined)), _without(left_b, _names_of(joined)))
+    used = {*both, *_names_of(joined)}
+    left_a, left_b = _without(common_a, used), _without(common_b, used)
+    fused |= reordered
+    every = [
+        replace(pair, adapters=_adapters(pair, fused, (common_a, common_b), (left_a, left_b)))
+        for pair in (*pairs, *joined)
+    ]
+    merged = [p.adapters for p in every if p.adapters and p.adapters.factor]
+    if merged and merged[0].of_training:
+        factor = merged[0].factor or 0.0
+        every = [_without_adapters(pair, common_a, common_b, left_b, factor) for pair in every]
+    known = {n for p in every if p.adapters and p.is_brought_over for n in p.adapters.names}
     alone = (
-        _alone(rollout, {*map(id, _without(common_a, {*both, *used}).values())}, names.common_a),
-        _alone(training, {*map(id, _without(common_b, {*both, *used}).values())}, names.common_b),
+        _alone(rollout, {*map(id, _without(left_a, known).values())}, names.common_a),
+        _alone(training, {*map(id, _without(left_b, known).values())}, names.common_b),
     )
-    return Weights((*pairs, *joined), {**fused, **reordered}, alone, parted)
+    return Weights(tuple(every), fused, alone, parted)
+
+
+def _without_adapters(
+    pair: WeightPair,
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    beside: Mapping[str, Record],
+    factor: float,
+) -> WeightPair:
+    """Return a pair that agrees as one that differs, if adapters were to be merged into it.
+
+    Args:
+        rollout, training: the parameters of both networks, by the names of both.
+        beside: those that the training network has alone.
+        factor: times what the adapters of other weights were added.
+    """
+    if not pair.equal or len(pair.training) != 1:
+        return pair
+    mine, theirs = rollout.get(pair.rollout), training.get(pair.training[0])
+    if mine is None or theirs is None:
+        return pair
+    lacking = Merging(mine, {pair.training[0]: theirs}).lacks(beside, factor)
+    if lacking is None:
+        return pair
+    return replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+
+
+def _adapters(
+    pair: WeightPair,
+    fused: Mapping[str, Fused],
+    networks: tuple[Mapping[str, Record], Mapping[str, Record]],
+    left: tuple[Mapping[str, Record], Mapping[str, Record]],
+) -> Adapters | None:
+    """Return the adapters by which a pair that differs may do so; None if there are none.
+
+    Args:
+        networks: the parameters of the rollout and of the training, by the names of both.
+        left: those of either that the other has not.
+    """
+    mine = networks[0].get(pair.rollout)
+    theirs = {name: networks[1][name] for name in pair.training if name in networks[1]}
+    if pair.equal is not False or mine is None or len(theirs) < len(pair.training):
+        return None
+    of = fused.get(cell_of_parameter(pair.rollout))
+    if of is not None:
+        turned = of.transposed, of.parts_transposed
+        return Merging(mine, theirs, of.order, turned).by(left[1], of_training=True)
+    (other,) = theirs.values()
+    tried = (
+        Merging(whole, parts, turned=(is_turned, False)).by(beside, of_training=beside is left[1])
+        for whole, parts, beside in (
+            (mine, theirs, left[1]),
+            (other, {pair.rollout: mine}, left[0]),
+        )
+        for is_turned in (False, True)
+        if shape_of(whole, turned=is_turned) == shape_of(*parts.values())
+    )
+    return next((found for found in tried if found is not None), None)
+
+
+def _names_of(pairs: Iterable[WeightPair]) -> set[str]:
+    return {name for pair in pairs for name in (pair.rollout, *pair.training)}
+
+
+def _wrapped(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> Iterator[WeightPair]:
+    """Yield what is the parameter of a cell in one network, and of one cell inside it in the other.
+
+    Such as `q.weight` and `q.base_layer.weight`, beside which adapters stand.
+    """
+    for names, others in permutations((rollout, training)):
+        for name, record in names.items():
+            cell, _, own = name.rpartition(".")
+            inside = [
+                n
+                for n, other in others.items()
+                if n.startswith(f"{cell}.") and n.rpartition(".")[2] == own
+                if shape_of(other) == shape_of(record)
+            ]
+            if len(inside) == 1:
+                mine, theirs = (name, inside[0])[:: 1 if names is rollout else -1]
+                yield replace(_plain(mine, rollout[mine], training[theirs]), training=(theirs,))
 
 
 def _pairs_of_both(
@@ -217,7 +326,9 @@ def _split(
         parts = None if of is None else parts_of(of, name, rollout)
         if of is None or parts is None:
             continue
-        starts = np.cumsum([0, *(_row_count(part, of.parts_transposed) for part in parts)])
+        starts = np.cumsum(
+            [0, *((part.leaf.shape or (0,))[-1 if of.parts_transposed else 0] for part in parts)]
+        )
         for cell, part, start, end in zip(of.parts, parts, starts, starts[1:]):
             rows = np.flatnonzero((of.order >= start) & (of.order < end))
             rows = rows[np.argsort(of.order[rows])]
@@ -229,11 +340,6 @@ def _split(
             own = f"{cell}.{name.rpartition('.')[2]}"
             found.append(WeightPair(own, (name,), equal, relative, dtypes, low))
     return found
-
-
-def _row_count(record: Record, transposed: bool) -> int:
-    shape = record.leaf.shape or (0,)
-    return int(shape[-1] if transposed else shape[0])
 
 
 def _fused_pair(
@@ -382,3 +488,80 @@ def _rows(
 
 def _algorithm(fingerprint: str | None) -> str:
     return (fingerprint or "").partition(":")[0]
+
+
+def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:
+    """Return the parameters that differ: since when, and whose they still are.
+
+    Args:
+        runs, phases: of the rollout and of the training.
+    """
+    unlike, in_flight = _in_flight(walk)
+    unlike += [p for p in walk.weights.unequal if p.rollout not in walk.merged]
+    since = {pair.rollout: walk.rollout.step for pair in unlike}
+    stale: dict[str, int] = {}
+    differing = {*since}
+    for step in _steps_before(walk, runs, phases) if unlike else ():
+        rollout, training = (
+            read_parameters(run, phase, step, walk.rollout.rank) for run, phase in zip(runs, phases)
+        )
+        for pair in _pairs(walk, walk.rollout.parameters, training):
+            if pair.is_brought_over and pair.rollout in since:
+                stale.setdefault(pair.rollout, step)
+        differing &= {p.rollout for p in _pairs(walk, rollout, training) if p.equal is False}
+        since |= dict.fromkeys(differing, step)
+        if not differing and len(stale) == len(unlike):
+            break
+    return [
+        Weight(
+            *(p.rollout, p.training, p.relative, p.dtypes),
+            *(since[p.rollout], stale.get(p.rollout), p.rounded, in_flight.get(p.rollout)),
+            p.lacks,
+        )
+        for p in unlike
+    ]
+
+
+def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
+    """Return what updates changed while the rollout generated.
+
+    Returns:
+        The parameters that agree at first and differ later; and when each parameter, by name,
+        began to agree, or to differ.
+    """
+    held = dict(walk.rollout.parameters)
+    before = {pair.rollout: pair for pair in walk.weights.pairs}
+    changes: dict[str, tuple[int, WeightPair]] = {}  # the call of the last change, and since then
+    for call, update in sorted(walk.rollout.updates.items()):
+        held |= update
+        for pair in _pairs(walk, held, walk.training.parameters):
+            known = changes.get(pair.rollout, (0, before.get(pair.rollout, pair)))[1]
+            if known.is_brought_over != pair.is_brought_over:
+                changes[pair.rollout] = call, pair
+    unlike = []
+    found = {}
+    places = {call: walk.last_place(call) for call in {call for call, _ in changes.values()}}
+    for name, (call, pair) in changes.items():
+        was, brought = before[name], pair.is_brought_over
+        if was.is_brought_over == brought:
+            continue  # changed twice: it ends as it began
+        found[name] = InFlight(call, places[call], brought)
+        if not brought:
+            unlike.append(pair)
+    return unlike, found
+
+
+def _steps_before(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> Iterator[int]:
+    """Yield the steps before that of a walk, the last first, as long as both phases are there."""
+    rank = walk.rollout.rank
+    before = {step for run in runs for step in run.steps if step < walk.rollout.step}
+    for step in sorted(before, reverse=True):
+        if not all(phase in run.phases_at(step, rank) for run, phase in zip(runs, phases)):
+            return
+        yield step
+
+
+def _pairs(
+    walk: Walk, rollout: Mapping[str, Record], training: Mapping[str, Record]
+) -> tuple[WeightPair, ...]:
+    return compare_weights(rollout, training, walk.names, walk.mapping.fused).pairs

@@ -79,15 +79,14 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     if not wrapped:
         yield NameRule(f"{a}layers.*", f"{b}layers.*")
     for names in _BESIDE:
-        mine, theirs = (_beside_layers(cells, names) for cells in (rollout, training))
+        mine, theirs = (
+            [c for c in cells if c.rpartition(".")[2] in names and "layers." not in c]
+            for cells in (rollout, training)
+        )
         if len(mine) == len(theirs) == 1 and mine != theirs:
             name = _in_one_wrapper(theirs[0], a, b)
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), name)
-
-
-def _beside_layers(cells: set[str], names: tuple[str, ...]) -> list[str]:
-    return [cell for cell in cells if cell.rpartition(".")[2] in names and "layers." not in cell]
 
 
 def _in_one_wrapper(cell: str, a: str, b: str) -> str:

@@ -1,31 +1,40 @@
-"""One step of two runs of which one is MindSpore's and the other PyTorch's, brought together."""
+"""One step of two runs of which one is MindSpore's and the other PyTorch's, brought together.
+
+Entries of one cell are made of those of several, and rows of weights that are interleaved by head
+are put in the order of the other framework.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import Fused, find_fused
-from mindrlhf_msprobe.comparison.mismatch.weights.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.frameworks.fused_entries import (
-    joined_entry,
-    reordered_entry,
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    PRESETS,
+    Fused,
+    FusedRule,
+    find_fused,
+    find_reordered,
+    row_keys,
 )
-from mindrlhf_msprobe.comparison.pairing.frameworks.joined import transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     SAME_PARAMETERS,
     Across,
+    joined,
     of_pytorch,
+    transposed,
 )
-from mindrlhf_msprobe.comparison.pairing.frameworks.row_order import orders_of
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import piece_of
+from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import piece_of
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import (
@@ -304,7 +313,7 @@ class _Side:
             return []
         own_names = other.own_names()
         named = [_OwnRule(rule.parts, rule.groups, own_names, self.common) for rule in rules]
-        return [*find_fused(left, parts, named).values()]
+        return as_most(find_fused(left, parts, named).values(), named)
 
     def _join(
         self, fused: Fused, by_cell: Mapping[str, Mapping[tuple[str, str, int], Entry]]
@@ -320,11 +329,13 @@ class _Side:
         self.replace(changed)
 
     def turn(self, other: _Side) -> None:
-        """Transpose square weights of classes whose other weights show that they are transposed.
+        """Transpose square weights that one network reads as [inputs, outputs], and the other not.
 
-        Of a square one alone the shape does not tell it, and it may be an error.
+        Which of both a cell does is seen by what it was given and returned. Where that was not
+        stored, the other weights of its class show it.
         """
-        mine, theirs, by_cell = self.parameters(), other.parameters(), self.by_cell()
+        mine, theirs = self.parameters(), other.parameters()
+        by_cell, others = self.by_cell(), other.by_cell()
         kinds: dict[str, set[bool]] = defaultdict(set)
         square: list[str] = []
         for name, record in mine.items():
@@ -339,8 +350,10 @@ class _Side:
                 kinds[kind].add(shapes[0] == shapes[1][::-1])
         changed: dict[int, Entry | None] = {}
         for cell in square:
+            reads = [of_inputs(entries[cell].values()) for entries in (by_cell, others)]
             for entry in by_cell[cell].values():
-                if kinds.get(entry.class_name) == {True}:
+                by_class = kinds.get(entry.class_name) == {True}
+                if by_class if None in reads else reads[0] is not reads[1]:
                     records = tuple(_turned(record) for record in entry.records)
                     changed[id(entry)] = replace(entry, records=records)
         self.replace(changed)
@@ -371,7 +384,276 @@ def _with_activation(gate: Entry, activated: Entry) -> Entry:
     return replace(gate, records=(*before, *after))
 
 
+_BIAS = ("parameters", "bias")
+_LOOKED_AT = 64  # rows by which it is seen how a cell reads its weight
+_COMPUTED = 0.05  # relative: as near is what a product with the weight gives, whatever its dtype
+
+
+def of_inputs(entries: Iterable[Entry]) -> bool | None:
+    """Return whether a cell reads its square weight as [inputs, outputs].
+
+    None where neither product is what it returned, or elements were not stored.
+    """
+    for entry in entries:
+        held = {(r.io, r.path): r for r in entry.records if entry.direction == "forward"}
+        weight = next((r for (io, _), r in held.items() if io == "parameters" and _matrix(r)), None)
+        given = next((r for (io, _), r in held.items() if io == "input"), None)
+        returned = held.get(("output", "0"))
+        if weight is None or given is None or returned is None:
+            continue
+        try:
+            x, w, y = (np.asarray(r.array(), np.float64) for r in (given, weight, returned))
+            bias = [r.array() for (io, path), r in held.items() if (io, path) == _BIAS]
+        except (ArrayFileError, TypeError, ValueError):
+            return None
+        if x.shape != y.shape or x.shape[-1:] != w.shape[:1]:
+            return None
+        x, y = (rows.reshape(-1, len(w))[:_LOOKED_AT] for rows in (x, y))
+        y = y - sum(bias)
+        near = [np.linalg.norm(x @ of - y) <= _COMPUTED * np.linalg.norm(y) for of in (w.T, w)]
+        return bool(near[1]) if near[0] != near[1] else None
+    return None
+
+
+def _matrix(record: Record) -> bool:
+    return len(record.leaf.shape or ()) == 2
+
+
 def _turned(record: Record) -> Record:
     matrix = len(record.leaf.shape or ()) == 2
     weights = record.io in ("parameters", PARAMETERS_GRAD)
     return transposed(record) if matrix and weights else record
+
+
+_FUSED = {name for names, _ in PRESETS for name in names}
+_ROTATED = ("wq", "wk", "q_proj", "k_proj", "linear_q", "linear_k")
+#: How rows are ordered: of a fused weight their places, of a rotated one the rows of a head and
+#: which network turns halves; empty: both networks have them in one order.
+_Kind = tuple[int, ...]
+_AS_THEY_ARE: _Kind = ()
+
+
+def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, np.ndarray]:
+    """Return cell → which row of its weight each row of the other network's is.
+
+    A network reads the rows of all its layers alike. So the order that most of them have counts
+    for all: of one that has its rows otherwise, as a weight that was not converted, they differ.
+    Where no order has more of them than the order of both being the same, that counts.
+
+    Args:
+        mine, theirs: parameters by common names.
+
+    Returns:
+        orders: of the cells whose rows are in another order, int64 [rows]; without those of which
+            no elements were recorded.
+    """
+    fitting = {
+        n: r
+        for n, r in mine.items()
+        if n in theirs and len(r.leaf.shape or ()) == 2 and r.leaf.shape == theirs[n].leaf.shape
+    }
+    rows_of = {cell_of_parameter(n): (r.leaf.shape or (0,))[0] for n, r in fitting.items()}
+    orders: dict[str, np.ndarray] = {}
+    for kinds in _fused_kinds(fitting, theirs).values():
+        kind = _of_most(kinds)
+        orders |= dict.fromkeys(kinds if kind else (), np.array(kind))
+    rotated = {
+        cell_of_parameter(n): _rotary_kind(r, theirs[n])
+        for n, r in fitting.items()
+        if _last(n) in _ROTATED
+    }
+    kind = _of_most(rotated)
+    for cell in rotated if kind else ():
+        order = _rotary_order(kind, rows_of[cell])
+        if order is not None:
+            orders[cell] = order
+    return orders
+
+
+def _fused_kinds(
+    fitting: Mapping[str, Record], theirs: Mapping[str, Record]
+) -> dict[tuple[str, int], dict[str, _Kind | None]]:
+    """Return how the rows of fused weights are ordered, by name and rows; None is not known."""
+    fused = {n: r for n, r in fitting.items() if _last(n) in _FUSED}
+    found = {cell: np.argsort(of.order) for cell, of in find_reordered(fused, theirs).items()}
+    kinds: dict[tuple[str, int], dict[str, _Kind | None]] = defaultdict(dict)
+    for name, record in fused.items():
+        cell, rows = cell_of_parameter(name), (record.leaf.shape or (0,))[0]
+        order = tuple(found[cell].tolist()) if cell in found else None
+        kinds[_last(name), rows][cell] = _AS_THEY_ARE if order == tuple(range(rows)) else order
+    return kinds
+
+
+def _last(name: str) -> str:
+    return cell_of_parameter(name).rpartition(".")[2]
+
+
+def _of_most(kinds: Mapping[str, _Kind | None]) -> _Kind:
+    counts = Counter(kind for kind in kinds.values() if kind is not None)
+    return max(counts, key=lambda kind: (counts[kind], kind == _AS_THEY_ARE), default=_AS_THEY_ARE)
+
+
+def _rotary_kind(mine: Record, theirs: Record) -> _Kind | None:
+    """Return how the heads of a projection are interleaved; None where its elements do not tell.
+
+    One rotary embedding turns the two halves of a head, the other every two neighbours: the rows
+    of its projections are in another order. Any other order is an error in the weights.
+
+    Returns:
+        kind: the rows of a head, and which of the two networks turns halves; () for one order.
+    """
+    own, others = row_keys(mine), row_keys(theirs)
+    if own is None or others is None:
+        return None
+    if np.array_equal(own, others):
+        return _AS_THEY_ARE
+    places = {key: number for number, key in enumerate(own.tolist())}
+    order = np.array([places.get(key, -1) for key in others.tolist()])
+    if len(places) != len(order) or (order < 0).any():
+        return None
+    for width in range(2, len(order) + 1, 2):
+        for turned in (0, 1):
+            usual = _rotary_order((width, turned), len(order))
+            if usual is not None and np.array_equal(order, usual):
+                return width, turned
+    return None
+
+
+def _rotary_order(kind: _Kind, rows: int) -> np.ndarray | None:
+    """Return the order of the rows where heads are interleaved so; None if they do not fit."""
+    width, turned = kind
+    if rows % width:
+        return None
+    half = np.arange(width).reshape(2, -1).T.reshape(-1)
+    of_head = np.argsort(half) if turned else half
+    return (np.arange(0, rows, width)[:, None] + of_head).reshape(-1)
+
+
+def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
+    """Return fused cells whose rows are in the order that most layers have.
+
+    A network reads the rows of all its layers alike: of one that has queries where the others have
+    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
+    the usual one.
+
+    Args:
+        rules: what the caller says.
+    """
+    cells = [*found]
+    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
+    for fused in cells:
+        votes[of_any_layer(fused.cell)][_way(fused)] += 1
+    result = []
+    for fused in cells:
+        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
+        said = [*map(of_any_layer, parts)] or _USUAL
+        of_kind = votes[of_any_layer(fused.cell)]
+        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
+        names, order, turned = best
+        own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
+        if len(own) == len(fused.parts) and best != _way(fused):
+            fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
+        result.append(fused)
+    return result
+
+
+#: The parts by their names in any layer, the order of their rows, and what is transposed.
+_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
+_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
+
+
+def _way(fused: Fused) -> _Way:
+    names = tuple(map(of_any_layer, fused.parts))
+    return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
+
+
+def _stands_as(way: _Way, said: Sequence[str]) -> bool:
+    """Return whether parts stand in an order of names: whole ones, or what cells are called."""
+    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
+    places = [said.index(name) for name in found if name]
+    return len(places) == len(way[0]) and places == sorted(places)
+
+
+_WEIGHTS = ("parameters", PARAMETERS_GRAD)
+
+
+def joined_entry(fused: Fused, each: Sequence[Entry], name: str) -> Entry:
+    """Return the entry of a fused cell, by the name that it is to have.
+
+    Args:
+        each: the entries of one call of its parts, in their order.
+    """
+    made = [_record(fused, each, record, name) for record in each[0].records]
+    ends = [entry.end for entry in each if entry.end is not None]
+    return replace(
+        each[0],
+        name=name,
+        seq=min(entry.seq for entry in each),
+        end=max(ends) if len(ends) == len(each) else None,
+        records=tuple(record for record in made if record is not None),
+    )
+
+
+def reordered_entry(entry: Entry, order: np.ndarray) -> Entry:
+    """Return an entry with its rows in another order.
+
+    Args:
+        order: which row each one is; what has another number of rows stays as it is.
+    """
+    records = [_reordered(record, entry.direction, order) for record in entry.records]
+    return replace(entry, records=tuple(records))
+
+
+def _has_rows(record: Record, direction: str) -> bool:
+    """Return whether a record has the rows of the weight, along one of its axes."""
+    computed = "input" if direction == "backward" else "output"
+    return record.io in _WEIGHTS or record.io == computed
+
+
+def _record(fused: Fused, each: Sequence[Entry], first: Record, entry: str) -> Record | None:
+    """Return a record of a fused cell by that of its first part; None where it is not known."""
+    name = f"{entry}.{first.io}.{first.path}"
+    several = len(each) > 1
+    if first.io in _WEIGHTS or (several and _has_rows(first, each[0].direction)):
+        return _of_all_rows(fused, each, first, name)
+    if several and each[0].direction == "backward":
+        return None  # the gradient of what all were given is a sum
+    return replace(first, name=name)
+
+
+def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) -> Record | None:
+    """Return the rows of all parts as one record; None where they are not those of the whole."""
+    at = first.io, first.path
+    same = [record for entry in each for record in entry.records if (record.io, record.path) == at]
+    if len(same) < len(each) or not all(record.leaf.shape for record in same):
+        return None
+    several = len(each) > 1
+    if several and sum(_rows(record, fused) for record in same) != len(fused.order):
+        return None
+    matrix = _of_matrix(first)
+    return joined(
+        same,
+        name,
+        axis=0 if first.io in _WEIGHTS else -1,
+        order=fused.order.tolist() if several else None,
+        turned=matrix and fused.parts_transposed,
+        turned_back=matrix and fused.transposed,
+    )
+
+
+def _of_matrix(record: Record) -> bool:
+    return record.io in _WEIGHTS and len(record.leaf.shape or ()) == 2
+
+
+def _rows(record: Record, fused: Fused) -> int:
+    """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
+    turned = _of_matrix(record) and fused.parts_transposed
+    return (record.leaf.shape or ())[1 if turned else 0 if record.io in _WEIGHTS else -1]
+
+
+def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
+    shape = record.leaf.shape or ()
+    axis = 0 if record.io in _WEIGHTS else len(shape) - 1
+    if not _has_rows(record, direction) or not shape or shape[axis] != len(order):
+        return record
+    return joined([record], record.name, axis=axis, order=order.tolist())

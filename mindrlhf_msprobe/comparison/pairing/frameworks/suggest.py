@@ -1,30 +1,204 @@
 """A mapping proposed: which cell of A may be which of B, by structure, shapes and equal statistics.
 
-What is written is for a user to check: each line says how sure it is, and why.
+One cell may be several of the other run: by shapes that sum up, and by statistics. What is written
+is for a user to check: each line says how sure it is, and why.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
-from mindrlhf_msprobe.comparison.pairing.frameworks.cells import Cell, cells_of, elements
-from mindrlhf_msprobe.comparison.pairing.frameworks.fused_cells import FusedCell, fused_cells
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import PRESETS, find_fused, interleaved
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
-from mindrlhf_msprobe.comparison.pairing.names import renamed
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS, together
+from mindrlhf_msprobe.comparison.pairing.names import ROOT, renamed
 from mindrlhf_msprobe.comparison.pairing.operators import may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.outputs import refuse_directory, refuse_inside, replaced
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+
+_MOST_PARTS = 4
+_MOST_CANDIDATES = 16  # of one layer
+
+
+@dataclass(frozen=True)
+class FusedCell:
+    """A cell of one run that does what several of the other do.
+
+    Attributes:
+        groups: how many times the parts alternate in its rows; 0 where only their elements, which
+            were not recorded, would tell it.
+        values, compared: of the weights and outputs that were compared, how many agree.
+        usual: whether cells that are fused are usually called so.
+    """
+
+    cell: Cell
+    parts: tuple[Cell, ...]
+    groups: int
+    values: int
+    compared: int
+    usual: bool
+
+
+def fused_cells(fused: Sequence[Cell], parts: Sequence[Cell]) -> Iterator[FusedCell]:
+    """Yield the cells of one run that are several of the other one.
+
+    Only cells are looked at whose weights the other run has in no cell of its own.
+    """
+    left, whole = _alone(parts, fused), _alone(fused, parts)
+    by_layer: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
+    for part in left:
+        by_layer[tuple(NUMBER.findall(part.name))].append(part)
+    taken: set[str] = set()
+    for cell in whole:
+        near = [p for p in by_layer[tuple(NUMBER.findall(cell.name))] if p.name not in taken]
+        if len(near) > _MOST_CANDIDATES:
+            continue
+        found = next(_made_of(cell, near), None)
+        if found is not None:
+            taken |= {part.name for part in found.parts}
+            yield found
+
+
+def _alone(cells: Sequence[Cell], others: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with a matrix that no cell of the other run has."""
+    theirs = [leaf for other in others if (leaf := _matrix(other)) is not None]
+    return [
+        cell
+        for cell in cells
+        if (own := _matrix(cell)) is not None and not any(may_be_one(own, leaf) for leaf in theirs)
+    ]
+
+
+def _matrix(cell: Cell) -> Leaf | None:
+    """Return the weight of a cell that has one matrix, and no table of an embedding."""
+    found = [leaf for leaf in cell.parameters.values() if len(leaf.shape or ()) == 2]
+    return found[0] if len(found) == 1 and not found[0].is_discrete else None
+
+
+def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[FusedCell]:
+    own = _matrix(cell)
+    assert own is not None
+    for count in range(2, _MOST_PARTS + 1):
+        for parts in itertools.combinations(near, count):
+            leaves = [leaf for part in parts if (leaf := _matrix(part)) is not None]
+            if len({part.name.rpartition(".")[0] for part in parts}) > 1:
+                continue
+            if not _sums_up(own, leaves) or not may_be_one(own, _whole(own, leaves)):
+                continue
+            outputs = [part.outputs[0] for part in parts if part.outputs]
+            compared = values = 1
+            if cell.outputs and len(outputs) == len(parts):
+                compared += 1
+                values += may_be_one(cell.outputs[0], _whole(cell.outputs[0], outputs))
+            ordered, groups = _order(cell, parts)
+            yield FusedCell(cell, ordered, groups, values, compared, _usual(cell, ordered))
+
+
+def _sums_up(whole: Leaf, parts: Sequence[Leaf]) -> bool:
+    """Return whether the rows of matrices sum up to those of one, either of them transposed."""
+    shape = whole.shape or ()
+    for own, others in itertools.product((1, -1), repeat=2):
+        rows, inputs = shape[::own]
+        turned = [(leaf.shape or ())[::others] for leaf in parts]
+        if sum(part[0] for part in turned) == rows and {p[1] for p in turned} == {inputs}:
+            return True
+    return False
+
+
+def _whole(whole: Leaf, parts: Sequence[Leaf]) -> Leaf:
+    """Return what the statistics of parts say of the whole."""
+    fits = sum(map(elements, parts)) == elements(whole)
+    return together(parts, whole.shape or () if fits else (0,))
+
+
+def _order(cell: Cell, parts: Sequence[Cell]) -> tuple[tuple[Cell, ...], int]:
+    """Return the parts in the order in which they stand in the fused weight, and the groups."""
+    mine = {network_name(cell.name, path): r for path, r in cell.weights.items()}
+    theirs = {network_name(p.name, path): r for p in parts for path, r in p.weights.items()}
+    stored = all(record.location is not None for record in (*mine.values(), *theirs.values()))
+    fused = find_fused(mine, theirs).get(cell.name) if stored else None
+    by_name = {part.name: part for part in parts}
+    if fused is None or {*fused.parts} != {*by_name}:
+        return tuple(parts), 0
+    ordered = tuple(by_name[name] for name in fused.parts)
+    axis = int(fused.parts_transposed)
+    sizes = [(leaf.shape or ())[axis] for part in ordered if (leaf := _matrix(part)) is not None]
+    return ordered, _groups(sizes, fused.order)
+
+
+def _groups(sizes: Sequence[int], order: np.ndarray) -> int:
+    """Return how many times parts of these rows alternate in an order; 0: they do not evenly."""
+    for groups in range(1, math.gcd(*sizes) + 1):
+        rows = interleaved(sizes, groups)
+        if rows is not None and np.array_equal(rows, order):
+            return groups
+    return 0
+
+
+def _usual(cell: Cell, parts: Sequence[Cell]) -> bool:
+    own = cell.name.rpartition(".")[2]
+    names = {part.name.rpartition(".")[2] for part in parts}
+    return any(own in fused and any({*each} == names for each in of) for fused, of in PRESETS)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is known of a cell by its first call.
+
+    Attributes:
+        place: when it ran first: 0 for the first cell, 1 for the last one.
+        weights: its parameters by name, as they were recorded.
+    """
+
+    name: str
+    class_name: str
+    place: float
+    weights: Mapping[str, Record]
+    outputs: tuple[Leaf, ...]
+
+    @property
+    def parameters(self) -> dict[str, Leaf]:
+        """The descriptions of its parameters, by name."""
+        return {name: record.leaf for name, record in self.weights.items()}
+
+
+def cells_of(entries: Iterable[Entry]) -> list[Cell]:
+    """Return the cells that ran, in the order of their first calls."""
+    first: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda e: e.seq):
+        if entry.direction == "forward" and not is_operator(entry.name) and entry.cell != ROOT:
+            first.setdefault(entry.cell, entry)
+    found = []
+    for number, entry in enumerate(first.values()):
+        tensors = [record for record in entry.records if record.leaf.is_tensor]
+        weights = {record.path: record for record in tensors if record.io == "parameters"}
+        outputs = tuple(record.leaf for record in tensors if record.io == "output")
+        place = number / max(len(first) - 1, 1)
+        found.append(Cell(entry.cell, entry.class_name, place, weights, outputs))
+    return found
+
+
+def elements(leaf: Leaf) -> int:
+    """Return how many elements a tensor has."""
+    return math.prod(leaf.shape or ())
+
 
 #: What each kind of evidence is worth; all together are 1.
 _VALUES, _SHAPES, _STRUCTURE, _NAMES = 0.5, 0.2, 0.15, 0.15
@@ -87,18 +261,15 @@ def suggest_mapping(
         RunError: a run cannot be read, they have no step in common, or the file cannot be written.
         UsageError: the file is already there.
     """
+    path = refuse_directory(directory) / _FILE
+    if os.path.lexists(path):
+        raise UsageError.saying("error.suggestion_exists", path=str(path))
+    refuse_inside(path, (a, b))
     sides = _opened(a, b, phases, ranks)
     cells = [cells_of(entries) for entries in sides]
-    path = Path(directory) / _FILE
-    if path.exists():
-        raise UsageError.saying("error.suggestion_exists", path=str(path))
     found = Suggestion(path, *_proposed((cells[0], cells[1])))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, [_text(found).encode()])
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RunError.saying("error.suggestion_unwritten", path=str(path), why=why) from None
+    with replaced(path) as (part,):
+        part.write_bytes(_text(found).encode())
     return found
 
 
@@ -254,9 +425,7 @@ def _says_something(line: Line, lines: Iterable[Line]) -> bool:
 
 
 def _text(found: Suggestion) -> str:
-    from mindrlhf_msprobe.report.messages import say
-
-    head = [f"# {line}" for line in say("suggest.head").splitlines()]
+    head = [f"# {line}" for line in str(message("suggest.head")).splitlines()]
     body = []
     for line in found.lines:
         numbered = any("*" in name for name in (line.source, *line.target))
@@ -264,7 +433,7 @@ def _text(found: Suggestion) -> str:
         key = yaml.safe_dump(source, allow_unicode=True, width=10_000).partition("\n")[0]
         body.append(f"{key}: {_target(line)}  # {say_line(line)}")
     left = [
-        f"# {say('suggest.alone', side=side, names=', '.join(names))}"
+        f"# {message('suggest.alone', side=side, names=', '.join(names))}"
         for side, names in zip("AB", found.alone)
         if names
     ]
@@ -286,13 +455,11 @@ def _pattern(name: str) -> str:
 
 def say_line(line: Line) -> str:
     """Return how sure a line is, and why."""
-    from mindrlhf_msprobe.report.messages import say
-
-    text = say(
+    said = message(
         "suggest.line",
         confidence=f"{line.confidence:.2f}",
         values=line.values,
         compared=line.compared,
         cells=line.cells,
     )
-    return text if line.groups else f"{text}; {say('suggest.order')}"
+    return str(said) if line.groups else f"{said}; {message('suggest.order')}"

@@ -2,5 +2,5 @@
 
 As msprobe calls them: NPU is the run under test, B of a comparison; Bench is the baseline, A.
 
-files.py reads them, apis.py and layers.py say what they leave open, partners.py applies them.
+files.py reads them, partners.py applies them.
 """

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.comparison.pairing.rows.batch_rows import (
     are_regrouped,
     unlike_axes,
 )
-from mindrlhf_msprobe.comparison.pairing.rows.pieces import Alone, CutStep, cut_out, piece_of
+from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import Alone, CutStep, cut_out, piece_of
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -124,7 +124,8 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         if not a or not b or unlike is None:
             continue
         if not unlike:
-            axes[place] = _axis_of_alike([*a, *b]) if given.alike else None
+            rows = _each([*a, *b], 0) if given.alike else None
+            axes[place] = (0, rows) if rows and _changes([*a, *b]) else None
             continue
         each = [_each([*a, *b], axis) for axis in unlike]
         if len(unlike) == 1 and each[0]:
@@ -132,15 +133,6 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         elif len(unlike) == 1 or all(each):  # rows against rows
             axes[place] = message("coverage.batch_other_sizes")
     return axes
-
-
-def _axis_of_alike(records: Sequence[tuple[Record, int]]) -> tuple[int, int] | None:
-    """Return the first axis and the places of each row there, of tensors of one shape.
-
-    None where they hold no rows.
-    """
-    each = _each(records, 0)
-    return (0, each) if each and _changes(records) else None
 
 
 def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:

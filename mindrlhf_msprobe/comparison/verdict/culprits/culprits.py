@@ -1,27 +1,80 @@
-"""What beyond the record and its cell is to blame for the first divergence."""
+"""What beyond the record and its cell is to blame for the first divergence.
+
+Gradients may diverge between the backward pass and the optimizer (clipping, unscaling, …), in the
+optimizer's step, and key data of an update in its loss, or in how it is set, not in a network.
+
+Of the differences before any tensor, one is named where it could have this effect, never as the
+cause: a learning rate after an update of its role, an attribute of the cell that computed
+otherwise, the mode of the phase.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.verdict.culprits.gradients import before_optimizer
-from mindrlhf_msprobe.comparison.verdict.culprits.loss import loss_or_schedule
-from mindrlhf_msprobe.comparison.verdict.culprits.optimizer import optimizer
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
+from mindrlhf_msprobe.comparison.preflight.preflight import (
+    GENERATOR_STATES,
+    SEEDS,
+    OwnStep,
+    states_differ,
+)
+from mindrlhf_msprobe.comparison.verdict.culprits.losses import loss_or_schedule
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import sampling
 from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
+    agreement_of,
     changed_between,
+    is_trained_here,
+    moved_since,
     not_moved,
+    step_of,
     synchronisation,
+    trained_agreement,
+    trained_now,
+    update_before,
+    written,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.history import History
-from mindrlhf_msprobe.comparison.verdict.occasion import earlier_update
-from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
+from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
+from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
+from mindrlhf_msprobe.findings import (
+    Cause,
+    CheckFirst,
+    Culprit,
+    CulpritCode,
+    Difference,
+    Finding,
+    Nearness,
+    Occasion,
+    Preflight,
+    Status,
+)
+from mindrlhf_msprobe.phases import (
+    INPUT_KEYS,
+    PROMPTS,
+    ROLES,
+    UPDATE_PHASES,
+    Phase,
+    key_data_home,
+    phase_table,
+    role_of,
+)
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name, network_name
 
 #: What does not decide: what is known of the record itself is said as well.
-_NOT_RECORDED = (CulpritCode.GRADIENTS_NOT_RECORDED, CulpritCode.UPDATE_NOT_RECORDED)
+_NOT_RECORDED = (
+    CulpritCode.GRADIENTS_NOT_RECORDED,
+    CulpritCode.UPDATE_NOT_RECORDED,
+    CulpritCode.MOVED_SINCE,
+)
+#: Arithmetic on values that agree bit for bit: nothing is drawn in it.
+OF_WHAT_AGREES = (CulpritCode.LOSS, CulpritCode.AGGREGATION)
 #: What leaves it open where the weights diverge.
 _UNDECIDED = (
     None,
@@ -34,11 +87,13 @@ def culprit_of(first: FirstDifference, history: History, occasion: Occasion) -> 
     """Return what else is to blame for the first difference; None if unknown."""
     if first.is_of_state:
         return None
-    differing = Differing.from_first(first, history)
+    differing = Differing.of(first.step, first.pair, first.finding, history)
     if differing is None:
-        found = sampling(first) or before_optimizer(first)
-        return found or loss_or_schedule(first) or earlier_update(first, occasion)
+        found = sampling(first) or before_optimizer(first) or loss_or_schedule(first)
+        return found or earlier_update(first, occasion) or moved_since(first, history)
     found = synchronisation(differing) or changed_between(differing)
+    if found is None and first.record.leaf.is_discrete:
+        return written(differing)
     if found is None:
         found = optimizer(differing, first)
         if (found and found.code) in _UNDECIDED:
@@ -60,3 +115,355 @@ def culprit_reasons(
         params |= {"key": finding.key, "step": finding.step}
     said = Message(f"culprit.{culprit.code.value}", params)
     return (*why, said) if culprit.code in _NOT_RECORDED else (said,)
+
+
+def enters_optimizer(pair: Pair) -> bool:
+    """Return whether both sides of a pair are a gradient as it entered the optimizer."""
+    return all(record is not None and record.leaf.at_optimizer for record in (pair.a, pair.b))
+
+
+def before_optimizer(first: FirstDifference) -> Culprit | None:
+    """Return that all gradients of an update differ where they enter the optimizer, and none of
+    its backward pass does.
+
+    A cell that computes the gradient of its parameters otherwise changes those alone. The details:
+    `phase`, `gradients` (how many there are) and `backward` (how many records of the backward pass
+    agree bit for bit).
+    """
+    entry, status = first.entry, first.finding.status
+    if entry is None or entry.direction != PARAMETERS_GRAD or not enters_optimizer(first.pair):
+        return None
+    if status not in (Status.DIFFERENT, Status.NON_FINITE):
+        return None
+    gradients, backward = _statuses_of_update(first, entry)
+    if len(gradients) < 2 or any(status.agrees for status in gradients):
+        return None
+    if not backward or any(status is not Status.IDENTICAL for status in backward):
+        return None
+    details = {"phase": entry.phase, "gradients": len(gradients), "backward": len(backward)}
+    return Culprit(CulpritCode.BEFORE_OPTIMIZER, details)
+
+
+def _statuses_of_update(first: FirstDifference, entry: Entry) -> tuple[list[Status], list[Status]]:
+    """Return what was found of an update's gradients, and of its backward pass before a pair."""
+    gradients, backward = [], []
+    for i, (pair, finding) in enumerate(first.pairs):
+        of = pair.entry
+        if finding is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
+            continue
+        if of.direction == PARAMETERS_GRAD and of.call == entry.call:
+            gradients.append(finding.status)
+        elif of.direction == "backward" and i < first.index:
+            backward.append(finding.status)
+    return gradients, backward
+
+
+def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
+    """Return what is known of the update before a parameter that differs; None without any.
+
+    The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
+    `parameters` and `of` (how many differ now), `unmoved` (the run in which the update changed
+    nothing, or None), `clipped` (whether the gradients were recorded as they entered the
+    optimizer), `filtered` (cells were left out) and `ranks_unseen` (the gradients of other ranks
+    were not recorded).
+    """
+    phases = differing.history.training_phases(differing.role)
+    here = differing.opened(0)
+    if here is None or not phases:
+        return None
+    after = _after(differing, here, phases)
+    if after is Status.IDENTICAL:
+        return None  # the trained network is right
+    update = update_before(differing, here, phases)
+    if update is None:
+        return _not_recorded(differing, phases)
+    step = step_of(differing, update)
+    if step is None:
+        return None
+    name = matched(here.weights, update.weights).get(differing.names[0])
+    begun, gradients = agreement_of(step, update, name), _gradients(step, update, name)
+    if any(finding is None and not clipped for finding, clipped in gradients):
+        return None  # left out of the comparison
+    parameters, of = differing.counts()
+    details = {
+        "phase": update.phase,
+        "step": update.step,
+        "micro_step": update.number,
+        "updates": len(differing.history.opened(0, update.step, [update.phase])),
+        "parameters": parameters,
+        "of": of,
+        "unmoved": _unmoved(differing, phases, update),
+        "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
+        "filtered": first.filtered,
+        "ranks_unseen": any(_ranks_unseen(run) for run in first.runs),
+    }
+    code = _code(begun, [finding for finding, _ in gradients], after)
+    if code is CulpritCode.GRADIENTS_NOT_RECORDED:
+        details["weights"] = begun is not None
+    return Culprit(code, details)
+
+
+def _after(differing: Differing, here: Opened, phases: Sequence[str]) -> Status | None:
+    """Return the status of the parameter of the trained network after the update, if known."""
+    if is_trained_here(differing, here):
+        return Status.DIFFERENT
+    return trained_agreement(differing, trained_now(differing, 0, phases))
+
+
+def _code(
+    begun: Status | None, gradients: Sequence[Finding | None], after: Status | None
+) -> CulpritCode:
+    """Return what an update is known to have done.
+
+    Args:
+        begun: of the parameter as the update began; None where that is not known.
+        gradients: of that parameter, and those of others that act on it.
+        after: of the parameter of the trained network after the update.
+    """
+    known = [finding.status for finding in gradients if finding is not None]
+    if begun is None or not known or len(known) != len(gradients):
+        return CulpritCode.GRADIENTS_NOT_RECORDED
+    if any(status is not Status.IDENTICAL for status in (begun, *known)):
+        return CulpritCode.UPDATE_CLOSE
+    if after is not None and not after.agrees:
+        return CulpritCode.OPTIMIZER
+    return CulpritCode.OPTIMIZER_OR_SYNCHRONISATION
+
+
+def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None:
+    """Return which update ought to be recorded; None if there may have been none."""
+    before = differing.step.plan.step - 1
+    configs = [view.config(differing.history.rank) for view in differing.history.sides]
+    if any(config is None or before < config.initial_step for config in configs):
+        return None
+    details = {"phase": phases[0], "step": before}
+    return Culprit(CulpritCode.UPDATE_NOT_RECORDED, details)
+
+
+def _gradients(
+    step: StepFindings, update: Opened, name: Parameter | None
+) -> list[tuple[Finding | None, bool]]:
+    """Return what was found of a parameter's gradients in an update, and whether they are clipped.
+
+    With them the gradients of other parameters that do not agree bit for bit: through a norm of all
+    they act on this one, too.
+    """
+    found: list[tuple[Finding | None, bool]] = []
+    others: list[tuple[Finding | None, bool]] = []
+    for pair, finding in step.pairs:
+        entry = pair.entry
+        if entry is None or entry.direction != PARAMETERS_GRAD or pair.a is None:
+            continue
+        if (entry.phase, entry.opening) != (update.phase, update.number):
+            continue
+        path = pair.a.path.partition(".")[0]
+        cell = cell_name(pair.a.name.removesuffix(f".{pair.a.path}"))
+        if (cell, path) == name and (finding is None or pair.b is not None):
+            found.append((finding, pair.a.leaf.at_optimizer))
+        elif finding is not None and finding.status is not Status.IDENTICAL:
+            others.append((finding, pair.a.leaf.at_optimizer))
+    return [*found, *others] if found else []
+
+
+def _unmoved(differing: Differing, phases: Sequence[str], update: Opened) -> str | None:
+    """Return the run in which the update changed no parameter, if it did so in the other one."""
+    moved: list[int | None] = []
+    for side in (0, 1):
+        here = differing.opened(side)
+        after = here
+        if here is not None and not is_trained_here(differing, here):
+            after = trained_now(differing, side, phases)
+        began = differing.history.same_opening(side, update)
+        if after is None or began is None:
+            return None
+        pairs = matched(began.weights, after.weights)
+        answers = [same(began.weights[p], after.weights[q]) for p, q in pairs.items()]
+        unknown = not answers or None in answers
+        moved.append(None if unknown else sum(not answer for answer in answers))
+    if None in moved or moved.count(0) != 1:
+        return None
+    return "AB"[moved.index(0)]
+
+
+def _ranks_unseen(run: Run) -> bool:
+    """Return whether the job has ranks of which nothing was recorded."""
+    if run.missing_ranks:
+        return True
+    return any(config.ranks for rank in run.ranks[:1] if (config := run.config(rank)) is not None)
+
+
+MAX_CHECKS = 20
+
+
+def check_first(
+    preflight: Preflight,
+    first: FirstDifference,
+    cause: Cause,
+    origin: str | None,
+    sides: tuple[OwnStep, OwnStep],
+) -> tuple[CheckFirst, ...]:
+    """Return what to check before looking closer at the first difference, the nearest first.
+
+    Args:
+        cause, origin: what the explanation says of it.
+        sides: its step and rank in each of both runs.
+    """
+    if cause is Cause.UNREADABLE:
+        return ()
+    reached = _Reached(first, cause, origin, sides)
+    found = list(reached.weights(preflight))
+    for difference in preflight.differences:
+        near = reached.nearness(difference)
+        if near is not None:
+            found.append(CheckFirst(near, difference))
+    found.sort(key=lambda check: tuple(Nearness).index(check.near))
+    return tuple(found[:MAX_CHECKS])
+
+
+class _Reached:
+    """A finding, and what could have reached it."""
+
+    def __init__(
+        self,
+        first: FirstDifference,
+        cause: Cause,
+        origin: str | None,
+        sides: tuple[OwnStep, OwnStep],
+    ) -> None:
+        finding = first.finding
+        self._cause = cause
+        self._step = finding.step
+        self._key = finding.key
+        self._sides = sides
+        self._cell = cell_of(first, origin) or None
+        self._backward = first.entry is not None and first.entry.direction != "forward"
+        config = sides[0].run.config(sides[0].rank)
+        self._table = config.phase_table() if config else phase_table({})
+        self._phase: Phase | None = self._table.get(finding.phase or "")
+        self._recorded = {
+            network_name(cell_name(pair.entry.name), pair.record.path)
+            for pair, _ in first.pairs
+            if pair.entry is not None and pair.record.io == "parameters"
+        }
+        self._updated = self._roles_updated(first, config.initial_step if config else 0)
+
+    def _roles_updated(self, first: FirstDifference, initial_step: int) -> set[str]:
+        """Return the roles of which an update ran before."""
+        if self._step > initial_step:
+            return {phase.role for phase in self._table.values()}
+        ran = {pair.event.phase for pair, f in first.before if f is not None}
+        return {p.role for p in self._table.values() if p.name in ran and p.name in UPDATE_PHASES}
+
+    def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
+        """Yield the initial weights that differ and are those of the finding's role."""
+        for weights in preflight.weights:
+            # With the cells at hand whose parameters agree, it is not the weights.
+            unseen = self._cause is not Cause.COMPUTATION or self._holds_unseen(weights.different)
+            if weights.differ and self._concerns(role_of(weights.role)) and unseen:
+                yield CheckFirst(Nearness.ROLE, weights)
+
+    def _holds_unseen(self, names: Iterable[str]) -> bool:
+        """Return whether the cell to blame holds one of these parameters, and none recorded it.
+
+        A container may use that of a cell which it does not call.
+        """
+        cell = self._cell
+        if cell is None:
+            return False
+        inside = (name for name in names if cell == ROOT or name.startswith(f"{cell}."))
+        return any(name not in self._recorded for name in inside)
+
+    def nearness(self, difference: Difference) -> Nearness | None:
+        """Return how near a setting is to the finding; None if it cannot explain it."""
+        if difference.is_of_recording:
+            return None
+        if difference.step is not None and difference.step > self._step:
+            return None
+        if difference.section == MODES:
+            return self._of_mode(difference)
+        if difference.section == CELLS:
+            return self._of_cells(difference)
+        if difference.section == "generation":
+            return Nearness.PHASE if self._draws and self._concerns(difference.role) else None
+        if difference.section == OPTIMIZERS:
+            role = difference.role or ""
+            after = role in self._updated and self._cause is not Cause.COMPUTATION
+            return Nearness.ROLE if after and self._concerns(role) else None
+        return Nearness.RUN if self._of_run(difference) else None
+
+    def _of_mode(self, difference: Difference) -> Nearness | None:
+        if difference.phase is None:
+            return Nearness.ROLE if self._concerns(difference.role) else None
+        if self._phase is not None and difference.phase == self._phase.name:
+            return Nearness.PHASE if self._in_origin(difference) else None
+        return Nearness.ROLE if self._came_of_update(difference) else None
+
+    def _of_cells(self, difference: Difference) -> Nearness | None:
+        if difference.phases and self._phase is not None:
+            if self._phase.name not in difference.phases:
+                return Nearness.ROLE if self._came_of_update(difference) else None
+        elif not self._concerns(difference.role):
+            return None
+        if not self._in_origin(difference):
+            return None
+        return Nearness.CELL if self._cause is Cause.COMPUTATION else Nearness.ROLE
+
+    def _came_of_update(self, difference: Difference) -> bool:
+        """Return whether it can have changed an update of the role before the finding."""
+        role = difference.role
+        return (
+            (not difference.phases or any(p in UPDATE_PHASES for p in difference.phases))
+            and role in self._updated
+            and self._concerns(role)
+            and self._cause is not Cause.COMPUTATION
+        )
+
+    def _in_origin(self, difference: Difference) -> bool:
+        """Return whether the cells of a setting are among those that the finding blames."""
+        if self._cause is Cause.INPUT and self._key is None and not self._backward:
+            return False  # it came from outside the cells
+        if self._cause is Cause.PARAMETER:
+            return (difference.role or "") in self._updated
+        if self._cause is not Cause.COMPUTATION or self._cell is None or self._cell == "root":
+            return True
+        own = f"{self._cell}."
+        if difference.section == MODES:  # a mode holds for all cells inside, too
+            around = {"root", *accumulate(self._cell.split("."), "{}.{}".format)}
+            if not difference.cells or around.intersection(difference.cells):
+                return True
+        cells = difference.cells or ("root",)
+        return any(cell == self._cell or cell.startswith(own) for cell in cells)
+
+    def _concerns(self, role: str | None) -> bool:
+        """Return whether a role's network can have made what the finding shows."""
+        if self._phase is not None:
+            return role == self._phase.role and self._key not in PROMPTS
+        home = key_data_home(self._key) if self._key is not None else None
+        if home is not None:  # rewards, advantages, returns: from what agrees already
+            return role not in ROLES
+        return True
+
+    def _of_run(self, difference: Difference) -> bool:
+        if difference.section == "determinism":
+            return self._cause is Cause.COMPUTATION
+        if difference.section == SEEDS:
+            if difference.setting in GENERATOR_STATES:
+                # Tokens may be drawn from a generator that was in other states then.
+                drawn = self._draws and difference.setting != "random_state"
+                return drawn and states_differ(*self._sides, difference.setting) is not False
+            return True
+        if difference.section != "configurations" or difference.is_place:
+            return False
+        if difference.is_of_saving:
+            return False
+        if self._phase is None or self._key in PROMPTS:
+            return True
+        named = {role for role in ROLES if role in difference.setting.split(".")}
+        return not named or self._phase.role in named
+
+    @property
+    def _draws(self) -> bool:
+        """Whether the finding is of what generation chose: responses, or a pass of its phase."""
+        if self._key in PROMPTS:
+            return False
+        return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)

@@ -13,12 +13,19 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.verdict.culprits.sampling import counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
-from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
-from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
-from mindrlhf_msprobe.phases import UPDATE_PHASES
+from mindrlhf_msprobe.comparison.verdict.history import (
+    History,
+    Opened,
+    Parameter,
+    matched,
+    parameter_of,
+    same,
+)
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
+from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES, key_data_home
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import Record, cell_name
 
 _RUNS = "AB"
 
@@ -42,9 +49,10 @@ class Differing:
     names: tuple[Parameter, Parameter]
 
     @classmethod
-    def from_first(cls, first: FirstDifference, history: History) -> Differing | None:
-        """Return the first difference, None if it is no parameter that differs in both runs."""
-        pair, finding = first.pair, first.finding
+    def of(
+        cls, step: StepFindings, pair: Pair, finding: Finding, history: History
+    ) -> Differing | None:
+        """Return what was found of a pair; None if it is no parameter that differs in both runs."""
         if pair.entry is None or finding.io != "parameters":
             return None
         if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not history.comparable:
@@ -54,8 +62,8 @@ class Differing:
         role = history.role_of(pair.entry.phase)
         if role is None:
             return None
-        names = _parameter(pair.a), _parameter(pair.b)
-        return cls(first.step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
+        names = parameter_of(pair.a), parameter_of(pair.b)
+        return cls(step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
 
     def opened(self, side: int) -> Opened | None:
         """Return the opening of the phase in which it differs, in one run."""
@@ -85,10 +93,6 @@ def _alike(pair: Pair) -> bool | None:
     ):
         return None
     return same(pair.a.leaf, pair.b.leaf)
-
-
-def _parameter(record: Record) -> Parameter:
-    return cell_name(record.name.removesuffix(f".parameters.{record.path}")), record.path
 
 
 def is_trained_here(differing: Differing, opened: Opened) -> bool:
@@ -125,7 +129,7 @@ def agreement_of(step: StepFindings, opened: Opened, name: Parameter | None) -> 
         if pair.entry is None or pair.record.io != "parameters" or pair.a is None:
             continue
         until = pair.entry.phase == opened.phase and pair.entry.opening <= opened.number
-        if until and _parameter(pair.a) == name:
+        if until and parameter_of(pair.a) == name:
             alike = _alike(pair)
             if finding is not None:
                 status = finding.status
@@ -139,7 +143,7 @@ class _Origin:
     """Where a run's weights come from.
 
     Attributes:
-        kind: current, stale, or other.
+        kind: current, stale, other (none of these), or unknown.
         of: how many parameters tell.
         parameters: how many of them have it so.
         state: of stale weights, when the trained network had them: `step`, where a step has several
@@ -160,7 +164,8 @@ def synchronisation(differing: Differing) -> Culprit | None:
     The details: of `not_synchronised` and `follows_trained`, `run`, `phase`, `trained` (the phase
     that trains), the state the weights are of (`step`, `micro_step` or `initial`), `parameters` and
     `of`, `other` (what the other run has: `current`, a state, or None), `exact`; of
-    `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`.
+    `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`; of `moved`,
+    `run`, `phase`, `parameters` and `of`.
     """
     here = differing.opened(0)
     if here is None or is_trained_here(differing, here):
@@ -172,14 +177,18 @@ def synchronisation(differing: Differing) -> Culprit | None:
     nows = [trained_now(differing, side, phases) for side in (0, 1)]
     origins = [_origin(differing, side, phases, nows[side]) for side in (0, 1)]
     if frozen:
-        return _follows(differing, origins, nows)
-    return _stale(differing, origins, nows) or _otherwise(differing, origins, nows)
+        return _follows(differing, origins, nows) or _moved(differing)
+    return (
+        _moved(differing, origins)
+        or _stale(differing, origins, nows)
+        or _otherwise(differing, origins, nows)
+    )
 
 
 def _stale(
     differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
 ) -> Culprit | None:
-    if "other" in (origin.kind for origin in origins):
+    if {"other", "unknown"} & {origin.kind for origin in origins}:
         return None  # what the other run has instead is not known to be right
     if origins[0].state == origins[1].state:
         return None
@@ -206,6 +215,99 @@ def _follows(
         if name is not None and same(here.weights[first], then[name]) is False:
             return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
     return None  # it may have begun with them
+
+
+def _moved(differing: Differing, origins: Sequence[_Origin] = ()) -> Culprit | None:
+    """Return that in one run a network was changed after the start, and in the other it was not.
+
+    By the weights that it had when it was first entered, which agree.
+
+    Args:
+        origins: of a network that may follow a trained one. Then it is said only of weights that
+            are none of that network's; of an old policy also where it followed in one run alone.
+    """
+    apart: list[list[Parameter]] = []  # of each run, what it has otherwise than at first
+    known: list[int] = []
+    first: list[Leaf] = []
+    for side in (0, 1):
+        here, then = differing.opened(side), _initial(differing, side)
+        if not differing.history.is_one_network(side, differing.phase, differing.phase):
+            return None
+        pairs = {} if here is None else matched(here.weights, then)
+        if here is None or differing.names[side] not in pairs:
+            return None
+        answers = {p: same(here.weights[p], then[q]) for p, q in pairs.items()}
+        if answers[differing.names[side]] is None:
+            return None
+        first.append(then[pairs[differing.names[side]]])
+        known.append(sum(answer is not None for answer in answers.values()))
+        apart.append([p for p, answer in answers.items() if answer is False])
+    moved = [differing.names[side] in apart[side] for side in (0, 1)]
+    if moved[0] == moved[1] or not same(*first):
+        return None
+    side = moved.index(True)
+    if origins and origins[side].kind != "other":
+        alone = origins[side].kind == "current" and origins[1 - side].kind == "stale"
+        if counts_tokens(differing.phase) or not alone:
+            return None
+    details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
+    details |= {"parameters": len(apart[side]), "of": known[side]}
+    return Culprit(CulpritCode.MOVED, details)
+
+
+def moved_since(first: FirstDifference, history: History) -> Culprit | None:
+    """Return that a network which may have made key data was changed after the start in one run.
+
+    By the next step with its weights, where it did not record those of this one: they do not tell
+    when it was changed. The details: `run`, `phase`, `parameters` and `of` as of `moved`; `seen`,
+    the step with the weights, `step`, that of the key data, and `record`, the phases to record.
+    """
+    step = first.finding.step
+    for phase in _may_have_made(first, history):
+        if any(history.opened(side, step, [phase]) for side in (0, 1)):
+            continue  # its weights here say more
+        later = (s for s in history.steps if s > step and history.opened(0, s, [phase]))
+        seen = next(later, None)
+        differing = None if seen is None else _first_parameter(history, seen, phase)
+        if differing is None:
+            continue
+        phases = history.training_phases(differing.role)
+        nows = [trained_now(differing, side, phases) for side in (0, 1)]
+        origins = [_origin(differing, side, phases, nows[side]) for side in (0, 1)]
+        moved = _moved(differing, origins if phases else ())
+        if moved is not None:
+            details = {**moved.details, "seen": seen, "step": step, "record": (phase,)}
+            return Culprit(CulpritCode.MOVED_SINCE, details)
+    return None
+
+
+def _may_have_made(first: FirstDifference, history: History) -> list[str]:
+    """Return the phase that key data come of; of an update, or of none, those of frozen networks.
+
+    Without those of which other key data of the step agree.
+    """
+    finding = first.finding
+    home = key_data_home(finding.key) if finding.key is not None else None
+    if home is None or finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
+        return []
+    if home.phase is not None and home.phase not in UPDATE_PHASES:
+        return [home.phase]
+    agreed = {pair.event.phase for pair, f in first.before if f is not None and f.key is not None}
+    frozen = (p.name for p in PHASES if not history.training_phases(p.role))
+    return [phase for phase in frozen if phase not in agreed]
+
+
+def _first_parameter(history: History, step: int, phase: str) -> Differing | None:
+    """Return the first parameter of a phase that differs in a step."""
+    compared = history.compared(step)
+    if compared is None:
+        return None
+    for pair, finding in compared.pairs:
+        if finding is not None and pair.event.phase == phase:
+            found = Differing.of(compared, pair, finding, history)
+            if found is not None:
+                return found
+    return None
 
 
 def _culprit(
@@ -274,12 +376,12 @@ def trained_agreement(differing: Differing, now: Opened | None) -> Status | None
 def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened | None) -> _Origin:
     here = differing.opened(side)
     if here is None or now is None:
-        return _Origin("other")
+        return _Origin("unknown")
     pairs = matched(here.weights, now.weights)
     first = differing.names[side]
     fresh = same(here.weights[first], now.weights[pairs[first]]) if first in pairs else None
     if fresh is None:
-        return _Origin("other")
+        return _Origin("unknown")
     exact = here.weights[first].fingerprint is not None
     if fresh:
         answers = [same(here.weights[p], now.weights[q]) for p, q in pairs.items()]
@@ -347,7 +449,8 @@ def _earlier(
     initial = [_initial(differing, one) for one in (side, 1 - side)]
     # The first network that a role enters may be this one, loaded otherwise: no earlier state then.
     alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
-    yield [({"initial": True}, alike)]
+    loaded_otherwise = differing.names[side] in initial[0].keys() - alike.keys()
+    yield [] if loaded_otherwise else [({"initial": True}, alike)]
 
 
 def _initial(differing: Differing, side: int) -> Mapping[Parameter, Leaf]:
@@ -380,8 +483,9 @@ def update_before(differing: Differing, here: Opened, phases: Sequence[str]) -> 
 def changed_between(differing: Differing) -> Culprit | None:
     """Return that a parameter was changed where nothing is updated, between two phases of a run.
 
-    A phase before, without an update between, held it as updated: the same in both runs, and in one
-    run the same as now. The details: `run` (in which it was changed), `phase`, `since` (the phase
+    The same network held it in a phase before, without an update between: the same in both runs,
+    and in one run the same as now. So did another network, which had a copy of what the last update
+    made of it (`copied`). The details: `run` (in which it was changed), `phase`, `since` (the phase
     before), `parameters` and `of`.
     """
     heres = [differing.opened(side) for side in (0, 1)]
@@ -398,7 +502,11 @@ def changed_between(differing: Differing) -> Culprit | None:
     for last in reversed(around):
         if last.begin >= here.begin or last.phase == here.phase:
             continue
-        changed = _changed_since(differing, heres, last, update)
+        own = {differing.history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
+        copied = own == {False} and is_trained_here(differing, here)
+        if own != {True} and not (copied and _is_made_by(update, differing, last)):
+            continue
+        changed = _changed_since(differing, heres, last)
         if changed is not None:
             parameters, of = differing.counts()
             details = {
@@ -408,12 +516,25 @@ def changed_between(differing: Differing) -> Culprit | None:
                 "parameters": parameters,
                 "of": of,
             }
-            return Culprit(CulpritCode.CHANGED_BETWEEN, details)
+            more = {"copied": True} if copied else {}
+            return Culprit(CulpritCode.CHANGED_BETWEEN, details | more)
     return None
 
 
+def _is_made_by(update: Opened | None, differing: Differing, copy: Opened) -> bool:
+    """Return whether a network holds another value of a parameter than an update began with."""
+    here = differing.opened(0)
+    if update is None or here is None:
+        return False
+    name = differing.names[0]
+    began, held = (matched(here.weights, of.weights).get(name) for of in (update, copy))
+    if began is None or held is None:
+        return False
+    return same(update.weights[began], copy.weights[held]) is False
+
+
 def _changed_since(
-    differing: Differing, heres: Sequence[Opened | None], last: Opened, update: Opened | None
+    differing: Differing, heres: Sequence[Opened | None], last: Opened
 ) -> str | None:
     """Return the run in which a parameter changed since an opening before; None if not known."""
     answers = []
@@ -425,15 +546,8 @@ def _changed_since(
         name = matched(here.weights, held.weights).get(differing.names[side])
         if name is None:
             return None
-        if side == 0:
-            if agreement_of(differing.step, last, name) is not Status.IDENTICAL:
-                return None
-            if update is not None:
-                began = matched(held.weights, update.weights).get(name)
-                if began is None:
-                    return None
-                if same(held.weights[name], update.weights[began]) is not False:
-                    return None  # it may be another network, which knows of no update
+        if side == 0 and agreement_of(differing.step, last, name) is not Status.IDENTICAL:
+            return None
         answers.append(same(here.weights[differing.names[side]], held.weights[name]))
     return _RUNS[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
 
@@ -500,3 +614,20 @@ def _changed(differing: Differing, side: int, step: int) -> _Changes | None:
     changed = frozenset(name for name, answer in answers.items() if not answer)
     exact = here.weights[differing.names[side]].fingerprint is not None
     return _Changes(changed, len(answers), exact)
+
+
+def written(differing: Differing) -> Culprit | None:
+    """Return in which run alone a parameter of integers or bool was changed, which has no gradient.
+
+    The details: `run`, `phase`, `dtype`, and `step`, since which the other run has not changed it;
+    without it since the start.
+    """
+    kept = differing.history.kept(differing.pair, differing.step.plan.step)
+    if kept is None or kept[0].alike is kept[1].alike:
+        return None
+    side = int(kept[0].alike)
+    details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
+    details["dtype"] = differing.pair.record.leaf.dtype
+    if (since := kept[1 - side].before.step) is not None:
+        details["step"] = since
+    return Culprit(CulpritCode.WRITTEN, details)

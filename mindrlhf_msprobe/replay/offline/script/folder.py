@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Half
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
@@ -25,7 +28,6 @@ SCRIPT, WORDS, NETWORK = "replay.py", "words.json", "network.yaml"
 #: The folders of both runs.
 SIDES = ("a", "b")
 ENTRY = "entry.json"
-
 #: The dtypes that a tensor, or an argument, may have.
 DTYPES = (
     *("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
@@ -39,12 +41,11 @@ _SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n", re.DOTALL | re
 _PART = re.compile(r"^ *# network: begin\n(?:.*\n)*? *# network: end\n(?:\n)*", re.MULTILINE)
 _MARK = re.compile(r"^ *# network: begin\n|^\n* *# network: end\n", re.MULTILINE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_LONGEST_LINE = 1000  # characters of a script
 _LONGEST_FILE = 80  # characters of a file's name
 #: Texts that an operator may be given: a mode, an equation; never a path.
 _TEXT = re.compile(r"[\w ,.>()*+-]{0,100}")
-
 _MOST_DRAWN = 1 << 27  # elements of a tensor
-
 #: Makes the elements of a tensor of which there are statistics alone; None: it is an error.
 Draw = Callable[[Leaf], np.ndarray]
 
@@ -159,7 +160,8 @@ class _Written:
             **{"around": entry.around, "primitive": self._attribute(), "recomputed": call.unlike},
             "attributes": self._attributes(),
             **{"args": args, "kwargs": named, "output": returned, "parameters": parameters},
-            **{"given": given, "inputs": [node for node in given if _is_differentiated(node)]},
+            "given": given,
+            "inputs": [node for node in given if node["dtype"] in FLOATING and not node["numpy"]],
             **{"outputs": outputs, "recorded": _recorded(outputs, given, parameters)},
         }
 
@@ -308,10 +310,6 @@ def _tensors(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _is_differentiated(node: dict[str, Any]) -> bool:
-    return node["dtype"] in FLOATING and not node["numpy"]
-
-
 def _recorded(
     outputs: list[dict[str, Any]], given: list[dict[str, Any]], parameters: list[dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -435,10 +433,80 @@ _OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
 
 def words_of(lang: str) -> dict[str, str]:
     """Return the texts of the script in a language; those before numbers as wide as each other."""
-    texts = import_module(f"mindrlhf_msprobe.report.messages.{lang}.shown.replay_script").TEXTS
-    return {**texts, **{run: _label(texts[run]) for run in _RUNS}}
+    texts = import_module("mindrlhf_msprobe.report.messages").texts_in(lang, "replay_script")
+    for run in _RUNS:
+        wide = sum(ord(letter) > 0x2E7F for letter in texts[run])  # two columns each
+        texts = {**texts, run: f"    {texts[run]:{26 - wide}}"}
+    return texts
 
 
-def _label(text: str) -> str:
-    wide = sum(ord(letter) > 0x2E7F for letter in text)  # two columns each
-    return f"    {text:{26 - wide}}"
+class ScriptError(RunError):
+    """A script that failed: its folder stays, so that it can be run by itself."""
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files are moved to `output` at the end.
+
+    If it ends by an error of this tool other than `ScriptError`, `output` stays as it was.
+
+    Raises:
+        RunError: `output` holds something else than a replay, or cannot be written.
+    """
+    with _written(output):
+        held = {path.name for path in output.iterdir()} if output.exists() else set()
+        if held and not _is_script(output / SCRIPT):
+            raise RunError.saying("replay.other_folder", path=str(output), held=min(held))
+        around = next(path for path in (output, *output.absolute().parents) if path.exists())
+        made = Path(tempfile.mkdtemp(prefix=".replay-", dir=around))
+    try:
+        yield made
+    except MsprobeError as error:
+        if isinstance(error, ScriptError):
+            _move(made, output)
+        raise
+    except Exception:
+        _move(made, output)
+        raise
+    else:
+        _move(made, output)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _is_script(path: Path) -> bool:
+    """Return whether a file is a script that was written here."""
+    template = Path(__file__).with_name("template.py")
+    if not path.is_file():
+        return False
+    with open(path, "rb") as own, open(template, "rb") as file:
+        return own.readline(_LONGEST_LINE) == file.readline()
+
+
+def _move(made: Path, output: Path) -> None:
+    """Move the files of a folder to where they belong; what an earlier replay wrote there goes."""
+    with _written(output):
+        output.mkdir(parents=True, exist_ok=True)
+        for side in SIDES:
+            for path in (output / side).glob("*.npy"):
+                path.unlink()
+        if not (made / SIDES[1]).exists() and (output / SIDES[1] / ENTRY).exists():
+            (output / SIDES[1] / ENTRY).unlink()
+            with suppress(OSError):  # it holds something of the user's
+                (output / SIDES[1]).rmdir()
+        for path in sorted(made.rglob("*")):
+            place = output / path.relative_to(made)
+            if path.is_dir():
+                place.mkdir(exist_ok=True)
+            else:
+                os.replace(path, place)
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[None]:
+    """Say of an error of the system that `output` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError.saying("replay.unwritten", path=str(output), why=why) from None

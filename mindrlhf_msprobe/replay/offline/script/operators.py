@@ -1,17 +1,30 @@
-"""Which operator an entry names: one of the installed list, by name; nothing of a dump is code."""
+"""Which operator an entry names: one of the installed list, by name; nothing of a dump is code.
+
+A primitive is made again from the attributes that were recorded, or, where none were, from what
+came out.
+"""
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.storage.operators import OperatorName
+from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
+from mindrlhf_msprobe.replay.offline.script.recorded import Call
+from mindrlhf_msprobe.storage.operators import Attributes, OperatorName
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
 
 #: They write files or print, or run code that their arguments name.
 NOT_AGAIN = frozenset(
@@ -81,3 +94,139 @@ def check_mindspore() -> None:
         import mindspore  # noqa: F401
     except ImportError as error:
         raise RunError.saying("replay.needs_mindspore", error=error) from None
+
+
+#: Where primitives are that compute: none of those that communicate, print, write or run code.
+_MODULES = (
+    "mindspore.ops.auto_generate.",
+    *(f"mindspore.ops.operations.{name}" for name in ("math_ops", "nn_ops", "array_ops")),
+    "mindspore.ops.operations.manually_defined.",
+)
+_MOST_TRIED = 64
+_MOST_AXES = 8
+#: How far the result may be from the record where attributes cannot all be tried.
+_ALIKE = 1e-2
+
+
+def is_recorded(call: Call, operator: Operator) -> bool:
+    """Return whether all that a primitive is made with was recorded.
+
+    Raises:
+        UsageError: the class is not one that is computed again.
+    """
+    _check(operator)
+    names = {one.name for one in _parameters(operator)}
+    return call.attributes is not None and names == call.attributes.keys()
+
+
+def computes_only(operator: Operator) -> bool:
+    """Return whether an operator does nothing beside computing: no file, print or code."""
+    if operator.kind != "Primitive":
+        return operator.name.lower() not in NOT_AGAIN
+    return f"{operator.owner.__module__}.".startswith(_MODULES)
+
+
+def _check(operator: Operator) -> None:
+    if not computes_only(operator):
+        raise UsageError.saying("replay.side_effects", operator=shortened(operator.full_name))
+
+
+def _parameters(operator: Operator) -> list[inspect.Parameter]:
+    return [*inspect.signature(operator.owner.__init__).parameters.values()][1:]
+
+
+def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> dict[str, Any]:
+    """Return the attributes with which a primitive gives what was recorded, or what is nearest.
+
+    Switches and axes are tried; everything else keeps its default. Numbers that were recorded
+    count.
+
+    Args:
+        draw: makes the inputs, where statistics alone were recorded: then shapes decide.
+
+    Raises:
+        UsageError: none fits, or the class is not one that is computed again.
+    """
+    _check(operator)
+    shown, recorded = shortened(operator.full_name), call.attributes or {}
+    known = {n: v for n, v in recorded.items() if isinstance(v, (bool, int, float))}
+    parameters = _parameters(operator)
+    needed = {one.name for one in parameters if one.default is one.empty}
+    if not needed <= known.keys():
+        raise UsageError.saying("replay.primitive", operator=shown)
+    if not parameters:
+        return {}
+    with tempfile.TemporaryDirectory() as directory:
+        unmade = replace(call, attributes=None)
+        write_side(Path(directory), unmade, draw=draw, compute_dtype=None)
+        fitting = _fitting(Path(directory), operator, parameters, known, draw is not None)
+        found = sorted(fitting)
+    unknown = [one for one in parameters if one.name not in known]
+    certain = all(type(one.default) in (bool, int) for one in unknown)
+    if not found or (not certain and found[0][0] > _ALIKE):
+        raise UsageError.saying("replay.primitive", operator=shown)
+    return _other_than_defaults(parameters, found[0][2])
+
+
+def _other_than_defaults(
+    parameters: list[inspect.Parameter], values: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Return the attributes that are not what they are where nothing is said."""
+    pairs = zip(parameters, values)
+    return {one.name: v for one, v in pairs if v is not one.default and v != one.default}
+
+
+def _fitting(
+    folder: Path,
+    operator: Operator,
+    parameters: list[inspect.Parameter],
+    known: Attributes,
+    by_shape: bool,
+) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
+    """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed
+
+    ranks = [len(node["shape"]) for node in Recomputed(folder, operator.owner).inputs]
+    rank = max(ranks, default=0)
+    choices = [
+        [known[one.name]] if one.name in known else _choices(one.default, one.name, rank)
+        for one in parameters
+    ]
+    tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
+    for number, values in enumerate(tried):
+        try:
+            side = Recomputed(folder, operator.owner(*values))
+            apart = _distance(side, by_shape)
+        except Exception:  # of MindSpore: such attributes do not fit the inputs
+            continue
+        if apart is not None:
+            yield apart, number, values
+            if apart == 0:
+                return  # bit for bit; or the first whose shapes fit
+
+
+def _choices(default: Any, name: str, rank: int) -> list[Any]:
+    """Return the values that an attribute may have, its default first."""
+    if isinstance(default, bool):
+        return [default, not default]
+    if type(default) is int and "axis" in name:
+        axes = range(-min(rank, _MOST_AXES), min(rank, _MOST_AXES))
+        return [default, *(axis for axis in axes if axis != default)]
+    return [default]
+
+
+def _distance(side: Recomputed, by_shape: bool) -> float | None:
+    """Return how far what comes out is from what was recorded; None where shapes differ."""
+    from mindrlhf_msprobe.replay.offline.computing import array_of
+    from mindrlhf_msprobe.replay.offline.script.template import distance
+
+    computed, apart = side.compute(), 0.0
+    for name, node in side.recorded.items():
+        if name not in computed or tuple(node["shape"]) != tuple(computed[name].shape):
+            return None
+        if by_shape:
+            continue
+        array = array_of(computed[name])
+        value = distance(side.array(node), array, node["dtype"])
+        apart = max(apart, min(value["relative"], 1e300))
+    return apart

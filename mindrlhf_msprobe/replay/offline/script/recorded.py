@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.text.printable import shortened
-from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.storage.attributes import Attributes
+from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
+from mindrlhf_msprobe.findings import Cause, Comparison
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.operators import OperatorName, parse_operator
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.operators import Attributes, OperatorName, parse_operator
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
     Entry,
@@ -24,7 +25,9 @@ from mindrlhf_msprobe.storage.records import (
     network_name,
 )
 
-_MOST_NAMED = 5
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
+
 _MOST_NEAR = 10_000
 
 
@@ -307,3 +310,61 @@ def _unescaped(path: str) -> str:
     from urllib.parse import unquote
 
     return unquote(path)
+
+
+#: Causes that lie in what the entry computes.
+_COMPUTED = (Cause.COMPUTATION, Cause.NON_FINITE)
+
+
+def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
+    """Return the replay, on both sides, of the entry that is to blame.
+
+    Args:
+        output: the folder.
+        network: of a cell, as `replay` takes it.
+
+    Raises:
+        UsageError: the runs do not diverge at something that was computed, or are one run.
+        RunError: it was recorded without its elements.
+    """
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
+
+    entry, at = _blamed(comparison)
+    runs = (comparison.run_a, comparison.run_b)
+    return Asked(runs, entry, output, at.phase, at.step, at.rank, network=network)
+
+
+def _blamed(comparison: Comparison) -> tuple[str, Place]:
+    """Return the entry that computed otherwise, and where.
+
+    Raises:
+        UsageError: the runs do not diverge at something that was computed, or are one run.
+    """
+    first = comparison.verdict.first_divergence
+    one_run = comparison.run_a == comparison.run_b
+    if first is None or first.entry is None or first.cause not in _COMPUTED or one_run:
+        cause = "" if first is None else first.cause.value
+        raise UsageError.saying("replay.nothing_computed", cause=cause)
+    if first.born is not None:
+        return first.born.entry, Place(first.born.phase, first.step, first.rank)
+    return first.entry, Place(first.phase, first.step, first.rank)
+
+
+def command_for(comparison: Comparison, output: str) -> str:
+    """Return the command that replays the entry that is to blame; "" where it cannot be.
+
+    That is where the elements of both sides are at hand.
+    """
+    runs = (comparison.run_a, comparison.run_b)
+    try:
+        entry, at = _blamed(comparison)
+        calls = [find_call(open_run(run), entry, at) for run in runs]
+    except MsprobeError:
+        return ""
+    if not all(has_elements(call.forward) for call in calls):
+        return ""
+    words = ["mindrlhf-msprobe", "replay", *runs, entry, "-o", output]
+    words += ["--phase", str(at.phase), "--step", str(at.step)]
+    words += ["--rank", str(at.rank)] if at.rank else []
+    words += [] if parse_operator(entry) else ["--network", "MODULE:FUNCTION"]
+    return shlex.join(words)

@@ -239,12 +239,11 @@ def _of_angle(out: np.ndarray, a: np.ndarray) -> np.ndarray:
 @formula("atan", "arctan")
 def _atan(b: Basic, input: Any) -> Value:
     return b.elementwise(
-        np.arctan, input, lambda a, out: b.divide(1.0, b.add(1.0, b.square(a))), scale=_twice
+        np.arctan,
+        input,
+        lambda a, out: b.divide(1.0, b.add(1.0, b.square(a))),
+        scale=lambda out, a: 2 * np.abs(out),
     )
-
-
-def _twice(out: np.ndarray, a: np.ndarray) -> np.ndarray:
-    return 2 * np.abs(out)
 
 
 @formula("erfc")

@@ -1,14 +1,24 @@
-"""Formulas by the names of operators."""
+"""Formulas by the names of operators, and one operator computed again by its formula.
+
+Outputs and gradients come with what rounding does to them (`Precise`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.values import Value
+from mindrlhf_msprobe.replay.precise.values import (
+    DRAWS,
+    Precision,
+    Tape,
+    Value,
+    backward,
+)
 
 #: Takes the basic operations and what the operator is called with.
 Formula = Callable[..., Any]
@@ -131,12 +141,10 @@ def _load() -> None:
             activations,
             attention,
             convolutions,
-            creation,
             elementwise,
             losses,
             moving,
             normalisation,
-            products,
             reductions,
         )
 
@@ -164,3 +172,92 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     """Return numpy's dtype for one of MindSpore; any floating one is float64 here."""
     name = dtype_name(dtype)
     return np.dtype(np.float64 if "float" in name else name)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return what stands in tuples, lists and dicts, in order; one value where it is one."""
+    if isinstance(value, Mapping):
+        return [leaf for item in value.values() for leaf in leaves_of(item)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves_of(item)]
+    return [value]
+
+
+@dataclass
+class Precise:
+    """What was computed again.
+
+    Attributes:
+        outputs: a value for each tensor among the outputs, None for what is no tensor.
+        inputs: a value for each array among the arguments, in their order, then of the keywords.
+        tape: what they were computed on.
+    """
+
+    outputs: list[Value | None]
+    inputs: list[Value]
+    tape: Tape = field(repr=False)
+
+    def gradients(self, arriving: Sequence[np.ndarray | None]) -> list[Value | None]:
+        """Return the gradient of each input, given those that arrive at the outputs.
+
+        Args:
+            arriving: one for each output; None: no gradient arrives there.
+        """
+        pairs = [
+            (output, self.tape.value(gradient))
+            for output, gradient in zip(self.outputs, arriving)
+            if output is not None and gradient is not None and output.floating
+        ]
+        return backward(self.tape, pairs, self.inputs).of
+
+
+def compute_operator(
+    kind: str,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    precision: Precision,
+    *,
+    settings: Any = None,
+    seed: int = 0,
+    draws: int = DRAWS,
+    dtype: Any = np.float64,
+) -> Precise:
+    """Compute an operator by its formula; no MindSpore is needed.
+
+    Args:
+        kind, name: of the operator, as entries have them (`Mint`, `softmax`); of a primitive its
+            class (`Primitive`, `MatMul`).
+        args, kwargs: numpy arrays in the place of tensors, also in tuples and lists; a dtype may be
+            given by name.
+        precision: of the computation that is judged; the draws are disturbed by it.
+        settings: of a primitive: what has its attributes.
+
+    Raises:
+        NoFormulaError: there is no formula for the operator, or not for this call of it.
+    """
+    tape = Tape(precision, seed=seed, draws=draws, dtype=dtype)
+    inputs: list[Value] = []
+
+    def lifted(array: np.ndarray) -> Value:
+        inputs.append(tape.value(array))
+        return inputs[-1]
+
+    given = [replaced(argument, lifted) for argument in args]
+    named = {key: replaced(argument, lifted) for key, argument in kwargs.items()}
+    result = answer(Basic(tape), kind, name, given, named, settings)
+    outputs = [leaf if isinstance(leaf, Value) else None for leaf in leaves_of(result)]
+    return Precise(outputs, inputs, tape)
+
+
+def replaced(value: Any, of_array: Callable[[np.ndarray], Any]) -> Any:
+    """Return a structure with each array in it replaced."""
+    if isinstance(value, np.ndarray):
+        return of_array(value)
+    if isinstance(value, slice):
+        return slice(*(replaced(end, of_array) for end in (value.start, value.stop, value.step)))
+    if isinstance(value, (tuple, list)):
+        return type(value)(replaced(item, of_array) for item in value)
+    if isinstance(value, Mapping):
+        return {key: replaced(item, of_array) for key, item in value.items()}
+    return value

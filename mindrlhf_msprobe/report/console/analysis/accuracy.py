@@ -1,4 +1,4 @@
-"""The second opinion on a run → the answer on the console."""
+"""The second opinion on a run, and operators computed again → the answer on the console."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.common.text.printable import printable, shortened
-from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, RankedTensor
-from mindrlhf_msprobe.report.console.shared.width import padded
+from mindrlhf_msprobe.findings.accuracy import (
+    Accuracy,
+    AccuracyResult,
+    RankedTensor,
+    ReplayedOperators,
+)
+from mindrlhf_msprobe.report.console.shared.terminal import padded
 from mindrlhf_msprobe.report.messages import say
 
 _MOST_ROWS = 12
@@ -56,6 +61,9 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
         yield say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
     if len(found.not_computed) > _MOST_REASONS:
         yield say("accuracy.more", count=len(found.not_computed) - _MOST_REASONS)
+    if found.problems:
+        yield say("checks.not_read", count=len(found.problems))
+        yield from (f"  {in_words(problem)}" for problem in found.problems[:_MOST_REASONS])
 
 
 def _headline(found: AccuracyResult) -> str:
@@ -96,3 +104,33 @@ def in_one_line(one: RankedTensor) -> str:
         **{"error": worst.error, "explained": worst.explained, "precision": one.precision},
         **{"index": str([*worst.at]), "actual": worst.actual, "exact": worst.exact},
     )
+
+
+_MOST_SHOWN = 20
+_LONGEST_NOTE = 110
+
+
+def render_replayed(table: ReplayedOperators) -> str:
+    """Return the most suspicious operators, a line each, and how many there are of each verdict."""
+    verdicts = table.verdicts
+    lines = [say("replay.table_title", calls=len(verdicts), path=table.run)]
+    for one in table.operators[:_MOST_SHOWN]:
+        place = {"entry": one.entry, "phase": one.phase, "step": one.step, "rank": one.rank}
+        lines.append("  " + say("replay.row", verdict=say(f"replay.{one.verdict}"), **place))
+        if one.share is not None:
+            apart = {"value": one.value, "share": one.share, "ulp": one.ulp}
+            drawn = say("replay.drawn_row") if one.drawn else ""
+            relative = one.relative
+            lines.append("    " + say("replay.apart", relative=relative, drawn=drawn, **apart))
+        lines += ["    " + shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
+    if len(verdicts) > _MOST_SHOWN:
+        lines.append(say("replay.more", count=len(verdicts) - _MOST_SHOWN))
+    counts = {name: verdicts.count(name) for name in ("wrong", "ordinary", "undecided")}
+    drawn_count = sum(one.drawn for one in table.operators)
+    lines.append(say("replay.table_summary", **counts))
+    if unjudged := verdicts.count("unjudged"):
+        lines.append(say("replay.table_unjudged", count=unjudged))
+    if drawn_count:
+        lines.append(say("replay.table_drawn", drawn=drawn_count))
+    lines.append(say("replay.table_file", file=str(table.file)))
+    return "\n".join(map(printable, lines))

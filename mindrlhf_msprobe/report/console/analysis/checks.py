@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.common.text.language import speaking
-from mindrlhf_msprobe.common.text.numbers import few_numbers, spans
-from mindrlhf_msprobe.common.text.printable import printable, shortened
+from mindrlhf_msprobe.common.text.printable import few_numbers, printable, shortened, spans
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
     CheckResults,
     Evidence,
+    Health,
+    NotChecked,
     Place,
 )
 from mindrlhf_msprobe.report.console.analysis.comparison import settings_in_one_line
@@ -27,17 +29,25 @@ _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
 
 
-def render(results: CheckResults, seconds: float | None = None, *, lang: str | None = None) -> str:
+def render(
+    results: CheckResults,
+    seconds: float | None = None,
+    *,
+    lang: str | None = None,
+    not_checked: bool = False,
+) -> str:
     """Return what checks say, as plain text; names cannot move the cursor or hide lines.
 
     Args:
         seconds: how long they took.
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
+        not_checked: whether all that was not checked is listed, not only counted by reason.
     """
     with speaking(lang):
         lines: list[str] = []
         for run in results.runs:
-            lines += ["", *_run(run)] if lines else _run(run)
+            of_run = _run(run, not_checked=not_checked)
+            lines += ["", *of_run] if lines else of_run
         if seconds is not None:
             lines.append(say("checks.took", runs=len(results.runs), seconds=seconds))
         return "\n".join(map(printable, lines))
@@ -70,20 +80,41 @@ def values_in_words(evidence: Evidence) -> str:
 
 def run_headline(run: CheckResult) -> str:
     """Return whether a run is healthy, in one line."""
+    if run.status is Health.NOT_CHECKED and run.failed:
+        return say("checks.run_failed", path=run.path, rules=", ".join(run.failed))
     return say(f"checks.run_{run.status.value}", path=run.path, **run.counts)
 
 
-def _run(run: CheckResult) -> list[str]:
+def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
+    """Return how much was not checked, by reason; "" if all was."""
+    whys = {in_words(one.why): one.why for one in not_checked}.values()
+    counts = Counter(_reason(why) for why in whys)
+    reasons = [say(f"checks.lacking_{reason}", count=n) for reason, n in counts.most_common()]
+    shown = say("checks.comma").join(reasons)
+    return say("checks.not_checked", count=len(whys), reasons=shown) if reasons else ""
+
+
+def _reason(why: Message) -> str:
+    kind = why.params.get("kind") if why.code == "checks.lacks" else None
+    if kind is None:
+        return "other"
+    return str(kind) if kind in ("key", "phase", "ranks", "steps", "healthy") else "recorded"
+
+
+def _run(run: CheckResult, *, not_checked: bool) -> list[str]:
     lines = [run_headline(run)]
     for finding in run.findings[:_MOST_FINDINGS]:
         lines += _finding(finding, "")
     if len(run.findings) > _MOST_FINDINGS:
         lines.append("  " + say("checks.more", count=len(run.findings) - _MOST_FINDINGS))
     lines += _listed("checks.not_read", [in_words(problem) for problem in run.problems])
+    if line := not_checked_in_one_line(run.not_checked):
+        lines.append(line if not_checked else say("checks.lists_them", line=line))
     whys: dict[str, list[str]] = {}
     for one in run.not_checked:
-        whys.setdefault(in_words(one.why), []).append(one.rule)
-    lines += _listed("checks.not_checked", [_lacking(why, of) for why, of in whys.items()])
+        if not_checked or one.failed:
+            whys.setdefault(in_words(one.why), []).append(one.rule)
+    lines += [f"  {_lacking(why, of)}" for why, of in whys.items()]
     counts = {"entries": run.entries, "saves": run.saves}
     lines.append(
         say(

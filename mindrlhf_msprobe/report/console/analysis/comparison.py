@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.language import language, speaking
-from mindrlhf_msprobe.common.text.numbers import size
-from mindrlhf_msprobe.common.text.printable import printable
+from mindrlhf_msprobe.common.text.printable import printable, size
 from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
@@ -18,7 +18,6 @@ from mindrlhf_msprobe.findings import (
     Spread,
     Verdict,
 )
-from mindrlhf_msprobe.report.console.analysis.inside import inside_words
 from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, preflight_lines
 from mindrlhf_msprobe.report.console.shared.wording import (
     CONFIG_JSON,
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.report.console.shared.wording import (
     chosen_of,
     earlier_of,
     factor,
+    inside_words,
     merged,
     occasion_in_words,
     origin_in_words,
@@ -35,7 +35,7 @@ from mindrlhf_msprobe.report.console.shared.wording import (
     size_of_next,
     stop_lines,
 )
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
 
 _YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
@@ -211,28 +211,29 @@ def _key(places: Sequence[Spread]) -> str:
     """Return what the numbers behind the places are, as far as there are any."""
     absolute = any(place.max_abs_err for place in places)
     relative = any(place.factor is not None for place in places)
-    return say("console.chain_key", absolute=absolute, relative=relative)
+    zero = any(place.zero for place in places)
+    return say("console.chain_key", absolute=absolute, relative=relative, zero=zero)
 
 
 def _layer(layer: Spread) -> str:
-    return f"{layer.place}{_size(layer)}" if _size(layer) else _place(layer)
+    return _place(layer, records=not _size(layer))
 
 
-def _place(place: Spread) -> str:
-    if place.compared <= 1:
-        return f"{place.place}{_size(place)}"
-    return say(
-        "console.spread",
-        place=place.place,
-        size=_size(place),
-        different=place.different,
-        compared=place.compared,
-    )
+def _place(place: Spread, *, records: bool = True) -> str:
+    within: list[Message] = []
+    if records and place.compared > 1:
+        differ = {"different": place.different, "compared": place.compared}
+        within.append(message("console.records_differ", **differ))
+    if place.non_finite is not None:
+        within.append(message("console.not_finite", **vars(place.non_finite)))
+    named = f"{place.place}{_size(place)}"
+    return say("console.spread", place=named, within=texts_of(within)) if within else named
 
 
 def _size(place: Spread) -> str:
     error = f" {place.max_abs_err:.1e}" if place.max_abs_err else ""
-    return error if place.factor is None else f"{error} {factor(place.factor)}"
+    far = say(f"console.{place.zero}_zero") if place.zero else factor(place.factor)
+    return f"{error} {far}" if far else error
 
 
 def _tolerance(comparison: Comparison, more: str) -> list[str]:

@@ -12,6 +12,8 @@ from mindrlhf_msprobe.common.text.printable import printable, shortened
 from mindrlhf_msprobe.findings.mismatch import (
     Agreement,
     Cause,
+    Certificate,
+    ExactPlace,
     Mismatch,
     Mismatches,
     SampledToken,
@@ -40,6 +42,9 @@ def render(found: Mismatches, *, lang: str | None = None) -> str:
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
     """
     with speaking(lang):
+        proof = [*_certificate(found.certificate)] if found.certificate is not None else []
+        if not found.found:
+            return "\n".join(map(printable, proof))
         shown = found.first or _undecided(found) or max(found.found, key=_apart)
         lines = [*_one(shown, found.status)]
         if found and len(found.found) > 1 and _apart(shown):
@@ -51,7 +56,25 @@ def render(found: Mismatches, *, lang: str | None = None) -> str:
             undecided = statuses.count(Agreement.UNDECIDED)
             agree = len(statuses) - parted - undecided
             lines.append(say("mismatch.steps", agree=agree, parted=parted, undecided=undecided))
-        return "\n".join(map(printable, lines))
+        return "\n".join(map(printable, [*proof, *lines]))
+
+
+def _certificate(proof: Certificate) -> Iterator[str]:
+    """Yield whether it is proved that both phases are one computation, and what counts for it."""
+    yield say("mismatch.headline_exact" if proof else "mismatch.headline_not_exact")
+    yield "  " + say("mismatch.exact_counts", **proof.counts)
+    lacking = [place for place in proof.places if not place]
+    if len(proof.places) > 1 or any(place.missing for place in lacking):
+        yield from _some("  ", map(_place, lacking), _MOST_RANKS)
+    yield from _some("  ", map(in_words, proof.reasons), _MOST_NOTES)
+
+
+def _place(place: ExactPlace) -> str:
+    at = {"step": place.step, "rank": place.rank}
+    if place.missing:
+        return say("mismatch.exact_lacks", phases=", ".join(place.missing), **at)
+    counts = say("mismatch.exact_counts", **place.counts)
+    return say("mismatch.exact_place", counts=counts, **at)
 
 
 def _ranks(found: Mismatches, shown: Mismatch) -> Iterator[str]:
@@ -106,6 +129,7 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[str]:
         yield from ("  " + _sampled_in_words(token) for token in one.sampled[:1])
     yield from _births(one)
     yield from _growth(one)
+    yield from _experts(one)
     yield from _weights(one)
     yield from _metrics(one)
     notes = [say("mismatch.note", note=in_words(note)) for note in one.notes]
@@ -152,6 +176,18 @@ def _growth(one: Mismatch) -> Iterator[str]:
         power = math.log10(stage.apart) if 0 < stage.apart < math.inf else -8.0
         bar = "█" * max(0, min(32, round(4 * (power + 8))))
         yield f"  {stage.cell:<{width}}  {stage.apart:8.2g}  {bar}"
+
+
+def _experts(one: Mismatch) -> Iterator[str]:
+    """Yield how many tokens went to other experts in each layer."""
+    apart = [
+        say("mismatch.of_router", **{**of.counts, "cell": shortened(of.cell, _LONGEST)})
+        for of in one.experts
+        if of.others
+    ]
+    if one.experts:
+        yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
+    yield from _some("  ", apart, _MOST_LAYERS)
 
 
 def _above(cell: str) -> str:

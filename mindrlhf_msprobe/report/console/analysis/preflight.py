@@ -1,10 +1,12 @@
-"""What differs between two runs before any tensor, as lines for the console."""
+"""What was collected, and what differs between two runs before any tensor, as lines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from mindrlhf_msprobe.common.text.printable import printable
 from mindrlhf_msprobe.findings import (
     STAND_INS,
     CheckFirst,
@@ -12,7 +14,7 @@ from mindrlhf_msprobe.findings import (
     Preflight,
     Weights,
 )
-from mindrlhf_msprobe.report.console.shared.wording import capped, weights_of
+from mindrlhf_msprobe.report.console.shared.wording import capped, merged, weights_of
 from mindrlhf_msprobe.report.messages import say, text_of
 
 _WEIGHTS = "initial_weights"
@@ -31,12 +33,18 @@ _ORDER = (
     "device",
     "world",
     "msprobe_config",
-    "schema",
 )
 _LINES = 6
 _NAMES = 3  # of parameters
 _TEXT = 40  # characters of a value
 _BEFORE = 12  # of them, before the first difference of a pair
+_MOST_COMPARED = 40
+_MOST_NOTES = 10
+#: What each section is counted in; others are counted by their own number of items.
+_COUNTED = (
+    *("versions", "packages", "environment", "determinism", "configurations"),
+    *("checkpoints", "data", "random_calls"),
+)
 
 
 def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
@@ -124,3 +132,35 @@ def _value(text: str | None, first: int) -> str:
     start = max(0, min(first - _BEFORE, len(text) - _TEXT))
     shown = text[start : start + _TEXT]
     return ("…" if start else "") + shown + ("…" if start + _TEXT < len(text) else "")
+
+
+def collected_lines(content: Mapping[str, Any], file: str) -> list[str]:
+    """Return what a collection holds, a line a section."""
+    lines = [say("collect.written", file=file)]
+    for section in _COUNTED:
+        found = content.get(section)
+        if section == "data" and found is not None:
+            found = found["batches"]
+        if found is not None:
+            lines.append(say("collect.holds", section=section, count=len(found)))
+    script = content.get("script")
+    if script is not None and script["stopped"]:
+        lines.append(say("collect.script_stopped", seconds=script["seconds"]))
+    elif script is not None:
+        lines.append(say("collect.script_ended", code=script["exit_code"]))
+    return lines
+
+
+def compared_lines(found: Preflight, sides: tuple[str, str]) -> list[str]:
+    """Return how two sides differ: a headline, a line each, and what was not compared."""
+    weights = [weights_line(one) for one in found.weights if one.differ]
+    lines = [printable(one) for one in (*weights, *map(difference_line, found.differences))]
+    count = len(lines)
+    lines = [f"  {line}" for line in capped(lines, _MOST_COMPARED, say("collect.in_the_table"))]
+    a, b = sides
+    head = say("collect.different", count=count) if count else say("collect.same")
+    unknown = [*map(str, merged(found.not_compared))]
+    notes = [f"  {note}" for note in capped(unknown, _MOST_NOTES, "")]
+    if notes:
+        notes.insert(0, say("collect.not_compared"))
+    return [head, f"A: {a}", f"B: {b}", *lines, *notes]

@@ -6,19 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.common.text.numbers import size
+from mindrlhf_msprobe.common.text.printable import size
 from mindrlhf_msprobe.findings import (
     STAND_INS,
     Chosen,
     Divergence,
     Earlier,
+    Inside,
     Relation,
     Stopped,
     Verdict,
     Weights,
 )
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.manifest.ending import Stop
+from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
 _STOPS = 4  # places where runs stopped
@@ -219,3 +220,30 @@ CONFIG_JSON = "config.json"
 def settings_file(settings: Mapping[str, Any]) -> str:
     """Return where the settings of a next step stand: a section of a YAML file, or config.json."""
     return "msprobe_config" if "msprobe" in settings else CONFIG_JSON
+
+
+def inside_words(inside: Inside | None) -> str:
+    """Return what differs inside a record as one sentence, "" where nothing certain is known."""
+    if inside is None:
+        return ""
+    axes = dict(inside.axes)
+    where = [
+        message("inside.axis", **some.to_json(), name=axes.get(some.axis))
+        if some.what == "axis"
+        else message("inside.element", **some.to_json())
+        for some in inside.where
+    ]
+    change = None
+    if inside.change is not None:
+        known = inside.change.parameters
+        of_axis = {"name": axes.get(known["axis"])} if "axis" in known else {}
+        params = {**known, "basis": inside.basis, **of_axis}
+        change = Message(f"inside.{inside.change.kind}", params)
+    return say(
+        "inside.differs",
+        where=where,
+        prompts=list(inside.prompts),
+        change=change,
+        elements=inside.elements,
+        size=inside.size,
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.text.numbers import spans
-from mindrlhf_msprobe.report.messages import lists
+from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.report.messages import templates
 
 __all__ = [
     "count",
@@ -46,13 +46,13 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 def listed(items: Sequence[str], last: str = "and") -> str:
     """Return `a`, `a and b`, `a, b and c`."""
-    return lists.listed(items, last, ", ")
+    return templates.listed(items, last, ", ")
 
 
-some = partial(lists.some, between=", ", more=" and {left} more")
-few = partial(lists.few, between=", ", more=" and {left} more")
-non_finite = partial(lists.non_finite, each="{} {}", between=" and ")
-reasons = partial(lists.reasons, between="; ")
+some = partial(templates.some, between=", ", more=" and {left} more")
+few = partial(templates.few, between=", ", more=" and {left} more")
+non_finite = partial(templates.non_finite, each="{} {}", between=" and ")
+reasons = partial(templates.reasons, between="; ")
 
 
 def section_words(name: str) -> str:

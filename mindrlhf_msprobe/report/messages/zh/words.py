@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.text.numbers import spans
-from mindrlhf_msprobe.report.messages import lists
+from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.report.messages import templates
 
 __all__ = ["few", "listed", "non_finite", "reasons", "section_words", "side", "some", "spans"]
 
 
 def listed(items: Sequence[str], last: str = "和") -> str:
     """Return `a`, `a 和 b`, `a、b 和 c`."""
-    return lists.listed(items, last, "、")
+    return templates.listed(items, last, "、")
 
 
-some = partial(lists.some, between="、", more=" 等（另有 {left} 个）")
-few = partial(lists.few, between="、", more=" 等，另有 {left} 个")
-non_finite = partial(lists.non_finite, each="{} 个 {}", between="、")
-reasons = partial(lists.reasons, between="；")
+some = partial(templates.some, between="、", more=" 等（另有 {left} 个）")
+few = partial(templates.few, between="、", more=" 等，另有 {left} 个")
+non_finite = partial(templates.non_finite, each="{} 个 {}", between="、")
+reasons = partial(templates.reasons, between="；")
 
 
 def side(run: str) -> str:
@@ -36,7 +36,6 @@ def section_words(name: str) -> str:
 
 
 _SECTIONS = {
-    "schema": "格式版本",
     "versions": "版本",
     "device": "设备",
     "world": "并行规模",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.fast_json import loads
+from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.journal_line import argument_of
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic, values_of

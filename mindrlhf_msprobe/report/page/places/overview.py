@@ -1,22 +1,177 @@
-"""One pass over what is shown: each place's state, its step as it ran, and its maps."""
+"""One pass over what is shown: each place's state, its step as it ran, and its heat maps."""
 
 from __future__ import annotations
 
 import math
+import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Severity
 from mindrlhf_msprobe.phases import PROMPTS, phase_order, usual_place
-from mindrlhf_msprobe.report.page.blocks import logarithmic
+from mindrlhf_msprobe.report.page.data import (
+    NOT_FINITE,
+    UNMEASURED,
+    Blocks,
+    as_little_endian,
+    logarithmic,
+)
 from mindrlhf_msprobe.report.page.places.calls import Measured, calls_of, larger, measured
-from mindrlhf_msprobe.report.page.places.heat import Heat, Measure, Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
-from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import cell_name, direction_of
+
+#: Values that are kept, of all measures and places; beyond, places are left out.
+MOST_VALUES = 6_000_000
+_CALL = re.compile(r"\.([^.]+)\.(?:forward|backward|parameters_grad)\.([0-9]{1,9})$")
+
+#: A step and rank.
+Place = tuple[int, int]
+#: The rows of one phase and direction, e.g. ("actor_update", "backward").
+Map = tuple[str, str]
+
+
+class Measure(NamedTuple):
+    """A quantity of a call.
+
+    Attributes:
+        scale: `log`, `count` or `status`; see `blocks.logarithmic`.
+        empty: the code of no value.
+    """
+
+    name: str
+    scale: str
+
+    @property
+    def empty(self) -> int:
+        """The code that stands for no value."""
+        return 0 if self.scale == "log" else -1
+
+
+class Heat:
+    """The values of all measures, a column a place; so few of them that memory is bounded.
+
+    Beyond `MOST_VALUES` every second step is left out again, but for the places of interest.
+
+    Args:
+        measures: what a call has, in the order of its codes.
+        interest: the places that stay.
+    """
+
+    def __init__(
+        self, measures: Sequence[Measure], interest: Iterable[Place], most: int = MOST_VALUES
+    ) -> None:
+        self.measures, self._interest, self._most = measures, {*interest}, most
+        self.rows: dict[Map, dict[str, int]] = {}
+        self._columns: dict[Place, dict[Map, tuple[array[int], array[int]]]] = {}
+        self._around: dict[tuple[str, str], str] = {}
+        self._values = 0
+        self._stride = 1
+        self._steps: dict[int, int] = {}
+
+    @property
+    def left_out(self) -> bool:
+        """Whether places were left out."""
+        return self._stride > 1
+
+    def put(
+        self,
+        place: Place,
+        phase: str,
+        entry: str,
+        codes: Sequence[int],
+        around: str | None = None,
+    ) -> None:
+        """Take the codes of one call, as many as there are measures.
+
+        Args:
+            around: of an operator, the cell around it.
+        """
+        if around and around != "root":
+            self._around.setdefault((phase, entry), around)
+        step, _ = place
+        if self._steps.setdefault(step, len(self._steps)) % self._stride and (
+            place not in self._interest
+        ):
+            return
+        at = phase, direction_of(entry) or "forward"
+        rows = self.rows.setdefault(at, {})
+        row = rows.setdefault(entry, len(rows))
+        column = self._columns.setdefault(place, {}).setdefault(at, (array("i"), array("h")))
+        column[0].append(row)
+        column[1].extend(codes)
+        self._values += len(codes)
+        if self._values > self._most:
+            self._thin()
+
+    def _path(self, phase: str, entry: str) -> str:
+        """Return where a row stands in the tree: an operator inside its cell."""
+        around = self._around.get((phase, entry))
+        name = cell_name(entry)
+        return name if around is None else f"{around}.{name}"
+
+    def _thin(self) -> None:
+        while self._values > self._most and self._stride < len(self._steps):
+            self._stride *= 2
+            for place in [*self._columns]:
+                if self._steps[place[0]] % self._stride and place not in self._interest:
+                    for _, codes in self._columns.pop(place).values():
+                        self._values -= len(codes)
+        self._most = max(self._most, self._values)
+
+    def write(self, blocks: Blocks, places: Sequence[Place], phases: Sequence[str]) -> list[dict]:
+        """Add the blocks `cells` and `heat-…`; return what the page's head says of them.
+
+        Args:
+            places: the order of the columns.
+        """
+        maps, found = {}, []
+        order = sorted(self.rows, key=lambda at: (phases.index(at[0]), _ORDER.get(at[1], 9)))
+        for at in order:
+            entries = [*self.rows[at]]
+            name = f"{phases.index(at[0])}-{at[1]}"
+            calls = [_CALL.search(entry) for entry in entries]
+            operators = [parse_operator(entry) for entry in entries]
+            maps[name] = {
+                "entries": entries,
+                "cells": [self._path(at[0], entry) for entry in entries],
+                "classes": [call[1] if call else "" for call in calls],
+                "calls": [
+                    op.call if op else int(call[2]) if call else 0
+                    for op, call in zip(operators, calls)
+                ],
+            }
+            found.append({"phase": phases.index(at[0]), "direction": at[1], "rows": len(entries)})
+            self._write_map(blocks, name, at, places, len(entries))
+        blocks.json("cells", maps)
+        return found
+
+    def _write_map(
+        self, blocks: Blocks, name: str, at: Map, places: Sequence[Place], rows: int
+    ) -> None:
+        count = len(self.measures)
+        empty = np.array([measure.empty for measure in self.measures], np.int16)
+        whole = np.empty((count, rows, len(places)), np.int16)
+        whole[:] = empty[:, None, None]
+        for number, place in enumerate(places):
+            column = self._columns.get(place, {}).get(at)
+            if column is not None:
+                index = np.frombuffer(column[0], np.int32)
+                codes = np.frombuffer(column[1], np.int16).reshape(-1, count)
+                whole[:, index, number] = codes.T
+        for measure, codes in zip(self.measures, whole):
+            blocks.binary(f"heat-{name}-{measure.name}", as_little_endian(codes))
+
+
+_ORDER = {"forward": 0, "backward": 1, "parameters_grad": 2}
+
 
 PAIR_MEASURES: tuple[Measure, ...] = (
     Measure("distance", "log"),
@@ -52,6 +207,7 @@ _NOT_COMPARED = {
     Status.UNREADABLE: "unreadable",
 }
 _MOST_COUNTED = 32767  # of an int16
+_NOTHING = "NoneType"  # the dtype of what is no tensor: a gradient that leaves nowhere
 _BEGIN = -1.0  # of a step: prompts enter it, whenever they are saved
 _FEW_PLACES = 200  # of a run without a timeline, of which key data are read for their order
 
@@ -168,10 +324,12 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
     agreements: dict[Place, list[Agreement]] = {}
     for agreement in comparison.agreements:
         agreements.setdefault((agreement.step, agreement.rank), []).append(agreement)
+    parted = comparison.verdict.first_divergence
+    first = () if parted is None else (parted.step, parted.rank, parted.phase, parted.entry)
     for place, findings in comparison.by_place():
-        _pairs_of_place(found, place, findings, agreements.pop(place, []), runs)
+        _pairs_of_place(found, place, findings, agreements.pop(place, []), runs, first)
     for place, left in sorted(agreements.items()):
-        _pairs_of_place(found, place, (), left, runs)
+        _pairs_of_place(found, place, (), left, runs, first)
     for place in (place for run in runs for place in run.places):
         found.place(*place).recorded_in += 1
     _put_in_time(found, runs)
@@ -182,7 +340,13 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
 
 def _put_in_time(found: Overview, runs: Sequence[Run]) -> None:
     for place, seen in found.places.items():
-        at = next(filter(None, (_times_of(run, place) for run in runs)), None)
+        known = [*filter(None, (_times_of(run, place) for run in runs))]
+        for what, name in (item for times in known for item in times):
+            if what == "phase" and (what, name) not in seen.items:
+                recorded = any(name in run.phases_at(*place) for run in runs)
+                flag = "not_compared" if recorded else "not_recorded"
+                seen.item(what, name).flags.append(flag)
+        at = known[0] if known else None
         if at is None:  # what was read stands as it was met; the rest, where such usually does
             read = [name for name, item in seen.items.items() if not item.missing]
             at = {item: float(number) for number, item in enumerate(read)}
@@ -204,6 +368,7 @@ def _pairs_of_place(
     findings: Iterable[Finding],
     agreements: Sequence[Agreement],
     runs: Sequence[Run],
+    first: tuple[Any, ...],
 ) -> None:
     seen = found.place(*place)
     calls: dict[tuple[str, str], _PairOfCalls] = {}
@@ -228,7 +393,7 @@ def _pairs_of_place(
             calls.setdefault((agreement.phase, entry), pair)
     around = _around(calls, place, runs)
     for at, pair in calls.items():
-        found.heat.put(place, *at, pair.codes(), around.get(at))
+        found.heat.put(place, *at, pair.codes(first=(*place, *at) == first), around.get(at))
 
 
 def _around(
@@ -245,32 +410,49 @@ def _around(
     }
 
 
+class _Apart:
+    """How far some records of a call are apart at most."""
+
+    __slots__ = ("differs", "distance", "error", "status")
+
+    def __init__(self) -> None:
+        self.distance: float | None = None
+        self.error: float | None = None
+        self.status = -1
+        self.differs = False
+
+    def take(self, finding: Finding) -> None:
+        identical = finding.status is Status.IDENTICAL
+        error = 0.0 if identical else finding.metrics.max_abs_err if finding.metrics else None
+        self.distance = larger(self.distance, 0.0 if identical else finding.distance)
+        self.error = larger(self.error, error)
+        self.status = max(self.status, _STATUSES[finding.status])
+        self.differs |= not finding.status.agrees and finding.status not in _NOT_COMPARED
+
+    @property
+    def code(self) -> int:
+        """The code of the distance: what differs is never zero, nor without a value."""
+        if self.distance or not self.differs:
+            return logarithmic(self.distance)
+        return NOT_FINITE if self.status == _STATUSES[Status.NON_FINITE] else UNMEASURED
+
+
 class _PairOfCalls:
     """One call of both runs."""
 
-    __slots__ = ("distance", "error", "given", "non_finite", "norms", "status", "whole")
+    __slots__ = ("given", "non_finite", "norms", "returned")
 
     def __init__(self) -> None:
-        self.distance: float | None = None  # of what it returned
-        self.given: float | None = None  # of what it was given
-        self.error: float | None = None
+        self.returned, self.given = _Apart(), _Apart()
         self.norms: list[float | None] = [None, None]
         self.non_finite = 0
-        self.status = -1  # of what it returned
-        self.whole = -1  # of all its records
 
     def take(self, finding: Finding) -> None:
-        status = _STATUSES[finding.status]
-        self.whole = max(self.whole, status)
-        agrees = finding.status is Status.IDENTICAL
-        distance = 0.0 if agrees else finding.distance
-        if finding.io in ("input", "parameters"):
-            self.given = larger(self.given, distance)
+        nothing = finding.status is Status.IDENTICAL and finding.a.dtype == _NOTHING
+        if finding.io in ("input", "parameters") or nothing:
+            self.given.take(finding)
             return
-        self.status = max(self.status, status)
-        self.distance = larger(self.distance, distance)
-        error = 0.0 if agrees else finding.metrics.max_abs_err if finding.metrics else None
-        self.error = larger(self.error, error)
+        self.returned.take(finding)
         for side, of in enumerate((finding.a, finding.b)):
             if _is_number(of.norm):
                 self.norms[side] = larger(self.norms[side], float(of.norm))
@@ -280,22 +462,29 @@ class _PairOfCalls:
 
     def agree(self, a: Measured, b: Measured | None, status: int) -> None:
         """Take a call of which all records agree."""
-        self.status = self.whole = status
+        self.returned.status = status
         self.norms = [a.norm, a.norm if b is None else b.norm]
         self.non_finite = a.non_finite
-        self.distance = self.given = 0.0
+        self.returned.distance = self.given.distance = 0.0
         x, y = self.norms
         if x is not None and y is not None and x != y and max(x, y) < math.inf:
-            self.distance = abs(x - y) / max(x, y)
-        self.error = 0.0 if status == 0 else None
+            self.returned.distance = abs(x - y) / max(x, y)
+        self.returned.error = 0.0 if status == 0 else None
 
-    def codes(self) -> list[int]:
+    def codes(self, *, first: bool) -> list[int]:
+        """Return the codes of the measures.
+
+        Args:
+            first: the runs part in this call, be it in what it was given.
+        """
+        returned, given = self.returned, self.given
         growth = None
-        if self.distance is not None and self.given is not None:
-            growth = _growth(self.distance, self.given)
-        status = self.whole if self.status < 0 else self.status
-        logs = (self.distance, self.error, growth, *self.norms)
-        return [*map(logarithmic, logs), min(self.non_finite, _MOST_COUNTED), status]
+        if returned.distance is not None and given.distance is not None:
+            growth = _growth(returned.distance, given.distance)
+        enters = returned.status < 0 or (first and not returned.differs)
+        shown = given if enters else returned
+        logs = map(logarithmic, (shown.error, growth, *self.norms))
+        return [shown.code, *logs, min(self.non_finite, _MOST_COUNTED), shown.status]
 
 
 def _growth(returned: float, given: float) -> float | None:
@@ -337,9 +526,12 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
                 findings = of_place[phase, call.name]
                 of_phase.append((call.name, _codes(measured(call), findings), call.around))
         for what, name in _in_time(run, (step, rank), begun, few=few):
-            seen.item(what, name).compared = len(codes[name]) if what == "phase" else 1
-            for entry, of_call, around in codes[name] if what == "phase" else ():
+            item, calls = seen.item(what, name), codes.get(name) if what == "phase" else None
+            item.compared = len(calls or ()) if what == "phase" else 1
+            for entry, of_call, around in calls or ():
                 found.heat.put((step, rank), name, entry, of_call, around)
+            if what == "phase" and calls is None:
+                item.flags.append("not_recorded")
     return found
 
 
@@ -373,6 +565,7 @@ def _in_time(
                 at.setdefault(("key", datum.key), seq)
     phases = sorted(begun, key=lambda name: (begun[name], phase_order(name)))
     items = [("phase", phase) for phase in phases]
+    items += [item for item in at if item[0] == "phase" and item[1] not in begun]
     items += [("key", key) for key in sorted(keys, key=usual_place)]
     return _ordered(items, at)
 

@@ -221,6 +221,10 @@
     return shown.replaceAll("-", "−");
   };
 
+  /** Return a number to six digits; anything else, and an integer, as it is. */
+  R.rounded = (value) => (typeof value === "number" && !Number.isInteger(value)
+    ? Number(value.toPrecision(6)) : value);
+
   /** Give two decimal fractions as many digits behind the point. */
   function alike(shown) {
     const places = shown.map((text) => (/^−?\d+(\.\d+)?$/.test(text)

@@ -37,7 +37,7 @@
 
   // -- codes of heat maps ----------------------------------------------------------------------
 
-  const NONE = 0, ZERO = 1, NAN = 2;
+  const NONE = 0, ZERO = 1, NAN = 2, UNMEASURED = 3;
   R.valueOfCode = function (scale, code) {
     if (scale !== "log") return code < 0 ? null : code;
     if (code === NONE) return null;
@@ -59,6 +59,7 @@
     if (code === R.noCode(measure.scale)) return R.w("no_value");
     if (measure.scale === "status") return R.w("status_" + R.STATUSES[code]);
     if (arises(measure, code)) return R.w("arose_here");
+    if (measure.scale === "log" && code === UNMEASURED) return R.w("unmeasured");
     return R.num(R.valueOfCode(measure.scale, code), 3);
   };
 
@@ -90,7 +91,8 @@
     const value = (code) => R.valueOfCode(measure.scale, code);
     return {
       colour,
-      mark: (code) => (!log || code !== NAN ? "" : arises(measure, code) ? "∞" : "×"),
+      mark: (code) => (log && code === UNMEASURED ? "≠" : !log || code !== NAN ? ""
+        : arises(measure, code) ? "∞" : "×"),
       low: log ? value(from) : 1,
       high: log ? value(to) : Math.max(high, 1),
       fixed,
@@ -112,6 +114,7 @@
         (scale.fixed ? "≥ " : "") + R.num(scale.high, 2)),
       measure.scale === "log" && sample(own.nan, arises(measure, NAN) ? R.w("arose_here")
         : "NaN, Inf", scale.mark(NAN)),
+      scale.fixed && sample(scale.colour(UNMEASURED), R.w("unmeasured"), scale.mark(UNMEASURED)),
       sample(own.none, R.w("no_value")));
   };
 

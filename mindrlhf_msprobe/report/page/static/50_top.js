@@ -83,7 +83,8 @@
       ({ ...one, of: one.only_in, only_in: null }))];
     const [problems, notes, left] = ["problems", "notes", "left_out"].map((name) =>
       R.list(R.head[name]));
-    const total = gaps.length + problems.length + left.length;
+    const { line, items: unchecked = [] } = R.head.unchecked || {};
+    const total = gaps.length + problems.length + left.length + unchecked.length;
     const list = (items, make) => {
       const shown = items.slice(0, 4).map(make);
       const rest = items.slice(4);
@@ -108,6 +109,9 @@
         R.long(R.t(gap.text), 300),
         R.known(gap.records) && el("span", { class: "faint", text: " · " +
           R.w("n_records", { n: gap.records }) }))),
+      unchecked.length > 0 && R.fold(R.t(line), () => el("ul", null, unchecked.map((one) =>
+        el("li", null, one.of && R.paired() && el("span", { class: "tag",
+          text: R.w("of_run", { side: one.of }) }), " ", R.long(R.t(one.text), 300))))),
       left.length > 0 && [el("h3", { text: R.w("left_out") }), list(left, text)],
       notes.length > 0 && R.fold(R.w("notes", { n: notes.length }), () =>
         el("ul", null, notes.map(text))));

@@ -177,7 +177,8 @@
 
   // -- the strip -------------------------------------------------------------------------------
 
-  const FLAGS = { first: "◆", unfinished: "…", only_a: "A", only_b: "B", not_recorded: "∅" };
+  const FLAGS = { first: "◆", unfinished: "…", only_a: "A", only_b: "B", not_recorded: "∅",
+    not_compared: "·" };
 
   function flagged(flags) {
     return R.list(flags).map((flag) => el("span", { class: "flag flag-" + flag }, FLAGS[flag] || "", " ",
@@ -199,8 +200,9 @@
   // What of a run is not well has no distance: it has the colour of the gravest finding.
   const GRAVE = { error: "different", warning: "warning", note: "note" };
   const tint = (different, compared, distance, gravest) =>
-    R.paired() ? (!compared ? null : different ? R.colourOfDistance(distance ?? 1e-3)
-      : R.colourOfZero()) : gravest ? `var(--state-${GRAVE[gravest]})` : R.colourOfZero();
+    R.paired() && different ? R.colourOfDistance(distance ?? 1e-3)
+      : !R.paired() && gravest ? `var(--state-${GRAVE[gravest]})`
+        : compared ? R.colourOfZero() : null;
 
   function phaseCard(item, longest) {
     const [, index, opening, a, b, compared, different, distance, findings, flags = [],

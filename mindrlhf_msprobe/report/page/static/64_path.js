@@ -9,14 +9,16 @@
     ? R.w("n_differ", { n: item.different, of: item.compared }) : "";
   const factor = (item) => R.known(item.factor)
     ? el("span", { class: "number factor", title: R.w("factor_told") }, "×" + R.num(item.factor, 3))
-    : null;
+    : item.zero ? el("span", { class: "factor", text: R.t(item.zero) }) : null;
+  const held = (item) => item.non_finite
+    ? el("span", { class: "factor", text: " " + R.t(item.non_finite) }) : null;
   const SIGN = { first: "◆", reached: "→", same: "=" };
 
   function layers(item) {
     const list = R.list(item.layers);
     const line = (layer) => el("li", { class: "path-" + layer.tone }, R.link(layer.link,
       el("span", { class: "sign", text: SIGN[layer.tone] || "" }), " ",
-      R.data(layer.name, 44), " ", factor(layer),
+      R.data(layer.name, 44), " ", factor(layer), held(layer),
       el("span", { class: "faint number" }, " ", share(layer))));
     const rest = list.slice(LAYERS);
     return list.length > 0 && [
@@ -54,7 +56,7 @@
       flush();
       shown.push(el("li", { class: `path-item path-${item.tone} path-of-${item.what}` },
         R.link(item.link, el("span", { class: "sign", text: SIGN[item.tone] || "" }), " ",
-          el("b", null, R.data(item.name, 44))), " ", factor(item),
+          el("b", null, R.data(item.name, 44))), " ", factor(item), held(item),
         el("div", { class: "faint number", text: share(item) }),
         item.tone === "first" && el("div", { class: "flag flag-first",
           text: R.w("first_divergence") }),

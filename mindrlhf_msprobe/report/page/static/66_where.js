@@ -241,7 +241,7 @@
 
   function rangeOf(measure, heats) {
     let low = Infinity, high = -Infinity;
-    const least = measure.scale === "log" ? 3 : 1;
+    const least = measure.scale === "log" ? 4 : 1;
     const rangeIn = (heat) => {
       let [from, to] = [Infinity, -Infinity];
       for (const code of heat)

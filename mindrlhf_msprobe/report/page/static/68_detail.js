@@ -51,11 +51,13 @@
         const [a, b] = ["a", "b"].map((side) => (record[side] ? record[side][field] : undefined));
         const differs = two && record.a && record.b && field !== "file" && !same(a, b);
         const number = NUMBERS.has(field);
-        const shown = two && number ? R.pair(a, b) : [R.num(a, 9), R.num(b, 9)];
+        const shown = two && number ? R.pair(a, b) : [R.num(a, 6), R.num(b, 6)];
         let from = 0;
         while (from < shown[0].length && shown[0][from] === shown[1][from]) from++;
         const text = (value, i) => (number ? shown[i] : field === "shape" && Array.isArray(value)
-          ? `[${value.join(", ")}]` : typeof value === "number" ? R.num(value, 17) : undefined);
+          ? `[${value.join(", ")}]` : typeof value !== "number" ? undefined
+            : Number.isInteger(value) ? R.num(value, 17) : two ? R.pair(a, b)[i]
+              : R.num(value, 6));
         return el("tr", { class: differs ? "differs" : null },
           el("th", { scope: "row" }, el("span", { class: "sign", text: differs ? "≠" : "" }),
             labelOf(field)),

@@ -8,6 +8,8 @@
   const TOLD = 4;
   // Where marks of findings and of values without a height stand, as a share of the height.
   const [TOP, FOOT] = [0.97, 0.03];
+  // Where the first divergence stands: below a finding of its step.
+  const PARTED = 0.9;
   const FONT = "system-ui, sans-serif";
   const drawn = new Map();
 
@@ -16,7 +18,9 @@
     const value = (name) => style.getPropertyValue(name).trim();
     return {
       ink: value("--ink"), faint: value("--faint"), line: value("--line"), page: value("--panel"),
-      a: value("--side-a"), b: value("--side-b"), mark: value("--bad"),
+      a: value("--side-a"), b: value("--side-b"), bad: value("--bad"),
+      // Of two runs, red is where they part.
+      mark: value(R.paired() ? "--ink" : "--bad"),
       size: `${(parseFloat(style.fontSize) * 0.86).toFixed(1)}px`,
     };
   }
@@ -88,7 +92,7 @@
     }, { size: 5 });
   }
 
-  function putMarks(bokeh, plot, marks, crosses, own) {
+  function putMarks(bokeh, plot, { marks, crosses, parted }, own) {
     const sign = { line_color: own.mark, fill_color: own.mark };
     const again = marks.filter(({ from, to }) => to > from);
     const at = (steps, share) => ({ x: steps, y: steps.map(() => share) });
@@ -98,6 +102,8 @@
     }, { line_color: own.mark, line_width: 5, line_alpha: 0.3 }, "share");
     put(bokeh, plot, "Scatter", at(marks.map(({ from }) => from), TOP),
       { ...sign, marker: "inverted_triangle", size: 10 }, "share");
+    put(bokeh, plot, "Scatter", at(parted, PARTED),
+      { line_color: own.bad, fill_color: own.bad, marker: "diamond", size: 13 }, "share");
     put(bokeh, plot, "Scatter", at(crosses, FOOT),
       { ...sign, marker: "x", size: 8, line_width: 2 }, "share");
   }
@@ -160,11 +166,12 @@
    *
    * `lines`, and `below` the differences under them: [{x, y (null where a value has no height),
    * side: "a", "b" or null, mine, strong}]; `crosses`: the steps of values without a height;
-   * `marks`: [{from, to}] steps of findings; `points` and `pointsBelow`, what is told and done at
-   * the mouse: [{x, y, or atTop or atFoot, told: () => children, call}]; `steps`: [low, high].
+   * `marks`: [{from, to}] steps of findings; `parted`: those of the first divergence; `points` and
+   * `pointsBelow`, what is told and done at the mouse: [{x, y, or atTop (parted) or atFoot,
+   * told: () => children, call}]; `steps`: [low, high].
    */
-  R.chart = async function (box, { lines, below, crosses, marks, points, pointsBelow, steps,
-    picked }) {
+  R.chart = async function (box, { lines, below, crosses, marks, parted = [], points,
+    pointsBelow, steps, picked }) {
     const bokeh = await R.charts();
     if (!bokeh) {
       R.clear(box, R.missing(R.w("no_library")));
@@ -179,7 +186,8 @@
     // Lines stay clear of the marks above and below them.
     const [low, high] = span(lines);
     const clear = (high - low) * 0.06;
-    const y = [low - (crosses.length ? clear : 0), high + (marks.length ? clear : 0)];
+    const rows = parted.length ? 2 : marks.length ? 1 : 0;
+    const y = [low - (crosses.length ? clear : 0), high + clear * rows];
     const tip = el("div", { class: "tip", "aria-hidden": "true" });
     const first = plotOf(bokeh, own, {
       x, y, label: null, foot: !below.length, sizing_mode: "stretch_both",
@@ -192,13 +200,16 @@
     const at = plots.map((plot) => {
       put(bokeh, plot, "VSpan", { x: marks.map(({ from }) => from) },
         { line_color: own.mark, line_dash: "dotted" });
-      return put(bokeh, plot, "VSpan", { x: R.known(picked) ? [picked] : [] },
+      const pickedStep = put(bokeh, plot, "VSpan", { x: R.known(picked) ? [picked] : [] },
         { line_color: own.faint });
+      put(bokeh, plot, "VSpan", { x: parted }, { line_color: own.bad });
+      return pickedStep;
     });
     putLines(bokeh, first, lines, own);
-    putMarks(bokeh, first, marks, crosses, own);
+    putMarks(bokeh, first, { marks, crosses, parted }, own);
     const placed = points.map((point) =>
-      ({ ...point, share: point.atTop ? TOP : point.atFoot ? FOOT : undefined }));
+      ({ ...point, share: point.parted ? PARTED : point.atTop ? TOP : point.atFoot ? FOOT
+        : undefined }));
     listen(bokeh, first, box, tip, placed);
     if (below.length) {
       putLines(bokeh, plots[1], below, own);

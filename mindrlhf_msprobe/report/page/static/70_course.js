@@ -100,6 +100,20 @@
   const stepsOf = (lists) => lists.flat().reduce(
     ([low, high], step) => [Math.min(low, step), Math.max(high, step)], [Infinity, -Infinity]);
 
+  /** Where the runs part first, if what is drawn holds that step and rank: [step], else []. */
+  function partedOf([low, high]) {
+    const at = R.answerPlace();
+    const shown = scope === "all" || at.rank === R.state.rank;
+    return R.paired() && shown && at.step >= low && at.step <= high ? [at.step] : [];
+  }
+
+  const partedPoint = (step) => ({
+    x: step, atTop: true, parted: true,
+    told: () => [R.w("first_divergence") + " · ",
+      R.placeName(step, R.answerPlace().rank)],
+    call: () => R.follow(R.answerPlace()),
+  });
+
   const marksOf = (found, [low, high]) => found.map((one) => ({
     from: Math.max(one.link.step, low), to: Math.min(lastOf(one), high),
   }));
@@ -109,10 +123,11 @@
     const below = differences(group);
     const steps = stepsOf(group.map(across));
     const found = findingsOf(findings, steps);
+    const parted = partedOf(steps);
     return R.chart(box, {
       lines: group.map(lineOfSide), below: below.map((one) => lineOf(one, null)),
-      crosses: lostOf(group), marks: marksOf(found, steps), steps, picked: R.state.step,
-      points: [...found.map((one) => pointOf(one, steps[0])),
+      crosses: lostOf(group), marks: marksOf(found, steps), parted, steps, picked: R.state.step,
+      points: [...parted.map(partedPoint), ...found.map((one) => pointOf(one, steps[0])),
         ...group.flatMap((one) => pointsOf(one, R.sideName(one.side)))],
       pointsBelow: below.flatMap((one) => pointsOf(one, "B − A")).filter((one) => !one.atFoot),
     });
@@ -125,6 +140,7 @@
     return R.paperChart({
       lines: series.map(lineOfSide), below: differences(series).map((one) => lineOf(one, null)),
       crosses: lostOf(series), marks: marksOf(findingsOf(findings, steps), steps),
+      parted: partedOf(steps),
     });
   }
 
@@ -173,6 +189,8 @@
         el("span", { class: "sample" }, el("i", { class: "bar side-a" }), R.sideName("A")),
         R.paired() && el("span", { class: "sample" }, el("i", { class: "bar side-b dashed" }),
           R.sideName("B")),
+        partedOf([-Infinity, Infinity]).length > 0 && el("span", { class: "sample flag-first" },
+          "◆ " + R.w("first_divergence")),
         findings.length > 0 && el("span", { class: "sample" }, "▼ " + R.w("finding")),
         el("span", { class: "sample" }, "✕ NaN, Inf"))),
     cards);
@@ -256,7 +274,7 @@
         el("td", { class: "number", text: step }),
         el("td", { text: R.paired() ? one.side : "" }),
         el("td", null, R.data(nameOf(one), 60)),
-        el("td", { class: "number", text: R.num(value, 9), title: R.num(value, 17) }))))));
+        el("td", { class: "number", text: R.num(value, 6), title: R.num(value, 17) }))))));
   }
 
   function flat(findings) {

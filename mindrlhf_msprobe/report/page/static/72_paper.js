@@ -39,9 +39,9 @@
   /**
    * Return a chart as an SVG. `lines`, and `below` the differences under them: [{x, y (null where
    * a value has no height), side: "a", "b" or null, mine}]; `crosses`: the steps of such; `marks`:
-   * [{from, to}] steps.
+   * [{from, to}] steps of findings; `parted`: those of the first divergence.
    */
-  R.paperChart = function ({ lines, below, crosses, marks }) {
+  R.paperChart = function ({ lines, below, crosses, marks, parted = [] }) {
     const [first, last] = R.span([...lines, ...below].flatMap((line) => line.x));
     const x = (step) => LEFT + ((step - first) / (last - first)) * (WIDE - LEFT - RIGHT);
     const high = below.length ? 230 : 180;
@@ -76,6 +76,11 @@
     };
     const foot = high - 26;
     const main = below.length ? 128 : foot - 14;
+    for (const step of parted) {
+      svg.append(made("line", { x1: x(step), x2: x(step), y1: 20, y2: foot, class: "mark parted" }));
+      svg.append(made("text", { x: x(step), y: 21, "text-anchor": "middle",
+        class: "sign parted" }, "◆"));
+    }
     for (const { from, to } of marks) {
       svg.append(made("line", { x1: x(from), x2: x(from), y1: 12, y2: foot, class: "mark dotted" }));
       if (to > from) svg.append(made("line", { x1: x(from), x2: x(to), y1: 8, y2: 8,

@@ -85,7 +85,11 @@
 
   function body(sample, first) {
     if (!sample) return el("p", { class: "faint", text: R.w("absent") });
-    if ((sample.tokens || sample.ids || []).length) return tokens(sample, first);
+    if ((sample.tokens || sample.ids || []).length) {
+      const saved = sample.tokens ? null : sample.text;
+      return [R.known(saved) && el("div", { class: "tokens", dir: "auto" }, R.long(saved, 1500)),
+        tokens(sample, first)];
+    }
     const logs = R.list(sample.gaps ? sample.gaps[0] : sample.log_probs);
     const each = [...(sample.text || "")];
     // A letter a token: the colour stands under the letter.

@@ -7,7 +7,8 @@
 
   /** A number is shown as one, a list as JSON has it, a text as it is. */
   function shownValue(value) {
-    if (value !== null && typeof value === "object") return R.long(JSON.stringify(value), 120);
+    if (value !== null && typeof value === "object")
+      return R.long(JSON.stringify(value, (_, one) => R.rounded(one)), 120);
     const text = typeof value === "string" && !["NaN", "Infinity", "-Infinity"].includes(value);
     return text ? R.long(value, 120) : R.num(value, 6);
   }

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.numbers import few_numbers
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.text.printable import few_numbers, shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
     HEAD,
@@ -54,7 +53,7 @@ def is_checkpoint(path: Path) -> bool:
     that holds checkpoints is one unless it holds a run.
     """
     if path.is_dir():
-        if (path / layout.RUN_FILE).exists() or layout.has_dumps(path):
+        if layout.holds_run(path):
             return False
         return bool(_indices(path) or checkpoint_files(path) or rank_directories(path))
     return path.is_file() and path.name.endswith(_NAMES)
@@ -71,16 +70,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: there is none, or it cannot be read.
     """
     try:
-        return _in_directory(path) if path.is_dir() else _in_file(path)
+        if path.is_dir():
+            return _in_directory(path)
+        if path.name.endswith(INDEX_SUFFIX):
+            return _of_index(path, path.parent)
+        return _read(path, path)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         why = layout.why_unread(error)
         raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
-
-
-def _in_file(path: Path) -> Checkpoint:
-    if path.name.endswith(INDEX_SUFFIX):
-        return _of_index(path, path.parent)
-    return _read(path, path)
 
 
 def _read(file_path: Path, path: Path) -> Checkpoint:

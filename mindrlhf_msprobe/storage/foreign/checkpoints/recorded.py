@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
 
 _PREFERRED = "actor"
+_STEPS = re.compile("[0-9]{1,12}")
 
 #: Role → rank → name → the parameter.
 _Roles = dict[str, dict[int, dict[str, StoredTensor]]]
@@ -53,7 +55,9 @@ class RecordedTensor(StoredTensor):
         return part
 
 
-def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
+def recorded_parameters(
+    path: Path, step: int | None = None, checkpoint: Path | None = None
+) -> Checkpoint:
     """Return the parameters of one network of a run, by their names in it.
 
     They are those of the actor, else of the first network that recorded any; each as it was first
@@ -61,11 +65,22 @@ def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
 
     Args:
         step: as they were in this step, instead.
+        checkpoint: those that the run saved in this one, or in one that this is a file of, instead,
+            if it did and no step is given.
 
     Raises:
         RunError: there is no run, or it recorded no parameters (there).
     """
     run = open_run(path.absolute())
+    saved = None if step is not None or checkpoint is None else _saved_in(run, checkpoint)
+    if saved is not None:
+        role, step = saved
+        held = _held(run, [step])
+        if role not in held:
+            what = {"checkpoint": str(checkpoint), "steps": step}
+            raise CheckpointError.saying("checkpoint.saved_unrecorded", path=str(path), **what)
+        notes: Messages = (message("checkpoint.saved_after", role=role, steps=step),)
+        return Checkpoint(path, "run", held[role], notes=notes)
     steps = run.steps if step is None else [step]
     held = _held(run, steps)
     if not held:
@@ -73,8 +88,21 @@ def recorded_parameters(path: Path, step: int | None = None) -> Checkpoint:
         raise CheckpointError.saying(code, path=str(path), step=step)
     role = _PREFERRED if _PREFERRED in held else next(iter(held))
     others = [name for name in held if name != role]
-    notes: Messages = (message("checkpoint.of_role", role=role, others=others, step=step),)
+    notes = (message("checkpoint.of_role", role=role, others=others, step=step),)
     return Checkpoint(path, "run", held[role], notes=notes)
+
+
+def _saved_in(run: Run, checkpoint: Path) -> tuple[str, int] | None:
+    """Return whose network a run saved in a checkpoint, and the step that begins with it."""
+    whole = checkpoint.resolve()
+    for file in run.run_files:
+        for role, saved in (file.saved_checkpoints or {}).items():
+            for steps, at in saved.items() if isinstance(saved, dict) else ():
+                if not (isinstance(at, str) and at and _STEPS.fullmatch(steps)):
+                    continue
+                if Path(at).resolve() in (whole, *whole.parents):
+                    return role, int(steps)
+    return None
 
 
 def _held(run: Run, steps: Sequence[int]) -> _Roles:
@@ -92,16 +120,12 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
 
 def _add_step(roles: _Roles, run: Run, step: int) -> None:
     for rank in run.ranks:
-        present = run.phases_at(step, rank)
+        present, config = run.phases_at(step, rank), run.config(rank)
+        phases = config.phase_table() if config else phase_table({})
         for phase in (phase for phase in run.phases if phase in present):
-            of_role = roles.setdefault(_role(run, phase, rank), {})
+            known = phases.get(phase)
+            of_role = roles.setdefault(phase if known is None else known.role, {})
             _add(of_role.setdefault(rank, {}), run, phase, step, rank)
-
-
-def _role(run: Run, phase: str, rank: int) -> str:
-    config = run.config(rank)
-    known = (config.phase_table() if config else phase_table({})).get(phase)
-    return phase if known is None else known.role
 
 
 def _add(found: dict[str, StoredTensor], run: Run, phase: str, step: int, rank: int) -> None:

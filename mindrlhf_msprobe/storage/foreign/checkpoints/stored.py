@@ -11,7 +11,6 @@ import stat
 import zlib
 from collections.abc import Mapping
 from dataclasses import field
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, bfloat16_bits_to_float32
 
 #: MindSpore's names of dtypes, and how their elements lie in a file.
@@ -36,8 +36,7 @@ STORED = {
         for name in ("Float64", "Complex64", "Complex128")
     },
     BFLOAT16: np.dtype("<u2"),
-    "Float8E4M3FN": np.dtype("u1"),
-    "Float8E5M2": np.dtype("u1"),
+    **{name: np.dtype("u1") for name in FLOAT8},
 }
 _PIECE = 4 << 20  # bytes that a CRC reads at once
 
@@ -209,23 +208,10 @@ def in_numbers(dtype: str, stored: np.ndarray) -> np.ndarray:
     """Return elements as numpy can compute with them: bfloat16 and 8-bit floats as float32."""
     if dtype == BFLOAT16:
         return bfloat16_bits_to_float32(stored)
-    if dtype == "Float8E5M2":  # the upper half of a float16
-        return (stored.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
-    if dtype == "Float8E4M3FN":
-        return _e4m3()[stored]
+    if dtype in FLOAT8:
+        return float8_to_float32(dtype, stored)
     # A byte that is neither 0 nor 1 is true; numpy would compare its bits.
     return stored.view(np.uint8) != 0 if dtype == "Bool" else stored
-
-
-@cache
-def _e4m3() -> np.ndarray:
-    """Return the value of each of the 256 8-bit floats with 4 bits of exponent and no infinity."""
-    bits = np.arange(256)
-    exponent, fraction = (bits >> 3) & 15, bits & 7
-    normal = np.ldexp(1 + fraction / 8, exponent - 7)
-    values = np.where(exponent == 0, np.ldexp(fraction / 8, -6), normal)
-    values = np.where(bits & 127 == 127, np.nan, values)
-    return np.where(bits & 128, -values, values).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.text.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import BYTES, VARINT, Wire
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, DataFile
-from mindrlhf_msprobe.storage.foreign.checkpoints.wire import BYTES, VARINT, Wire
 
 _STAGE = re.compile(r"(?P<stage>[0-9]{1,6})-(?P<name>.+)", re.DOTALL)
 _MOST_DEVICES = 1 << 20

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.config import NO_END, ProbeConfig, Selection
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, npy_size
 from mindrlhf_msprobe.storage.arrays.sketches import (
     HEAD,
@@ -328,11 +329,12 @@ class _Recording:
         return sum(map(self._blocks, sizes))
 
     def _stored_sizes(self, leaves: Iterable[Leaf]) -> Iterator[int]:
-        """Yield the size in bytes of the file of each leaf's elements; bfloat16 fills float32."""
+        """Yield the file size of each leaf's elements in bytes; short floats are float32."""
         for leaf in leaves:
             if leaf.fingerprint is None:
                 self.doubts.add(message("estimate.no_fingerprints"))
-            name = "float32" if leaf.dtype == BFLOAT16 else str(leaf.dtype)
+            is_wider = leaf.dtype == BFLOAT16 or leaf.dtype in FLOAT8
+            name = "float32" if is_wider else str(leaf.dtype)
             try:
                 yield npy_size(name, leaf.shape or ())
             except TypeError:
@@ -430,9 +432,6 @@ def _left_out(coverage: Mapping[str, Any]) -> Iterator[Message]:
         for cell in cells:
             why = kinds.reasons_of(cells, cell)
             yield message("estimate.left_out", what=f"{role} {cell}", why=why)
-    for kind in coverage:  # of an older version
-        if why := kinds.reasons_of(coverage, kind):
-            yield message("estimate.left_out", what=kind, why=why)
 
 
 def _on_narrower(config: ProbeConfig, wanted: ProbeConfig) -> Iterator[Message]:

@@ -1,4 +1,7 @@
-"""What a run holds: its phases, steps, ranks, keys and sizes, and single records by name."""
+"""What a run holds: its phases, steps, ranks, keys and sizes, and single records by name.
+
+And what it does not hold by choice: what its configuration left out, and what was thinned.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD, size_of
+from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import statistic_of
@@ -111,7 +115,7 @@ def inventory(run: Run, step: int | None = None, rank: int | None = None) -> lis
 def _holding(
     kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
 ) -> Holding:
-    sizes, total = _file_sizes(directories)
+    sizes, total = file_sizes(directories)
     unreadable = _unreadable((record for item in held for record in item.records), sizes)
     named = [*itertools.islice(unreadable, _MOST_NAMED)]
     if more := sum(1 for _ in unreadable):
@@ -213,7 +217,7 @@ def _plain(value: Any) -> Any:
     return number_to_json(value)
 
 
-def _file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
+def file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
     """Return path → bytes of the files below directories, and the bytes of all.
 
     A file that is linked under several names counts once in the sum.
@@ -246,3 +250,52 @@ def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator
             why = _why_no_sketch(record, sizes.get(record.sketches, -1))
         if why is not None:
             yield str(message("unread.of_file_colon", file=record.name, why=why))
+
+
+def limits_of(run: Run) -> list[Message]:
+    """Return what a run was configured not to record of its layers, and what `keep_mb` removed.
+
+    Phases that are switched off are not among it: what was asked for is what is looked at.
+    """
+    return [*_configured(run), *thinned_of(run)]
+
+
+def _configured(run: Run) -> Iterator[Message]:
+    config = run.config(min(run.ranks, default=0))
+    if config is None or not run.phases:
+        return
+    outside = [step for step in run.steps if not config.step_start <= step <= config.step_end]
+    if outside:
+        steps = {"first": config.step_start, "last": config.step_end}
+        yield message("coverage.steps_outside", **steps)
+    if config.steps:
+        yield message("coverage.steps_not_chosen", steps=list(config.steps))
+    if config.step_interval > 1:
+        chosen = {"interval": config.step_interval, "first": config.step_start}
+        yield message("coverage.step_interval", **chosen)
+    if config.include or config.exclude:
+        yield message("coverage.cells_left_out")
+    if config.entries:
+        yield message("coverage.entries_left_out", entries=list(config.entries))
+    if config.scope:
+        yield message("coverage.outside_scope", first=config.scope[0], last=config.scope[1])
+    for name in sorted({"forward", "backward"} - {*config.directions}):
+        directions = list(config.directions)
+        yield message("coverage.direction_off", direction=name, directions=directions)
+    for name in sorted({"input", "output"} - {*config.parts}):
+        yield message("coverage.part_off", part=name, parts=list(config.parts))
+    if not config.parameters:
+        yield message("coverage.parameters_off")
+
+
+def thinned_of(run: Run) -> Iterator[Message]:
+    """Yield of which steps what was removed, and on which ranks."""
+    for kind in thinned.KINDS:
+        spans = {
+            rank: removed
+            for file in run.run_files
+            if (rank := file.rank) is not None and (removed := file.thinned[kind])
+        }
+        if spans:
+            shown = max(spans.values(), key=len)
+            yield message("coverage.thinned_steps", what=kind, ranks=sorted(spans), steps=shown)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, record_training
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
 from mindrlhf_msprobe.report.console.analysis.comparison import render
 from mindrlhf_msprobe.report.tables.summary import summary_of
@@ -203,6 +203,18 @@ def test_a_configuration_is_checked_before_another_recording(compare: Compare) -
     assert [line.split(":")[1].strip() for line in before] == [
         *("kl_coef", "critic", "msprobe_config")
     ]
+
+
+def test_what_a_trainer_saves_or_logs_explains_nothing(compare: Compare) -> None:
+    """By MindFormers' names; what it loads may."""
+    configurations = {
+        "checkpoint": {"enable_save": True, "save_max": 5, "load_path": "other"},
+        "monitor": {"train_state": {"local_norm": ["*"]}, "tensorboard": {"x": 1}},
+        "train_dataset": {"num_parallel_workers": 4, "prefetch_size": 2, "seed": 7},
+    }
+    comparison = compare(Fault("weights:head", None, step=0), configurations)
+    names = {name for *_, name in checked(comparison)}
+    assert not any("save" in name or "monitor" in name or "parallel" in name for name in names)
 
 
 @pytest.mark.parametrize(

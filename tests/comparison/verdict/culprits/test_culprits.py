@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
+from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
-from mindrlhf_msprobe.comparison import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Outcome
 from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.storage.manifest.run_file import Network, Settings
 
 GENERATE, LOG_PROB, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
 REFERENCE = "reference_compute_log_prob"
@@ -74,7 +75,8 @@ class Job:
         for step in range(self.steps):
             self._synchronise(step, trained, generating, reference)
             if not step:
-                self._save_initial(recording, actor=generating, reference=reference)
+                networks = {"actor": generating, LOG_PROB: trained, "reference": reference}
+                self._save_initial(recording, networks)
             tokens = self._generate(recording, step, generating, draw)
             with recording.phase(LOG_PROB):
                 old = self._run(recording, trained, tokens, self.prefix, LOG_PROB, step)
@@ -89,10 +91,14 @@ class Job:
             recording.end_step()
         return recording.close()
 
-    def _save_initial(self, recording, **networks):
+    def _save_initial(self, recording, networks):
         for role, weights in networks.items():
-            prints = {f"{cell}.weight": fingerprint_of(to_host(w)) for cell, w in weights.items()}
+            prefix = self.prefix if role == LOG_PROB else ""
+            prints = {f"{prefix}{c}.weight": fingerprint_of(to_host(w)) for c, w in weights.items()}
             recording.writer.save_first_entry(role, prints, None, GENERATE)
+        phases = {"actor": [[GENERATE], [LOG_PROB, UPDATE]], "reference": [[REFERENCE]]}
+        made = [Network.make(role=role, phases=of) for role, each in phases.items() for of in each]
+        recording.writer.note_networks(Settings.make(networks=made))
 
     def _synchronise(self, step, trained, generating, reference):
         for number, cell in enumerate(CELLS):
@@ -384,6 +390,26 @@ def test_initial_weights_are_recognised(tmp_path, in_a):
 
 
 @pytest.mark.parametrize("in_a", [False, True])
+def test_a_network_that_was_loaded_otherwise_is_not_called_behind(tmp_path, in_a):
+    """Another of its weights is not the trained one in both runs, and explains no difference."""
+
+    class Loaded(Job):
+        def _synchronise(self, step, trained, generating, reference):
+            super()._synchronise(step, trained, generating, reference)
+            if step == 0:
+                generating["head"] = trained["head"] * np.float32(2)
+            if self.hit("loaded", step):
+                generating["layers.0.mlp"] = trained["layers.0.mlp"] * np.float32(1.5)
+
+    right = Loaded(keys=False).record(tmp_path / "right")
+    wrong = Loaded("loaded", keys=False).record(tmp_path / "wrong")
+    found = first(compare_runs(*((wrong, right) if in_a else (right, wrong))))
+    assert (found.cause, found.entry) == (Cause.PARAMETER, "Cell.layers.0.mlp.Dense.forward.0")
+    assert found.culprit.code is CulpritCode.SYNCHRONISATION
+    assert found.culprit.details["run"] == ("A" if in_a else "B")
+
+
+@pytest.mark.parametrize("in_a", [False, True])
 def test_weights_of_another_dtype_tell_that_nothing_changed(compared, in_a):
     """They cannot be held against the trained ones, but against their own of the step before."""
     found = first(compared("unsynchronised", (2, 0), half=True, in_a=in_a, keys=False))
@@ -404,8 +430,8 @@ def test_a_network_that_is_never_synchronised_is_not_to_blame_for_a_broken_copy(
     right = Lagging(keys=False).record(tmp_path / "right")
     wrong = Lagging("broken_copy", (2, 0), keys=False).record(tmp_path / "wrong")
     found = first(compare_runs(right, wrong))
-    assert found.culprit.code is not CulpritCode.NOT_SYNCHRONISED
-    assert "or B should not have been" in found.explanation
+    assert (found.culprit.code, found.culprit.details["run"]) == (CulpritCode.MOVED, "B")
+    assert "In B the network of actor_generate_sequences was changed after" in found.explanation
 
 
 def test_both_behind_by_unlike_steps(compared):
@@ -496,11 +522,81 @@ def test_weights_alone_of_the_generating_network_leave_open_which_run_is_right(c
 def test_a_frozen_network_has_no_update_to_miss(compared, in_a):
     """It changed in one run, where nothing trains it: no missing recording is named."""
     found = first(compared("written", (1, 0), in_a=in_a))
-    assert (found.phase, found.culprit.code) == (REFERENCE, CulpritCode.NOT_MOVED)
+    assert (found.phase, found.culprit.code) == (REFERENCE, CulpritCode.MOVED)
     moved, still = ("A", "B") if in_a else ("B", "A")
-    assert f"In {still} none of 3 parameters has changed" in found.explanation
-    assert f"look at what changed it in {moved}" in found.explanation
+    assert f"In {moved} the network of {REFERENCE} was changed" in found.explanation
+    assert f"in {still} it still has its first weights" in found.explanation
     assert "update" not in found.explanation
+
+
+LATER = {"step_start": 2, "step_end": 2}
+
+
+@pytest.mark.parametrize("in_a", [False, True])
+def test_weights_recorded_later_show_that_a_reference_was_changed(compared, in_a):
+    """Its log-probabilities part in a step without weights; those of the next step tell."""
+    found = first(compared("written", (1, 0), in_a=in_a, settings=LATER))
+    assert (found.step, found.record, found.cause) == (1, "ref_log_prob", Cause.DATA)
+    assert found.culprit is not None
+    assert found.culprit.code is CulpritCode.MOVED_SINCE
+    moved, still = ("A", "B") if in_a else ("B", "A")
+    assert found.culprit.details | {"run": moved, "parameters": 1, "of": 3, "seen": 2} == (
+        found.culprit.details
+    )
+    assert f"In {moved} the network of {REFERENCE} was changed after the start" in found.explanation
+    assert f"in {still} it still has its first weights there" in found.explanation
+    assert "Its weights of step 1 were not recorded" in found.explanation
+    assert (found.next_step["reference_dump"], found.next_step["step_start"]) == (True, 1)
+
+
+def test_a_reference_that_is_synchronised_by_mistake_was_changed(compared):
+    found = first(compared("reference", (1, 0), settings=LATER))
+    assert (found.record, found.culprit.code) == ("ref_log_prob", CulpritCode.MOVED_SINCE)
+    assert (found.culprit.details["run"], found.culprit.details["parameters"]) == ("B", 3)
+
+
+class OldPolicy(Job):
+    """An old policy that is a network of its own, and in one run is changed by mistake."""
+
+    def _run(self, recording, weights, ids, prefix, phase, step, token=None):
+        if phase == LOG_PROB:
+            if not step:
+                recording.old = dict(weights)
+            weights = recording.old
+            if self.hit("old", step):
+                weights["head"] = weights["head"] * np.float32(1.5)
+        return super()._run(recording, weights, ids, prefix, phase, step, token)
+
+    def _save_initial(self, recording, networks):
+        super()._save_initial(recording, networks)
+        one = [[GENERATE], [LOG_PROB], [UPDATE]]
+        made = [Network.make(role="actor", phases=phases) for phases in one]
+        recording.writer.note_networks(Settings.make(networks=made))
+
+
+@pytest.mark.parametrize(("step", "steps"), [(1, 3), (1, 4), (2, 4)])
+def test_an_old_policy_that_was_changed_is_seen_later(tmp_path, step, steps):
+    """Whichever step has the weights, and how much later."""
+    settings = {"step_start": steps - 1, "step_end": steps - 1}
+    right = OldPolicy(steps=steps, settings=settings).record(tmp_path / "a")
+    wrong = OldPolicy("old", (step, 0), steps, settings=settings).record(tmp_path / "b")
+    found = first(compare_runs(right, wrong))
+    assert (found.step, found.record) == (step, "old_log_prob")
+    assert found.culprit.code is CulpritCode.MOVED_SINCE
+    assert (found.culprit.details["run"], found.culprit.details["seen"]) == ("B", steps - 1)
+
+
+@pytest.mark.parametrize("settings", [{"step_start": 1, "step_end": 1}, {"step_end": 0}])
+def test_weights_that_do_not_show_a_change_say_nothing(compared, settings):
+    """A reference that is changed in the last step only, and weights of the steps before it."""
+    found = first(compared("written", (2, 0), settings=settings))
+    assert (found.step, found.record, found.culprit) == (2, "ref_log_prob", None)
+
+
+def test_a_network_that_differs_from_the_start_was_not_changed_after_it(compared):
+    """Its first weights differ: that is said, not a change."""
+    found = first(compared("reference_initial", settings={**LATER, "step_start": 1}))
+    assert (found.step, found.record, found.culprit) == (0, "ref_log_prob", None)
 
 
 def test_initial_weights_that_differ_are_no_update(compared):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, slightly_more
 
-from mindrlhf_msprobe.comparison import compare_runs
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, CulpritCode
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 
@@ -37,6 +37,8 @@ def training(root, *faults, clip=None, **settings):
             described = describe(value, f"{name}.{io}")
             if at_optimizer:
                 described = [{**leaf, "at_optimizer": True} for leaf in described]
+            if part == "weight":
+                part, described = "parameters_grad", {part: described}
             line.values[part] = described
         recording.writer.append_entry(PHASE, recording.step, line)
 

@@ -82,7 +82,9 @@ EXAMPLES = {
             "since": "actor_compute_log_prob",
             "parameters": 1,
             "of": 3,
+            **copied,
         }
+        for copied in ({}, {"copied": True})
     ],
     "sampling": [
         {"phase": "actor_generate_sequences", "token": 4, "last": last, "prompt": prompt}
@@ -93,4 +95,66 @@ EXAMPLES = {
         for last in (True, False)
     ],
     "loss": [{"phase": "actor_update", "agree": 7}],
+    "moved": [
+        {"run": "B", "phase": "reference_compute_log_prob", "parameters": 1, "of": of}
+        for of in (1, 3)
+    ],
+    "written": [
+        {"run": "B", "phase": "actor_update", "dtype": "Int32", **since}
+        for since in ({}, {"step": 2})
+    ],
+    "moved_since": [
+        {
+            "run": "A",
+            "phase": "reference_compute_log_prob",
+            "parameters": 1,
+            "of": of,
+            "seen": 4,
+            "step": 1,
+            "record": ["reference_compute_log_prob"],
+        }
+        for of in (1, 3)
+    ],
+    "aggregation": [
+        {"phase": "actor_update", "key": "loss", "agree": agree, "inputs": inputs, **means}
+        for agree, inputs, means in (
+            (["log_prob"], False, {}),
+            (
+                ["log_prob", "ratio", "kl"],
+                True,
+                {"means": {"A": "tokens", "B": "sequences"}, "factor": 1.25},
+            ),
+            (["log_prob"], True, {"means": {"A": "sequences", "B": "tokens"}, "factor": None}),
+            (["log_prob"], False, {"given": ["loss_inputs"], "unlike": [], "missing": []}),
+            *(
+                (["log_prob"], False, {"given": given, "unlike": unlike, "missing": missing})
+                for given, unlike in (
+                    (["old_log_prob"], []),
+                    (["mask", "ref_logps"], ["advantages"]),
+                )
+                for missing in ([], ["masks"], ["advantages"], ["masks", "advantages"])
+            ),
+            (["log_prob"], False, {"given": [], "unlike": ["mask", "advantages"], "missing": []}),
+            (["log_prob"], True, {"means": {"A": "tokens", "B": "places"}}),
+            (["log_prob"], True, {"factor": 0.25}),
+            (["log_prob"], True, {"zero": ["A", "B"]}),
+            (
+                ["log_prob"],
+                True,
+                {"possible_means": {"A": ["tokens"], "B": ["sequences", "places"]}, "zero": ["B"]},
+            ),
+            (["log_prob"], True, {"possible_means": {"A": ["places"], "B": ["tokens"]}}),
+            (["log_prob"], True, {"zero": ["A"]}),
+            *(
+                (["log_prob"], True, {"factor": 18.0, "counts": [["tokens", 18], [of, number]]})
+                for of, number in (("one", 1), ("samples", 4), ("places", 32))
+            ),
+            (["actor_loss"], False, {"parts": ["actor_loss"]}),
+            (
+                ["actor_loss", "kl_loss"],
+                False,
+                {"parts": ["actor_loss", "kl_loss"], "coefficients": {"A": 0.05, "B": 0.9}},
+            ),
+        )
+    ],
 }

@@ -46,6 +46,7 @@ EXAMPLES = {
             ]
         }
     ],
+    "recorded_late": [{"record": "Cell.first.Dense.forward.0.input.0"}],
     "container_of_operator": [
         {"container": _CELL, "given": given} for given in ("input", "gradient")
     ],
@@ -54,6 +55,10 @@ EXAMPLES = {
         {"gradients": gradients, "before": before, "step": 3}
         for gradients in (True, False)
         for before in (True, False)
+    ],
+    "container_or_mask": [
+        {"container": _CELL, "given": given, "masks": "layers.0.input.mask"}
+        for given in ("input", "gradient")
     ],
     "container": [{"container": _CELL, "given": given} for given in ("input", "gradient")],
     "file_changed": [{}, {"run": "B"}],
@@ -67,6 +72,15 @@ EXAMPLES = {
         for phase in (None, "actor_compute_log_prob")
         for close in (0, 3)
     ],
+    "made_of_logits": [{"key": "log_prob", "phase": "actor_update", "record": f"{_CELL}.output.0"}],
+    "made_of_output": [
+        {"key": "values", "phase": "critic_compute_values", "record": f"{_CELL}.output.0"}
+    ],
+    "own_arithmetic": [
+        {"key": key, "keys": ["prompts", "responses"], "rewards": key == "rewards"}
+        for key in ("rewards", "advantages")
+    ],
+    "one_network": [{"run": "B", "role": "reference", "other": "actor"}],
     "phase_not_recorded": [{"phase": "critic_compute_values", "switch": "critic_train_dump"}],
     "nth_call": [
         {
@@ -75,11 +89,13 @@ EXAMPLES = {
             "between": between,
             "updated": updated,
             "weights_moved": moved,
+            **kept,
         }
-        for earlier, between, updated, moved in (
-            (1, [], False, None),
-            (2, ["critic_update"], True, True),
-            (11, ["actor_compute_log_prob", "critic_update"], False, False),
+        for earlier, between, updated, moved, kept in (
+            (1, [], False, None, {}),
+            (1, [], False, True, {"kept_in": "B"}),
+            (2, ["critic_update"], True, True, {}),
+            (11, ["actor_compute_log_prob", "critic_update"], False, False, {}),
         )
     ],
 }

@@ -34,7 +34,19 @@ EXAMPLES = {
         {"axis": 0, "name": None, "size": 8, "moved": 9, "from": [[0, 1], [1, 0]]},
     ],
     "order_inside": [{"axis": 1, "name": "token", "size": 8}],
-    "shifted": [{"axis": 1, "name": None, "size": 8, "by": by} for by in (-1, 2)],
+    "shifted": [
+        {"axis": 1, "name": None, "size": 8, "by": by, "filled": filled, "whole": whole}
+        for by, filled, whole in ((-1, 0, True), (2, None, True), (1, None, False))
+    ],
+    "nearly": [
+        {"factor": 0.8660254, "smallest": 0.86602, "largest": 0.86604, "every": every}
+        for every in (True, False)
+    ],
+    "ddof": [
+        {"a": 0, "b": 1, "n": 4, "epsilon": epsilon, **root}
+        for epsilon in ([], [2e-6, 3e-6], [1e-4, 1e-4])
+        for root in ({}, {"root": True})
+    ],
     "transposed": [{"size": 16}],
     "rotary_base": [{"a": 10000.0, "b": 500.0}],
     "epsilon": [{"a": 1e-05, "b": 0.001}],

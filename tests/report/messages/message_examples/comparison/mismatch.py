@@ -2,11 +2,24 @@
 
 PHASES = {"rollout": "actor_generate_sequences", "training": "actor_compute_log_prob"}
 WEIGHT = {"name": "w", "parts": [], "count": 1, "relative": None, "since": None, "stale": None}
+EXACT = {"sampled": 9, "aligned": 8, "compared": 9, "unequal": 1, "non_finite": 0, "weights": 15}
+EXACT |= {"weights_different": 0, "weights_unknown": 1}
+ROUTER = {"cell": "layers.0.moe", "tokens": 56, "others": 3}
 ROWS = {"born": 3, "rows": 9, "samples": 1}
+MERGED = {"name": "q.weight", "names": ["q.lora_b", "q.lora_a"], "of_training": True}
 EXAMPLES = {
+    "merged": [
+        {**MERGED, "factor": factor, "count": count}
+        for factor in (2.0, None)
+        for count in (1, 2, 6)
+    ],
+    "merged_otherwise": [{"cell": "q", **MERGED, "of_training": False, "factor": 0.5}],
     "weights": [
         WEIGHT,
         {**WEIGHT, "parts": ["q", "k", "v"], "count": 3, "relative": 0.01, "since": 2, "stale": 1},
+        {**WEIGHT, "stale": 1, "call": 3, "token": 2, "brought": True},
+        {**WEIGHT, "call": 3, "token": None, "brought": False},
+        {**WEIGHT, "relative": 0.4, "lacks": ["q.lora_a", "q.lora_b"]},
     ],
     "non_finite": [
         {"cell": "wo", "sides": sides} for sides in (["rollout"], ["rollout", "training"])
@@ -57,7 +70,8 @@ EXAMPLES = {
     "no_sequences": [{"phase": "actor_generate_sequences"}],
     "unread": [{"values": ["a"] * count} for count in (1, 6)],
     "other_tokens": [
-        {"sample": 1, "position": 4, "rollout": 5, "training": 6, "count": 2, "of": 8}
+        {"sample": 1, "position": 4, "rollout": 5, "training": 6, "count": 2, "of": 8, "packed": p}
+        for p in (False, True)
     ],
     "log_prob_not_finite": [
         {"row": 1, "place": 4, "rollout": float("nan"), "training": -1.5, "count": count}
@@ -72,6 +86,10 @@ EXAMPLES = {
         {"row": 1, "place": 4, "id": known, "rollout": -1.0, "training": -2.5}
         for known in (None, 7)
     ],
+    "few_sampled": [{"rows": 3, "tokens": 9}],
+    "logits_unknown": [{"count": 0, "of": 9}],
+    "pad_unknown": [{"pad": 0}],
+    "leak": [{"side": "training", "rows": 1}, {"side": "rollout", "rows": 7}],
     "few_aligned": [{"rows": 3, "tokens": 9}],
     "few_saved": [{"rows": 3, "tokens": 9}],
     "log_probs_apart": [{"mean": 0.1}],
@@ -103,7 +121,7 @@ EXAMPLES = {
     "no_metrics": [{"why": "x"}],
     "no_phase": [
         {"run": "run", "phase": "a", "known": "b", "hint": "", **why}
-        for why in ({}, {"switch": "actor_infer_dump"}, {"first": 50})
+        for why in ({}, {"switch": "actor_infer_dump"}, {"first": 50}, {"known": ""})
     ],
     "no_rank": [{**PHASES, "a": "0-1", "b": "2-3"}],
     "ranks": [{"step": 1}],
@@ -120,6 +138,15 @@ EXAMPLES = {
     "headline_within_rounding": [PHASES],
     "headline_parted": [{**PHASES, "step": 1, "rank": 0}],
     "headline_undecided": [PHASES],
+    "headline_exact": [{}],
+    "headline_not_exact": [{}],
+    "exact_counts": [EXACT],
+    "exact_place": [{"step": 1, "rank": 0, "counts": "3 of 4"}],
+    "exact_lacks": [{"step": 1, "rank": 0, "phases": "actor_update"}],
+    "exact_apart": [{"step": 1, "rank": 0, "status": "parted"}],
+    "exact_phases": [{"phases": "actor_update, b"}],
+    "missing_ranks": [{"run": "run", "ranks": "1-2, 5"}],
+    "not_completed": [{"run": "run", "steps": "3"}],
     "cause": [{"cause": "weights"}],
     "apart": [{"apart": 0.1, "most": 0.2, "entered": 0.0, "allowed": 1e-6}],
     "worst": [{"sample": 0, "position": 4, "role": "prompt", "id": 3, "text": ""}],
@@ -129,6 +156,11 @@ EXAMPLES = {
     "role_block": [{}],
     "role_response": [{}],
     "text": [{"text": "1+1="}],
+    "experts": [{"routers": 4, "apart": 1, **ROUTER, "before": 1, "by": 2}],
+    "routers": [{"routers": 4, "apart": apart} for apart in (0, 1)],
+    "of_router": [
+        {**ROUTER, "before": before, "by": by} for before, by in ((3, 0), (0, 3), (1, 1), (0, 0))
+    ],
     "births": [{}],
     "birth": [{"name": "norm output.0", "apart": 0.1, "entered": 0.0}],
     "grows": [{}],
@@ -145,7 +177,26 @@ EXAMPLES = {
         {"rollout": ["head.w", "head.b"], "training": ["head.part0.w"]},
         {"rollout": [], "training": ["a", "b", "c", "d"]},
     ],
-    "weights_undecided": [{"cell": "head", "names": ["head.w", "head.b"]}],
+    "weights_undecided": [
+        {"cell": "head", "io": io, "names": ["head.w", "head.b"]} for io in ("input", "output")
+    ],
+    "modes": [
+        {"rollout": mode, "training": "training", "cells": cells, "dropping": dropping}
+        for mode, cells, dropping in (
+            *(("evaluation", ["root"], []), ("evaluation", ["root"], ["drop"])),
+            *(("training", [], ["drop"] * 5), ("training", ["layers.0"], [])),
+        )
+    ],
+    "ran_alone": [
+        {
+            **{"cell": "head", "io": io, "cells": ["norm (RMSNorm)"] * count, "first": "norm"},
+            **{"side": side, "skipped": skipped},
+        }
+        for io, side, count, skipped in (
+            *(("input", "training", 1, True), ("input", "rollout", 1, False)),
+            *(("output", "training", 6, True), ("output", "rollout", 2, False)),
+        )
+    ],
     "rounded_weights": [
         {"name": "head.w", "count": 1, "dtypes": ["float16"]},
         {"name": "head.w", "count": 5, "dtypes": ["bfloat16", "float16"]},

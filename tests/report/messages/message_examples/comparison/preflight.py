@@ -29,6 +29,8 @@ EXAMPLES = {
     ],
     "configurations_unread": [{"file": "configurations.json", "sides": ["A", "B"]}],
     "early_seed": SOME,
+    "resumed": [{"side": "B", "step": 2, "optimizer": "actor.Adam", "count": 0, "against": 2}],
+    "not_restored": [{"side": "B", "step": 2, "optimizer": "actor.Adam", "count": 0, "began": 0}],
     "attempt": [{"number": 2, "side": "A", "sections": ["versions", "device"]}],
     "key_data_left_out": [{"why": "x", **some} for some in SOME],
     "more_differences": [{"section": "environment", "count": 3}],

@@ -8,5 +8,6 @@ EXAMPLES = {
         {"kurtosis": 80.0, "median": 3.1, "others": 3},
     ],
     "kurtosis_high": [{"kurtosis": 2e3, "others": 0}, {"kurtosis": 2e3, "others": 3}],
+    "dead": [{"count": 2}, {"count": 1}],
     "routing": [{"share": 0.99}],
 }

@@ -5,14 +5,13 @@ from mindrlhf_msprobe.common.message import message
 _WHY = [
     message("coverage.gradients_own_bprop"),
     [message("coverage.dynamic_shape"), message("coverage.dtype", dtype="Complex64")],
-    "a reason of an older version",
+    "a reason that a trainer gives",
 ]
 
 EXAMPLES = {
     "key_follows": [{"key": "rollout_corr"}],
     "graph_mode": [{"why": why} for why in _WHY],
     "left_out": [{"what": "rewards", "why": why} for why in _WHY],
-    "backward": [{"why": why} for why in _WHY],
     "operator_replaced": [{"by": "trainer.softmax"}],
     "operator_held": [{"operator": "Mint.relu"}],
     "thinned_steps": [

@@ -7,7 +7,7 @@ EXAMPLES = {
     ],
     "no_columns": [{"columns": ["IO", "Slot"]}],
     "damaged_lines": [
-        {"count": 1},  # of an older version
+        {"count": 1},
         {"count": 1, "lines": [[4, "Cell.layers.0.Block.forward.0"]]},
         {"count": 30, "lines": [[4, "Cell.layers.0.Block.forward.0"], [5, ""]]},
     ],

@@ -63,7 +63,19 @@ EXAMPLES = {
         for one in (True, False)
     ],
     "chain": [{"where": "step 1", "key": "", "chain": "loss → kl_loss"}],
-    "chain_key": [{"absolute": a, "relative": b} for a in (True, False) for b in (True, False)],
+    "chain_key": [
+        {"absolute": a, "relative": b, "zero": c}
+        for a in (True, False)
+        for b in (True, False)
+        for c in (True, False)
+    ],
+    "records_differ": [{"different": 1, "compared": 3}],
+    "from_zero": [{}],
+    "to_zero": [{}],
+    "not_finite": [
+        {"nan_a": 0, "inf_a": a, "nan_b": 8, "inf_b": 1, "elements": n}
+        for a, n in ((0, 12), (2, 1), (1, None))
+    ],
     "gap": [
         {"records": n, "only_in": run, "reason": "not configured"}
         for n, run in ((1, "A"), (2, "B"), (3, "both"))

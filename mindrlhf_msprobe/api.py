@@ -1,0 +1,383 @@
+"""The public functions that join rooms: what one of them finds is written by another.
+
+The rooms below know nothing of each other for it: storage reads runs without trends, comparison and
+checks find without tables. Each function loads what it joins when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.text.language import LANGUAGES, in_its_language
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.reading import reader
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.engine.executor import Progress
+    from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Given
+    from mindrlhf_msprobe.findings import Comparison
+    from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+    from mindrlhf_msprobe.findings.health import CheckResult, CheckResults
+    from mindrlhf_msprobe.storage.reading.series import Series
+
+_PathLike = str | Path
+_Path = _PathLike | reader.Run
+_Settings = _PathLike | Mapping[Any, Any]
+
+
+class Run(reader.Run):
+    """What one training job recorded, with what became of it over the steps."""
+
+    def trend(
+        self,
+        pattern: str | None = None,
+        *,
+        record: str | None = None,
+        key: str | None = None,
+        derived: str | None = None,
+        statistic: str | None = None,
+        phase: str | None = None,
+        rank: int | None = None,
+    ) -> list[Series]:
+        """Return quantities over the steps as arrays, in one pass over the run.
+
+        Without any choice: the mean of every key, and every derived quantity that there is.
+
+        Args:
+            pattern: a regular expression on the names of records, keys and derived quantities.
+            record: one on the names of records alone.
+            key, derived: the name of a key, of a derived quantity.
+            statistic: mean, max, min, norm, nan_count or inf_count; None: the mean of a key, the
+                norm of a record. A number has its value.
+            phase, rank: of this one only.
+
+        Raises:
+            UsageError: a pattern cannot be used, or a name is not known.
+            RunError: nothing matches; the message names the nearest.
+        """
+        from mindrlhf_msprobe.trends.reading import Choice, read_trends
+
+        keys, names = (() if one is None else (one,) for one in (key, derived))
+        return read_trends(
+            self, Choice(pattern, record, keys, names, statistic, phase, rank)
+        ).series
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run's directory, or one phase's, step's or rank's directory inside it.
+
+    A rank's directory may also be given by the `dump.json` in it, as msprobe's compare takes it.
+
+    Raises:
+        RunError: there is no such directory, it holds no run, or one whose manifest has a schema
+            that this version does not read.
+    """
+    return Run(reader.directory_of(path))
+
+
+@in_its_language
+def compare_runs(
+    a: _PathLike,
+    b: _PathLike | None = None,
+    *,
+    output_path: _PathLike | None = None,
+    tolerance: Tolerance | Tolerances | _PathLike | None = None,
+    noise: Iterable[_PathLike] = (),
+    mapping: _PathLike | None = None,
+    cell_mapping: Given = None,
+    api_mapping: Given = None,
+    data_mapping: Given = None,
+    layer_mapping: Given = None,
+    tokenizer: _PathLike | None = None,
+    phases: tuple[str, str] | None = None,
+    ranks: tuple[int, int] | None = None,
+    layout: _PathLike | None = None,
+    key_data_only: bool = False,
+    steps: str | int | Iterable[int | str] | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    keys: str | Iterable[str] | Mapping[str, str] = (),
+    first_only: bool = False,
+    common: bool = False,
+    after: _PathLike | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    workers: int | None = None,
+    csv: bool = False,
+    lang: str | None = None,
+    all_rows: bool = False,
+    keep_earlier: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two runs, or two phases or ranks of one run; say where they first diverge, and why.
+
+    Args:
+        a, b: the runs' directories, or one phase's or step's directory of each. Without `b`, or
+            with the same run twice, `phases` or `ranks` say what of the run is compared.
+        output_path: where tables and verdict.json are written; None writes nothing.
+        tolerance: what counts as the same: a Tolerance, the path of a YAML file with rules, or
+            Tolerances of both. The default is bitwise.
+        noise: further runs of A's configuration. What they differ by among themselves and from A
+            does not count as a difference.
+        mapping: the path of a YAML file that says how cells of A are called in B.
+        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (NPU) is which of
+            A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
+            no file; data_mapping may be a dict. With one of them names alone decide.
+        tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
+        phases: which phase of A is compared with which of B.
+        ranks: which rank of A is compared with which of B.
+        layout: the path of a YAML file that says how the ranks of A and of B divide the work. What
+            they hold is put together, and compared as the records of one rank. Without it, run.json
+            tells where the trainer knows it.
+        key_data_only: leave out layer data; the columns of `SingleComparator` come first in tables.
+        steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
+        include, exclude: regular expressions, searched in the names of records: those that any of
+            `include` and none of `exclude` matches are compared.
+        keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
+            mapping, compares one of A with another one of B, or of A itself.
+        first_only: end at the first divergence, and write its entry alone.
+        common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
+            divergence.
+        after: the output directory of an earlier comparison of the same training, recorded
+            otherwise: what it found is taken into account.
+        engine: `local`, or `ray` for a Ray cluster.
+        address: of a running Ray cluster; None starts one on this machine.
+        workers: how many processes compare at once, at most: never more than there is work for,
+            nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
+            as many as there are cores, where it is worth while to start them.
+        csv: write the tables as CSV as well.
+        lang: `en` or `zh`, of all that is said: the texts of the comparison, summary.xlsx and
+            verdict.json; None: the locale's.
+        all_rows: list every record. By default, of a comparison of more than 50 000 records those
+            of cells that agree are one row a phase, step and rank in the tables, and one of
+            `Comparison.agreements` instead of a finding each.
+        keep_earlier: name the files with the time in them, beside those of earlier comparisons;
+            else they take the place of these.
+        progress: called with how many records are done, and of how many as far as is known.
+
+    Returns:
+        The comparison; `bool(result)` is true only if something was compared and nothing
+        diverged.
+
+    Raises:
+        RunError: a directory is not a run, both are the same, or the output cannot be written,
+            or lies inside a run. Where writing fails only at the end, the finished comparison is
+            the error's attribute `comparison`.
+        ConfigError: a file of rules or names is wrong.
+        UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
+    """
+    from mindrlhf_msprobe.comparison.compare import Asked, compare_as_asked
+    from mindrlhf_msprobe.comparison.pairing.filters import check_paths
+    from mindrlhf_msprobe.report.files import with_texts
+
+    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    asked = Asked(
+        a=a,
+        b=b,
+        tolerance=tolerance,
+        noise=repetitions,
+        mapping=mapping,
+        cell_mapping=cell_mapping,
+        api_mapping=api_mapping,
+        data_mapping=data_mapping,
+        layer_mapping=layer_mapping,
+        tokenizer=tokenizer,
+        phases=phases,
+        ranks=ranks,
+        layout=layout,
+        key_data_only=key_data_only,
+        steps=steps,
+        include=include,
+        exclude=exclude,
+        keys=keys,
+        first_only=first_only,
+        common=common,
+        after=after,
+        engine=engine,
+        address=address,
+        workers=workers,
+        all_rows=all_rows,
+        progress=progress,
+    )
+    check_paths({"output_path": output_path})
+    _check_language(lang)
+    if output_path is None:
+        return with_texts(compare_as_asked(asked))
+    from mindrlhf_msprobe.report.files import load, write_beside, write_comparison
+    from mindrlhf_msprobe.report.staging import OutputError, check_output
+
+    output = Path(output_path)
+
+    def ready() -> Callable[[], None]:
+        runs = [run for run in (a, b, *repetitions) if run]
+        check_output(output, runs, beside=keep_earlier)
+        return load
+
+    comparison = with_texts(compare_as_asked(asked, ready))
+    try:
+        write = write_beside if keep_earlier else write_comparison
+        return write(comparison, output, csv=csv, lang=lang)
+    except OutputError as error:
+        error.comparison = comparison
+        raise
+    except Exception as error:
+        failed = OutputError.saying(
+            "error.tables_unwritten", output=output_path, name=type(error).__name__, error=error
+        )
+        failed.comparison = comparison
+        raise failed from error
+
+
+@in_its_language
+def compare_checkpoints(
+    a: _PathLike,
+    b: _PathLike,
+    *,
+    output_path: _PathLike | None = None,
+    tolerance: Tolerance | Tolerances | _PathLike | None = None,
+    noise: Iterable[_PathLike] = (),
+    mapping: _PathLike | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    common: bool = False,
+    step: int | None = None,
+    workers: int | None = None,
+    csv: bool = False,
+    lang: str | None = None,
+    progress: Progress | None = None,
+) -> CheckpointComparison:
+    """Compare two checkpoints parameter by parameter, whatever their sizes.
+
+    Args:
+        a, b: a MindSpore .ckpt, a .safetensors or its index, a directory with them or with a
+            directory `rank_N` for each rank; one of both may be a run that recorded parameters.
+        output_path: where checkpoint.xlsx, ckpt_similarity.json and verdict.json are written; None
+            writes nothing.
+        tolerance: what counts as the same, as for `compare_runs`, by the names of parameters.
+        noise: further checkpoints of A's kind. What they differ by among themselves and from A does
+            not count as a difference.
+        mapping: the path of a YAML file that says how cells or parameters of A are called in B, and
+            which cells of one side are several of the other.
+        include, exclude: regular expressions, searched in the names of parameters.
+        common: what one side alone has is coverage, no difference.
+        step: of a run, the step whose parameters are compared; None: those that it saved in the
+            other side, as run.json says, else those it began with.
+        workers: how many threads compare at once; None: one a core, at most four.
+        csv: write the tables as CSV as well.
+        lang: `en` or `zh`; None: the locale's.
+        progress: called with how many elements are done, and of how many.
+
+    Returns:
+        The comparison; `bool(result)` is true only if something was compared and nothing differs.
+
+    Raises:
+        RunError: a side cannot be read, both are the same, or the output cannot be written.
+        ConfigError: a file of rules or names is wrong.
+        UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
+    """
+    from mindrlhf_msprobe.comparison.checkpoints.compare import compare_sides
+
+    repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
+    _check_language(lang)
+    output = None if output_path is None else Path(output_path)
+
+    def ready() -> None:
+        if output is not None:
+            from mindrlhf_msprobe.report.staging import check_output
+
+            check_output(output, [a, b, *repetitions])
+
+    comparison = compare_sides(
+        a,
+        b,
+        tolerance=tolerance,
+        noise=repetitions,
+        mapping=mapping,
+        include=include,
+        exclude=exclude,
+        common=common,
+        step=step,
+        workers=workers,
+        progress=progress,
+        ready=ready,
+    )
+    if output is None:
+        return comparison
+    from mindrlhf_msprobe.report.tables.checkpoints import write_checkpoints
+
+    return write_checkpoints(comparison, output, csv=csv, lang=lang)
+
+
+def _check_language(lang: str | None) -> None:
+    if lang not in (None, *LANGUAGES):
+        known = message("config.either", choices=LANGUAGES)
+        raise UsageError.saying("error.lang", lang_=lang, join=known)
+
+
+def check_run(
+    run: _Path,
+    *,
+    rules: _Settings | None = None,
+    extra: Iterable[Any] = (),
+    healthy: Sequence[_Path] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> CheckResult:
+    """Check one run by itself: no other run is compared with it.
+
+    Args:
+        run: its directory, or a run that was opened.
+        rules: a rule file (YAML), or its content as a mapping: rules that are off, thresholds.
+        extra: further rules: `module:function`, functions, or classes (see `rule`).
+        healthy: runs that are known to be healthy, for the rules that compare with such ones.
+        progress: is given how many steps were read, and how many there are.
+
+    Raises:
+        RunError: there is no such run.
+        ConfigError: the rule file is wrong.
+        UsageError: one of `extra` is no rule.
+    """
+    return check_runs([run], rules=rules, extra=extra, healthy=healthy, progress=progress).runs[0]
+
+
+def check_runs(
+    runs: Iterable[_Path],
+    *,
+    rules: _Settings | None = None,
+    extra: Iterable[Any] = (),
+    healthy: Sequence[_Path] = (),
+    output_path: str | Path | None = None,
+    lang: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CheckResults:
+    """Check several runs, each by itself; the arguments are those of `check_run`.
+
+    Args:
+        output_path: the directory for checks.xlsx, or an .xlsx file; None: none is written. Beside
+            it stand the tables of `task: free_benchmark`, if a run has such results.
+        lang: `en` or `zh`, of the workbook; None: the locale's.
+
+    Raises:
+        RunError, ConfigError, UsageError: as for `check_run`.
+        OutputError: the workbook cannot be written.
+    """
+    from mindrlhf_msprobe.checks.check import check_opened, prepared
+
+    with_rules = prepared(rules, extra)
+    opened, others = [*map(_opened, runs)], [*map(_opened, healthy)]
+    if output_path is None:
+        return check_opened(opened, with_rules, others, progress)
+    from mindrlhf_msprobe.report.tables.checks import refuse_tables, write_checks
+
+    refuse_tables(output_path, opened, others)
+    results = check_opened(opened, with_rules, others, progress)
+    write_checks(results, output_path, lang=lang, runs=opened)
+    return results
+
+
+def _opened(run: _Path) -> reader.Run:
+    return run if isinstance(run, reader.Run) else open_run(run)

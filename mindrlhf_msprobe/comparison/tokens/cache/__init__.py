@@ -1,1 +1,0 @@
-"""Blocks of a paged cache: how large they are, and which samples share them."""

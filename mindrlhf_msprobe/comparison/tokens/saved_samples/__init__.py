@@ -1,1 +1,0 @@
-"""What saved prompts and responses say of the tokens that networks were given."""

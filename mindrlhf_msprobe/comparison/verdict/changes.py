@@ -1,0 +1,275 @@
+"""One change of a cell that may explain a first difference.
+
+A normalisation with another epsilon, tables of a rotary position embedding made of another base, a
+parameter that one run holds in the place of another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.findings import Change
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record, cell_name
+
+_DTYPES = ("Float32", "Float64")
+_WEIGHTS = ("weight", "gamma")
+_BIASES = ("bias", "beta")
+_RUNNING = ("moving_mean", "moving_variance", "running_mean", "running_var")
+_NEAR = 1e-4  # relative, of an output computed again
+_UNCERTAIN = 2.0**-20  # relative, of the mean square of a row in float32
+_CLEAR = 8.0
+_MOST_ELEMENTS = 1 << 24
+
+
+def epsilons(first: FirstDifference) -> Change | None:
+    """Return that a norm was computed with another epsilon, where that is all.
+
+    Over the last axis, or of a batch: over all but the second one, by the statistics of that batch.
+    Its elements and those of its input and weight have to be at hand, in float32 or float64.
+    """
+    pair = first.pair
+    if pair.entry is None or (first.finding.io, first.finding.path) != ("output", "0"):
+        return None
+    try:
+        a, b = map(_epsilon, _operands(first))
+    except (ArrayFileError, OSError, ValueError, TypeError):
+        return None
+    if a is None or b is None or abs(a[0] - b[0]) <= _CLEAR * max(a[1], b[1]):
+        return None
+    values = [float(f"{max(value, 0.0):.2g}") for value, _ in (a, b)]
+    return Change("epsilon", {"a": values[0], "b": values[1]})
+
+
+def _operands(first: FirstDifference) -> tuple[dict[str, Record], dict[str, Record]]:
+    """Return what the norm was given in either run and agrees, by name, and what it made, as y."""
+    place = (first.event.phase, first.event.name)
+    pairs = [("y", first.pair)]
+    for pair, finding in first.before:
+        if (pair.event.phase, pair.event.name) == place and finding and finding.status.agrees:
+            pairs.append((_name(pair.record), pair))
+    sides = ("a", "b")
+    found: list[dict[str, Record]] = [
+        {name: record for name, pair in pairs if name and (record := getattr(pair, side))}
+        for side in sides
+    ]
+    return found[0], found[1]
+
+
+def _name(record: Record) -> str:
+    """Return what the formula calls a record; "" of what is not in it."""
+    if record.io != "parameters":
+        return "x" if (record.io, record.path) == ("input", "0") else ""
+    path = record.path
+    return "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
+
+
+def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:
+    """Return the epsilon of a norm and how uncertain it is; None of what is no norm."""
+    records = {name: record for name, record in records.items() if name not in _RUNNING}
+    if not {"x", "y", "weight"} <= {*records} or not {*records} <= {"x", "y", "weight", "bias"}:
+        return None
+    if any(
+        r.location is None or r.leaf.dtype not in ("Float32", "Float64") for r in records.values()
+    ):
+        return None
+    arrays = {name: np.asarray(record.array(), np.float64) for name, record in records.items()}
+    x, y, weight = arrays["x"], arrays["y"], arrays["weight"]
+    if x.size != y.size or weight.ndim != 1 or not 1 < x.size <= _MOST_ELEMENTS:
+        return None
+    for rows in _forms(x, y, weight, arrays.get("bias", np.zeros(weight.size))):
+        value = _of_rows(*rows)
+        if value is not None:
+            return value
+    return None
+
+
+def _forms(
+    x: np.ndarray, y: np.ndarray, weight: np.ndarray, bias: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield what may be normalised row by row: x, y without its bias, and the weight."""
+    if x.size % weight.size == 0:
+        of_last, plain = x.reshape(-1, weight.size), y.reshape(-1, weight.size) - bias
+        yield of_last, plain, weight
+        yield of_last - of_last.mean(axis=1, keepdims=True), plain, weight
+    if x.ndim >= 2 and x.shape == y.shape and x.shape[1] == weight.size == bias.size:
+        rows, made = (np.moveaxis(v, 1, 0).reshape(weight.size, -1) for v in (x, y))
+        yield rows - rows.mean(axis=1, keepdims=True), made - bias[:, None], weight[:, None]
+
+
+def _of_rows(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float] | None:
+    """Return the epsilon with which every row is weight · x / √(mean x² + epsilon).
+
+    Args:
+        x, y: [rows, elements].
+        weight: [elements], or one of each row, [rows, 1].
+    """
+    scaled = x * weight
+    squares, norms = (x * x).mean(axis=1), (scaled * scaled).sum(axis=1)
+    if not (norms > 0).all():
+        return None
+    factors = (scaled * y).sum(axis=1) / norms
+    left = y - scaled * factors[:, None]
+    if not (factors > 0).all() or (abs(left) > _NEAR * abs(y).max()).any():
+        return None
+    row = int(squares.argmin())
+    value = float(factors[row] ** -2 - squares[row])
+    again = scaled / np.sqrt(squares + value)[:, None]
+    if not np.isfinite(again).all() or (abs(again - y) > _NEAR * abs(y).max()).any():
+        return None
+    return value, float(squares[row] + abs(value)) * _UNCERTAIN
+
+
+_NEAR_SHARE = 2e-2  # of a cosine: tables may be bfloat16
+_MOST_ROWS = 32  # positions that are looked at
+_MOST_COLUMNS = 64  # angles
+_BASES = np.geomspace(50.0, 1e9, 800)
+_ROUNDS = 4  # each finds another digit or two
+_UNLIKE = 2.0  # how many times its own error a table lies away from the other base
+_ROUNDED = 1.3  # how much more error a rounder base may leave
+_EXACT = 1e-6
+
+_Function = Callable[[np.ndarray], np.ndarray]
+
+
+def rotary_bases(a: np.ndarray, b: np.ndarray) -> Change | None:
+    """Return that two tables of cosines, or of sines, are those of two bases; else None.
+
+    Args:
+        a, b: [positions, size of a head] or [samples, positions, size of a head].
+    """
+    for function in (np.cos, np.sin):
+        x, y = _Table.read(a, function), _Table.read(b, function)
+        if x is None or y is None:
+            continue
+        apart = x.error(y.base) > _UNLIKE * x.error(x.base) + _EXACT
+        if apart and y.error(x.base) > _UNLIKE * y.error(y.base) + _EXACT:
+            return Change("rotary_base", {"a": x.shown, "b": y.shown})
+    return None
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The cosines or sines of angles, [positions, angles], and which powers of a base these are.
+
+    Attributes:
+        powers: of each column.
+        base: the one that fits best.
+    """
+
+    values: np.ndarray
+    powers: np.ndarray
+    function: _Function
+    base: float = 0.0
+
+    @classmethod
+    def read(cls, table: np.ndarray, function: _Function) -> _Table | None:
+        """Return a table with its base; None of what is no table of that function."""
+        table = table[0] if table.ndim == 3 else table
+        if table.ndim != 2 or table.dtype.kind != "f" or table.shape[0] < 2 or table.shape[1] < 4:
+            return None
+        if table.shape[1] % 2:
+            return None
+        rows = table[:_MOST_ROWS].astype(np.float64)
+        if not (abs(rows[0] - function(np.zeros(1))) <= _NEAR_SHARE).all():
+            return None
+        half = rows.shape[1] // 2
+        # Two halves with the same angles, or every two neighbours.
+        for angles in (rows[:, :half], rows[:, ::2]):
+            every = max(1, half // _MOST_COLUMNS)
+            some = cls(angles[:, ::every], np.arange(0, half, every) / half, function)
+            base = some.fit()
+            whole = cls(angles, np.arange(half) / half, function, base)
+            if whole.error(base) <= _NEAR_SHARE:
+                return whole
+        return None
+
+    def fit(self) -> float:
+        """Return the base whose table is nearest."""
+        bases = _BASES
+        for _ in range(_ROUNDS):
+            errors = [self.error(base, squared=True) for base in bases]
+            best = int(np.argmin(errors))
+            low, high = bases[max(best - 1, 0)], bases[min(best + 1, len(bases) - 1)]
+            bases = np.geomspace(low, high, 41)
+        return float(bases[20])
+
+    def error(self, base: float, *, squared: bool = False) -> float:
+        """Return how far the table of a base lies away: at most, or the sum of all squares."""
+        angles = np.outer(np.arange(len(self.values)), base**-self.powers)
+        apart = self.function(angles) - self.values
+        return float((apart * apart).sum() if squared else abs(apart).max())
+
+    @property
+    def shown(self) -> float:
+        """The base with as many digits as the table tells: 10000 and not 9998.7."""
+        own = self.error(self.base)
+        for digits in range(1, 5):
+            rounded = float(f"{self.base:.{digits}g}")
+            if self.error(rounded) <= own * _ROUNDED + _EXACT:
+                return rounded
+        return float(f"{self.base:.4g}")
+
+
+_NEARLY_EQUAL = 1e-5  # relative, of norms that two tools summed
+_MOST_OF_A_PARAMETER = 1 << 26
+
+
+def elsewhere(first: FirstDifference) -> Change | None:
+    """Return that a parameter of A is, in B, that of another cell, or the other way round.
+
+    Cells of one phase are looked at: another network may well hold the same values, as the
+    reference does those of the actor. What A holds at the other place, too, did not come there.
+    """
+    pair = first.pair
+    if first.finding.io != "parameters" or pair.a is None or pair.b is None:
+        return None
+    phase = first.finding.phase
+    places: dict[str, str] = {}
+    for other, finding in first.pairs:
+        if finding is None or (finding.phase, finding.io) != (phase, "parameters"):
+            continue
+        if other.a is None or other.b is None or _named(other.a) == _named(pair.a):
+            continue
+        moved_there = _is_one(pair.a, other.b) and not _is_one(pair.a, other.a)
+        if "b" not in places and moved_there:
+            places["b"] = _named(other.b)
+        if "a" not in places and _is_one(pair.b, other.a):
+            places["a"] = _named(other.a)
+    return Change("elsewhere", {"a": places.get("a"), "b": places.get("b")}) if places else None
+
+
+def _named(record: Record) -> str:
+    """Return its own name, also where it was put at the place of another framework's."""
+    entry, _, path = record.name.rpartition(f".{record.io}.")
+    return f"{cell_name(entry)}.{path}"
+
+
+def _is_one(a: Record, b: Record) -> bool:
+    """Return whether two records are one tensor: by elements, else by statistics."""
+    x, y = a.leaf, b.leaf
+    if x.shape != y.shape or x.dtype != y.dtype or not _may_be_one(x, y):
+        return False
+    if x.fingerprint is not None and y.fingerprint is not None:
+        return x.fingerprint == y.fingerprint
+    if a.location is None or b.location is None or np.prod(x.shape or ()) > _MOST_OF_A_PARAMETER:
+        return True
+    try:
+        return np.array_equal(a.array(), b.array())
+    except (ArrayFileError, OSError, ValueError):
+        return False
+
+
+def _may_be_one(a: Leaf, b: Leaf) -> bool:
+    """Return whether two tensors, not of one number alone, have the same statistics."""
+    values = (a.max, a.min, a.norm, b.max, b.min, b.norm)
+    if not all(map(is_finite, values)) or a.max == a.min:
+        return False
+    same = (a.max, a.min) == (b.max, b.min)
+    return same and abs(a.norm - b.norm) <= _NEARLY_EQUAL * abs(a.norm)

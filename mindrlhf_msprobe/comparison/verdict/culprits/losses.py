@@ -1,0 +1,127 @@
+"""What of an update is not of its network: its loss, how a number is made of its tokens, its lr."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
+from mindrlhf_msprobe.phases import (
+    LOG_PROB,
+    LOSS_INPUTS,
+    MASK,
+    OLD_LOG_PROB,
+    REF_LOG_PROB,
+    SET_KEYS,
+)
+
+#: What a loss makes of what it is given and of the policy's log-probabilities alone.
+_OF_LOSS = ("ratio", "kl", "kl_loss", "actor_loss")
+_MADE_BEFORE = (*LOG_PROB, "entropy", "ratio", "kl", "kl_loss", "actor_loss")
+#: Numbers that are made of the tokens' log-probabilities; of a critic's, others.
+_NUMBERS = ("kl_loss", "actor_loss", "loss")
+#: What a loss is the sum of, each with a coefficient.
+_PARTS = ("actor_loss", "kl_loss", "entropy")
+#: What a loss may be given, in the words of messages; what it is set to stands in none of them.
+_NAMED = {"masks": MASK, "advantages": ("advantages",)}
+_GIVEN = (LOSS_INPUTS, *_NAMED["advantages"], *MASK, *OLD_LOG_PROB, *REF_LOG_PROB)
+_OF_CRITIC = ("value_loss", "critic_loss")
+
+
+def loss_or_schedule(first: FirstDifference) -> Culprit | None:
+    """Return that a key of an update is not of its network.
+
+    It is set for the update. Or one number was made otherwise of tokens that agree bit for bit in
+    this micro-step; the details: `key`, `agree` (the keys of these), `inputs` (whether what the
+    loss is given was recorded, and agrees), what else it may be given: `given` (the keys that
+    agree bit for bit), `unlike` (those that do not) and `missing` (what was not saved), what
+    `means_of` tells, and `parts`: the numbers that a loss is the sum of, where these agree. Or the
+    loss made it of what it was
+    given and of log_prob, which agree bit for bit; the details: `agree`, how many records.
+    """
+    finding, phase = first.finding, first.event.phase
+    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE, Status.SHAPE_MISMATCH):
+        return None
+    if finding.key in SET_KEYS and phase is not None:
+        return Culprit(CulpritCode.SCHEDULE, {"phase": phase})
+    if phase is None or first.entry is not None:
+        return None
+    statuses = _statuses(first)
+    agree = [key for key in _MADE_BEFORE if statuses.get(key) and _identical(statuses[key])]
+    inputs = statuses.get(LOSS_INPUTS, [])
+    if finding.key in _NUMBERS and {*LOG_PROB} & {*agree} and _is_of_tokens(first, statuses):
+        known: dict[str, Any] = {"phase": phase, "key": finding.key, "agree": agree}
+        known["inputs"] = bool(inputs) and _identical(inputs)
+        known |= _given(_statuses(first, all_micro_steps=True))
+        if finding.key == "loss" and "actor_loss" in agree:
+            known["parts"] = [key for key in _PARTS if key in agree]
+            if known["parts"] == [*_PARTS[:2]]:
+                known |= _coefficients(first)
+            return Culprit(CulpritCode.AGGREGATION, known)
+        # It reads the tokens, for which much is loaded.
+        from mindrlhf_msprobe.comparison.verdict.culprits.means import means_of
+
+        return Culprit(CulpritCode.AGGREGATION, known | means_of(first))
+    log_probs = [status for key in LOG_PROB for status in statuses.get(key, [])]
+    made_of = [*inputs, *log_probs]
+    if finding.key not in _OF_LOSS or not (inputs and log_probs and _identical(made_of)):
+        return None
+    return Culprit(CulpritCode.LOSS, {"phase": phase, "agree": len(made_of)})
+
+
+def _coefficients(first: FirstDifference) -> dict[str, Any]:
+    """Return run → with what it multiplies kl_loss, as its loss says where actor_loss is added."""
+    from mindrlhf_msprobe.comparison.verdict.culprits.means import number_of
+
+    pairs = {
+        pair.event.name: pair
+        for pair, _ in first.pairs
+        if pair.event.micro_step == first.event.micro_step and pair.entry is None
+    }
+    found = {}
+    for side in "ab":
+        records = [getattr(pairs[key], side) for key in (*_PARTS[:2], "loss")]
+        actor, kl, loss = map(number_of, records)
+        if not (actor is not None and kl and loss is not None and math.isfinite(loss / kl)):
+            return {}
+        found[side.upper()] = (loss - actor) / kl
+    return {"coefficients": found}
+
+
+def _identical(statuses: list[Status]) -> bool:
+    return all(status is Status.IDENTICAL for status in statuses)
+
+
+def _given(statuses: Mapping[str, list[Status]]) -> dict[str, list[str]]:
+    """Return what is known of that which a loss may be given beside the policy's values."""
+    saved = [key for key in _GIVEN if statuses.get(key)]
+    agree = [key for key in saved if _identical(statuses[key])]
+    whole = LOSS_INPUTS in saved
+    missing = [name for name, keys in _NAMED.items() if not (whole or {*keys} & {*saved})]
+    return {"given": agree, "unlike": [k for k in saved if k not in agree], "missing": missing}
+
+
+def _statuses(first: FirstDifference, *, all_micro_steps: bool = False) -> dict[str, list[Status]]:
+    """Return what was found of each key in the micro-step of the first difference."""
+    found: dict[str, list[Status]] = {}
+    for pair, finding in first.pairs:
+        same = all_micro_steps or pair.event.micro_step == first.event.micro_step
+        if same and finding is not None and finding.key is not None:
+            found.setdefault(finding.key, []).append(finding.status)
+    return found
+
+
+def _is_of_tokens(first: FirstDifference, statuses: Mapping[str, list[Status]]) -> bool:
+    """Return whether a number is made of the tokens of the policy alone, as far as that is known.
+
+    A loss may have the critic's in it: that must agree where there is a critic.
+    """
+    sizes = [math.prod(r.leaf.shape or ()) for r in (first.pair.a, first.pair.b) if r is not None]
+    if any(size != 1 for size in sizes):
+        return False
+    critics = [status for key in _OF_CRITIC for status in statuses.get(key, [])]
+    if first.finding.key != "loss" or not any("values" in run.keys for run in first.runs):
+        return _identical(critics)
+    return bool(critics) and _identical(critics)

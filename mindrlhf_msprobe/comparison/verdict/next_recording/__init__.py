@@ -1,1 +1,0 @@
-"""What to record next, and how much room that takes."""

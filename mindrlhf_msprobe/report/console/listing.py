@@ -1,0 +1,520 @@
+"""What a run holds, as text for the console: entries, key data, settings, and the code behind."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.text.printable import printable, shortened, size, spans
+from mindrlhf_msprobe.report.console.shared.terminal import padded, width_of
+from mindrlhf_msprobe.report.console.shared.wording import stopped_at
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.code_lines import CodeLine, FoundCode
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest import random_states
+from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, Stop, timelines
+from mindrlhf_msprobe.storage.operators import in_words
+from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA, Estimate
+from mindrlhf_msprobe.storage.reading.holdings.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.step_times import StepTimes
+from mindrlhf_msprobe.storage.records import Entry
+
+_MOST_LEFT_OUT = 20  # directories that are named
+_LONGEST_VALUE = 40  # characters of a text that stand in a row
+_LONGEST_NAMES = 400  # characters of all names in a row
+_CALLERS = 8
+_LINE = 100  # characters
+_CHANGES = 3  # of one setting
+_GENERATORS = {"numpy_state": "numpy", "random_state": "Python", "mindspore_state": "MindSpore"}
+
+
+def render_holdings(
+    path: Path,
+    state: str,
+    holdings: Sequence[Holding],
+    problems: Sequence[str],
+    cost: Mapping[int, Mapping[str, Any]] | None = None,
+) -> str:
+    """Return the list of a run's phases and keys, and what recording them cost."""
+    rows = [header("run")]
+    rows += [
+        (
+            printable(holding.name),
+            spans(holding.steps),
+            spans(holding.ranks),
+            str(holding.count),
+            str(holding.records),
+            size(holding.size),
+        )
+        for holding in holdings
+    ]
+    whole = size(sum(holding.size for holding in holdings))
+    state = say("listing.states", state=state)
+    lines = [say("listing.of_run", path=str(path), state=state, size=whole)]
+    lines += in_columns(rows)
+    lines += render_cost(cost or {})
+    lines += [say("listing.incomplete", problem=problem) for problem in problems]
+    return "\n".join(map(printable, lines))
+
+
+def render_summary(
+    path: Path,
+    rank: int,
+    *,
+    steps: Sequence[int],
+    phases: Sequence[str],
+    keys: Sequence[str],
+    written: int,
+    losses: Sequence[Message],
+    stops: Sequence[Stop],
+) -> list[str]:
+    """Return what one rank recorded, what of it was lost, and what to do next."""
+    at = {"path": str(path), "rank": rank}
+    lost = [str(loss) for loss in losses] + render_stops(stops)
+    if not steps:
+        return [say("listing.holds_nothing", **at), *(lost or [say("listing.nothing_came")])]
+    names = {"listing.holds_layers": phases, "listing.holds_keys": keys}
+    return [
+        say("listing.holds", steps=spans(steps), size=size(written), **at),
+        *(
+            say(code, names=shortened(", ".join(found), _LONGEST_NAMES))
+            for code, found in names.items()
+            if found
+        ),
+        *([] if losses else [say("listing.nothing_lost")]),
+        *lost,
+        say("listing.next", path=shlex.quote(str(path))),
+    ]
+
+
+def render_left_out(directories: Sequence[Path]) -> list[str]:
+    """Return lines that name directories of dumps which stood there before the run.
+
+    Of many, the first ones, and how many more there are.
+    """
+    shown = directories[:_MOST_LEFT_OUT]
+    lines = [say("listing.left_out", path=str(path)) for path in shown]
+    if more := len(directories) - len(shown):
+        lines.append(say("listing.more_left_out", number=more))
+    return [printable(line) for line in lines]
+
+
+def render_stops(stops: Sequence[Stop]) -> list[str]:
+    """Return a line for each rank that did not finish: where it stopped, and of what."""
+    return [
+        printable(say("listing.rank_stopped", rank=stop.rank, stopped=stopped_at(stop, (0,))))
+        for stop in stops
+    ]
+
+
+def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """Return what recording cost the rank that it cost most; no line if that is not known."""
+    try:
+        rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
+        accounts = worst["phases"].items()
+        steps = max(account["steps"] for _, account in accounts)
+        seconds, waited = float(worst["seconds"]), float(worst["waited_seconds"])
+        written, behind = size(worst["bytes"]), float(worst["background_seconds"])
+        lines = [
+            say("listing.cost_seconds", seconds=seconds, waited=waited),
+            say("listing.cost_written", size=written, seconds=behind),
+            *(
+                say(
+                    "listing.cost_of_phase",
+                    phase=_account(str(name)),
+                    seconds=float(account["seconds"]["mean"]),
+                )
+                for name, account in accounts
+            ),
+            *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
+        ]
+        return [say("listing.cost", rank=rank, steps=steps), *(f"  {line}" for line in lines)]
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
+        return []
+
+
+def render_times(times: Sequence[StepTimes]) -> list[str]:
+    """Return how long the steps of a rank took, and its phases; of several steps the mean."""
+    if not times:
+        return []
+    count, first = len(times), times[0]
+    seconds = sum(step.seconds for step in times) / count
+    of = {"rank": first.rank, "seconds": seconds}
+    lines = [
+        say("listing.times_of_step", step=first.step, **of)
+        if count == 1
+        else say("listing.times", steps=count, **of)
+    ]
+    phases: dict[str, tuple[int, float]] = {}
+    for step in times:
+        for phase, (openings, took) in step.of_phases().items():
+            before = phases.get(phase, (0, 0.0))
+            phases[phase] = before[0] + openings, before[1] + took
+    lines += [
+        "  "
+        + say(
+            "listing.times_of_phase",
+            phase=shortened(phase, _LONGEST_VALUE),
+            seconds=took / count,
+            openings=f"{openings / count:.3g}",
+        )
+        for phase, (openings, took) in phases.items()
+    ]
+    return [printable(line) for line in lines]
+
+
+def _account(name: str) -> str:
+    """Return what is charged is called: a phase, or key data."""
+    return say("listing.key_data") if name == KEY_DATA else printable(name)
+
+
+def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
+    """Return what probes in compiled graphs cost beside what is charged to the phases."""
+    probed, plain, host = (graphs[k] for k in ("with_probes", "without_probes", "host_functions"))
+    return [
+        say(
+            "listing.cost_compiling",
+            probed=probed["compiled"],
+            probed_seconds=float(probed["seconds"]),
+            plain=plain["compiled"],
+            plain_seconds=float(plain["seconds"]),
+        ),
+        say(
+            "listing.cost_host",
+            calls=host["calls"],
+            seconds=float(host["seconds"]),
+            size=size(host["bytes"]),
+        ),
+    ]
+
+
+def header(what: str) -> tuple[str, ...]:
+    """Return what the columns of a list are called."""
+    return tuple(say(f"listing.columns_of_{what}").split("\t"))
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of one length as lines whose columns stand below each other."""
+    widths = [max(width_of(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(padded(cell, width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    ]
+
+
+def render_entries(entries: Sequence[Entry]) -> str:
+    """Return one line an entry: of one step and rank in time, with what its output looks like.
+
+    Of several steps or ranks, one line a name, with the steps and ranks that have it.
+    """
+    if len({(entry.step, entry.rank) for entry in entries}) > 1:
+        named: dict[str, list[Entry]] = {}
+        for entry in entries:
+            named.setdefault(entry.name, []).append(entry)
+        rows = [header("entries")]
+        rows += [
+            (
+                printable(name),
+                spans(sorted({entry.step for entry in held})),
+                spans(sorted({entry.rank for entry in held})),
+                str(sum(len(entry.records) for entry in held)),
+            )
+            for name, held in named.items()
+        ]
+        hint = say("listing.hint_entries")
+        return "\n".join(map(printable, [*in_columns(rows), hint]))
+    if not entries:
+        return say("listing.no_entry")
+    where = say("listing.in_time", step=entries[0].step, rank=entries[0].rank)
+    table = [header("entries_in_time")]
+    for entry in entries:
+        tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
+        token = "" if entry.token is None else str(entry.token)
+        head = (printable(entry.name), token, str(len(entry.records)))
+        table.append((*head, *_output(tensors)))
+    return "\n".join(map(printable, [where, *in_columns(table)]))
+
+
+def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
+    """Return dtype and shape, norm, NaN and Inf of an entry's first output, and how many follow."""
+    if not tensors:
+        return "", "", "", ""
+    first, more = tensors[0], len(tensors) - 1
+    what = _kind(first)
+    if more:
+        what = say("listing.and_more", what=what, more=more)
+    return what, _number(first.norm), *_not_finite(tensors)
+
+
+def _not_finite(tensors: Sequence[Leaf]) -> tuple[str, str]:
+    """Return the numbers of NaN and of Inf; "" where nobody counted them."""
+    nan = [leaf.nan_count for leaf in tensors if leaf.nan_count is not None]
+    inf = [leaf.inf_count for leaf in tensors if leaf.inf_count is not None]
+    return str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
+
+
+def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> str:
+    """Return one line a save of a key: its place, what it is, its statistics or its text.
+
+    Args:
+        records: the same as records, which say what cannot be read.
+    """
+    unreadable = {
+        (found.step, found.rank, found.micro_step): say("listing.unreadable", why=found.unreadable)
+        for found in records
+        if found.unreadable is not None
+    }
+    rows: list[tuple[str, ...]] = [(*header("saves"), "")]
+    for save in saves:
+        place = (save.step, save.rank, save.micro_step)
+        *known, text = _save([record.leaf for record in save.records])
+        rows.append((*map(str, place), *known, printable(unreadable.get(place, text))))
+    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    lines = in_columns([[row[i] for i in kept] for row in rows])
+    hint = say("listing.hint_saves")
+    return "\n".join(map(printable, [*lines, hint]))
+
+
+def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
+    """Return what a save is, max, min, mean, norm, NaN, Inf and text; of several: of all."""
+    if not leaves:
+        return (say("listing.nothing"), *[""] * 7)
+    first, several = leaves[0], len(leaves) > 1
+    more = ", …" if len({_kind(leaf) for leaf in leaves}) > 1 else ""
+    what = (f"{len(leaves)} × {_kind(first)}" if several else _kind(first)) + more
+    if first.type == "str" or not first.is_tensor:
+        return (what, *[""] * 6, _cut(str(first.value)))
+    tensors = [leaf for leaf in leaves if leaf.is_tensor]
+    largest = _number(_edge([leaf.max for leaf in tensors], max))
+    least = _number(_edge([leaf.min for leaf in tensors], min))
+    middle = ("", "") if several else (_number(first.mean), _number(first.norm))
+    return (what, largest, least, *middle, *_not_finite(tensors), "")
+
+
+def _edge(values: Iterable[Any], choose: Any) -> Any:
+    """Return the largest or smallest of some numbers; NaN where one is NaN, None without any."""
+    known = [value for value in values if isinstance(value, (int, float))]
+    odd = [value for value in known if value != value]
+    return odd[0] if odd else choose(known, default=None)
+
+
+def _kind(leaf: Leaf) -> str:
+    """Return a value's dtype and shape, or its type."""
+    if leaf.type == "str":
+        return say("listing.text")
+    if leaf.dtype is None:
+        return printable(shortened(leaf.type, _LONGEST_VALUE))
+    return f"{printable(shortened(leaf.dtype, _LONGEST_VALUE))} {list(leaf.shape or ())}"
+
+
+def _number(value: Any) -> str:
+    """Return a number in at most six significant digits; an integer as it is."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else printable(shortened(value))
+
+
+def render_records(records: Sequence[FoundRecord]) -> str:
+    """Return each record's place, statistics and first values."""
+    lines = []
+    for found in records:
+        leaf = found.record.leaf
+        phase = found.phase or f"micro_step {found.micro_step}"
+        argument = f" ({printable(found.record.argument)})" if found.record.argument else ""
+        where = say("listing.of_record", step=found.step, phase=phase, rank=found.rank)
+        lines.append(f"{printable(found.record.name)}{argument}  {where}")
+        if leaf.is_tensor:
+            known = leaf.nan_count is not None  # msprobe does not count
+            counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
+            lines.append(f"  {shortened(leaf.dtype)} {list(leaf.shape or ())}{counts}")
+            of = (("max", leaf.max), ("min", leaf.min), ("mean", leaf.mean), ("norm", leaf.norm))
+            lines.append("  " + "  ".join(f"{name} {shortened(value)}" for name, value in of))
+            if leaf.type == "str":
+                lines.append(f"  {say('listing.text_is', value=repr(leaf.value))}")
+            if leaf.fingerprint is not None:
+                lines.append(f"  {shortened(leaf.fingerprint)}")
+        else:
+            lines.append(f"  {leaf.type} {leaf.value!r}")
+        if found.values is not None:
+            lines.append(f"  {say('listing.first_values', values=str(found.values))}")
+        if found.unreadable is not None:
+            why = printable(found.unreadable)
+            lines.append(f"  {say('listing.unreadable', why=why)}")
+    return "\n".join(map(printable, lines))
+
+
+def render_estimate(found: Estimate) -> str:
+    """Return a line a phase and rank, then what all steps and ranks take and what is free."""
+    rows = [header("estimate")]
+    rows += [
+        (_name(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
+        for p in found.phases
+    ]
+    lines = in_columns(rows)
+    lines.append(
+        say(
+            "listing.estimated",
+            step_size=size(found.step_size),
+            steps=found.steps,
+            ranks=found.ranks,
+            total=size(found.total),
+            free=size(found.free),
+            path=str(found.path),
+        )
+    )
+    if not found.fits:
+        lines.append(say("listing.does_not_fit"))
+    lines += [say("listing.not_certain", remark=remark) for remark in found.remarks]
+    return "\n".join(map(printable, lines))
+
+
+def _name(phase: str) -> str:
+    return say("listing.key_data") if phase == KEY_DATA else printable(phase)
+
+
+def render_code(found: Sequence[FoundCode]) -> str:
+    """Return where an entry was called, with the lines around where they are at hand."""
+    lines: list[str] = []
+    for one in found:
+        lines += _place(one)
+        lines += [f"  {line}" for line in _attributes(one)]
+        lines += _source(one)
+        callers = one.callers[1 : _CALLERS + 1]
+        lines += [f"  {say('listing.code_caller', line=_in_words(line))}" for line in callers]
+    return "\n".join(map(printable, lines))
+
+
+def called_from(found: Sequence[FoundCode]) -> list[str]:
+    """Return where an entry was called, in one line for each of the places."""
+    lines = []
+    for one in found:
+        if one.callers:
+            line = say("listing.code_called", line=_in_words(one.callers[0]), cell=one.cell)
+            lines.append(printable(line))
+        elif one.cell is not None:
+            lines.append(printable(say("listing.code_inside", cell=one.cell)))
+        lines += map(printable, _attributes(one))
+    return list(dict.fromkeys(lines))
+
+
+def _attributes(one: FoundCode) -> list[str]:
+    if not one.attributes:
+        return []
+    given = ", ".join(f"{name}={in_words(value)}" for name, value in one.attributes.items())
+    return [say("listing.attributes", attributes=given)]
+
+
+def _place(one: FoundCode) -> list[str]:
+    where = say(
+        "listing.code_of",
+        entry=one.entry,
+        cell=one.cell,
+        phases=", ".join(one.phases),
+        steps=spans(list(one.steps)),
+        ranks=spans(list(one.ranks)),
+    )
+    return [where, *(f"  {_in_words(line, text=False)}" for line in one.callers[:1])]
+
+
+def _source(one: FoundCode) -> list[str]:
+    lines = []
+    width = len(str(max(one.source, default=0)))
+    for number, text in one.source.items():
+        mark = ">" if number == one.callers[0].line else " "
+        lines.append(f"  {mark} {number:>{width}}  {text.expandtabs(4)}".rstrip())
+    if not one.source and one.callers and one.callers[0].text:
+        lines.append(f"  > {one.callers[0].line}  {one.callers[0].text}")
+    if one.why is not None:
+        lines.append(f"  {one.why}")
+    return lines
+
+
+def _in_words(line: CodeLine, *, text: bool = True) -> str:
+    """Return a line of code as one line: `net.py:42 in construct: h = f(h)`."""
+    shown = f"{line.file}:{line.line}"
+    if line.function:
+        shown = say("listing.code_in", place=shown, function=line.function)
+    return f"{shown}: {line.text}" if text and line.text else shown
+
+
+def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list[str]:
+    """Return what each phase generated with, a line a setting that changed, and random states.
+
+    Ranks that say the same stand together.
+
+    Args:
+        files: the manifests of all ranks.
+        rank: of this one alone; None for all.
+    """
+    chosen = [file for file in files if rank is None or file.rank in (None, rank)]
+    lines = []
+    for (head, inner), ranks in _blocks(chosen).items():
+        numbers = sorted({number for number in ranks if number is not None})
+        some = numbers and len(numbers) < len(chosen)
+        whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
+        lines += [say("listing.block", head=head + whose) if inner else head + whose, *inner]
+    return [printable(line) for line in lines]
+
+
+def _blocks(chosen: list[RunFile]) -> dict[tuple[str, tuple[str, ...]], list[int | None]]:
+    """Return a head and the lines below it → the ranks of which they are."""
+    blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}
+    parts = [(file.rank, part) for file in chosen for part in (file, *file.attempts)]
+    for own, part in parts:
+        for phase, found in part.generation.items():
+            if found.step is not None:
+                head = say("listing.generation", phase=phase, step=found.step)
+                blocks.setdefault((head, tuple(_settings(found))), []).append(own)
+    for file in chosen:
+        if states := _states(file):
+            blocks.setdefault((states, ()), []).append(file.rank)
+    return blocks
+
+
+def _settings(found: Generation) -> list[str]:
+    """Return the settings that stayed, those that are None left out, and those that changed."""
+    changed = timelines(found.changes, lambda change: str(change.name))
+    stayed = [
+        f"{name}={_value(value)}"
+        for name, value in found.settings.items()
+        if value is not None and name not in changed
+    ]
+    lines = textwrap.wrap(
+        ", ".join(stayed),
+        _LINE,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
+    for name, changes in changed.items():
+        first = _value(found.settings[name]) if name in found.settings else None
+        then = [(step, _value(value)) for step, value in changes]
+        left = max(0, len(then) - _CHANGES)
+        then = [*then[: _CHANGES - 1], then[-1]] if left else then
+        lines.append(f"  {name}: {say('listing.changes', first=first, then=then, left=left)}")
+    return lines or [f"  {say('listing.no_settings')}"]
+
+
+def _states(file: RunFile) -> str:
+    """Return of which generators the states are noted, and in which steps; "" if of none."""
+    steps: dict[str, list[str]] = {}
+    for name, states in random_states.by_step(file.random_states).items():
+        if known := sorted(n for n, state in states.items() if state != random_states.UNKNOWN):
+            steps.setdefault(spans(known), []).append(_GENERATORS.get(name, name))
+    parts = [
+        say("listing.states_in", names=", ".join(names), steps=of) for of, names in steps.items()
+    ]
+    return say("listing.states_noted", states="; ".join(parts)) if parts else ""
+
+
+def _value(value: Any) -> str:
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

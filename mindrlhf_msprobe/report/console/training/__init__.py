@@ -1,1 +1,0 @@
-"""What belongs to a training before it is recorded, on the console."""

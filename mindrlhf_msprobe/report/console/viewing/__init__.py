@@ -1,1 +1,0 @@
-"""What was recorded, on the console."""

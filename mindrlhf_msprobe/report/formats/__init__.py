@@ -1,1 +1,0 @@
-"""Tables of sheets of rows → Excel and CSV files."""

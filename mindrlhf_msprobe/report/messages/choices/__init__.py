@@ -1,1 +1,0 @@
-"""What both languages decide alike: which pieces of a text the parameters choose."""

@@ -1,1 +1,0 @@
-"""What was asked for wrongly, or cannot be done: arguments, settings, patterns, calls."""

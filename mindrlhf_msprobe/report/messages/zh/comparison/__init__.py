@@ -1,1 +1,0 @@
-"""What a comparison answers, and why."""

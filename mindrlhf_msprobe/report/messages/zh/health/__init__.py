@@ -1,1 +1,0 @@
-"""What the checks of one run say, in Chinese."""

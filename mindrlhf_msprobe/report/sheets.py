@@ -1,0 +1,234 @@
+"""What is written: tables of sheets of rows, what a cell can hold, and CSV files.
+
+Names and texts of a dump are data, never formulas. Rows of records have the colours of what was
+found of them. CSV files are for scripts and for those who have no Excel.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.storage.layout import file_name
+
+_WIDE = 60  # characters, from which on the texts of a column are wrapped
+#: What XML cannot hold at all, and what has no UTF-8 form.
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+#: What makes a spreadsheet take the text of a CSV cell for a formula; the wide forms as well.
+_FORMULA = frozenset("=+-@\t\r\n＝＋－＠")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that does not look like the rest of its row.
+
+    Attributes:
+        colour: its own; "" for the row's.
+        link: a file beside the workbook that it leads to; "" for none.
+    """
+
+    value: Any
+    colour: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Percent:
+    """A share, shown in percent: 0.5 as 50.0%; in CSV a text, as in msprobe's own tables."""
+
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.share * 100}%"
+
+
+#: The name of a row's colour and its values, one for each column.
+Row = tuple[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One sheet.
+
+    Attributes:
+        rows: returns all rows, each time from the first.
+        count: how many there are.
+        widths: of the columns, in characters.
+        wrapped: the columns whose texts are wrapped.
+        filtered: whether readers can filter the rows.
+        frozen: how many columns stay in sight when the others are moved.
+        stem: what a CSV file of it is called, in any language; "": as the sheet.
+    """
+
+    name: str
+    header: tuple[str, ...]
+    rows: Callable[[], Iterable[Row]]
+    count: int
+    widths: tuple[int, ...]
+    wrapped: frozenset[int] = frozenset()
+    filtered: bool = True
+    frozen: int = 0
+    stem: str = ""
+
+    @classmethod
+    def from_rows(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
+        """Return a sheet of rows at hand, filled up to the columns; wide columns are wrapped."""
+        width = len(columns)
+        full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]
+        return cls(
+            name=name,
+            header=tuple(header for header, _ in columns),
+            rows=lambda: full,
+            count=len(rows),
+            widths=tuple(width for _, width in columns),
+            wrapped=frozenset(i for i, (_, width) in enumerate(columns) if width >= _WIDE),
+        )
+
+    def part(self, start: int, stop: int) -> Sheet:
+        """Return the sheet with the rows from `start` to before `stop` only."""
+        whole = self.rows
+        count = min(stop, self.count) - start
+        return replace(self, rows=lambda: islice(whole(), start, stop), count=count)
+
+
+@dataclass(frozen=True)
+class Table:
+    """What becomes one workbook, or one CSV file a sheet.
+
+    Attributes:
+        stem: the file's name without its suffix, as far as it is free.
+        sheets: more than one only where none of them can be too long for a sheet.
+        precedence: of two tables with one stem, the lower keeps it.
+        of: ("key", name) or ("phase", name); ("", "") of the summary.
+    """
+
+    stem: str
+    sheets: tuple[Sheet, ...]
+    precedence: int = 0
+    of: tuple[str, str] = ("", "")
+
+
+def take_name(taken: set[str], stem: str, suffix: str) -> str:
+    """Return `stem` and `suffix` as a file name, marked if it is one of `taken`; add it to them."""
+    while (name := file_name(stem, suffix)) in taken:  # a key that is called like a phase's table
+        suffix = "~" + suffix
+    taken.add(name)
+    return name
+
+
+def plain(value: Any) -> bool | int | float | str | None:
+    """Return `value` as one of the kinds a cell holds; what is none of them becomes text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    return clean(str(value))
+
+
+def clean(text: str) -> str:
+    """Return `text` with what no file can hold as U+FFFD."""
+    return text if text.isprintable() else _UNWRITABLE.sub("�", text)
+
+
+def harmless(text: str) -> str:
+    """Return `text` so that a spreadsheet which opens a CSV file does not compute it."""
+    return "'" + text if text[:1] in _FORMULA else text
+
+
+PLAIN = ""
+DIFFERS = "differs"
+MISSING = "missing"
+SUSPICIOUS = "suspicious"
+CLOSE = "close"
+
+#: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
+FILLS = {
+    DIFFERS: "FFC7CE",
+    MISSING: "FF9999",
+    SUSPICIOUS: "FFCC99",
+    CLOSE: "FFEB9C",
+}
+
+_MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
+
+
+def colour_of(status: Status, suspicious: bool = False) -> str:
+    """Return the name of the colour of a record that ended in `status`."""
+    if status in _MISSING:
+        return MISSING
+    if not status.agrees:
+        return DIFFERS
+    if suspicious:
+        return SUSPICIOUS
+    return CLOSE if status is Status.WITHIN_TOLERANCE else PLAIN
+
+
+def colour_of_finding(finding: Finding) -> str:
+    """Return the name of the colour of a finding's row."""
+    return colour_of(finding.status, bool(finding.suspicions))
+
+
+# Excel takes a file without the byte order mark for one in the machine's own encoding.
+_ENCODING = "utf-8-sig"
+
+
+def write_csv_files(tables: Sequence[Table], output: Path) -> list[str]:
+    """Write one file a sheet, whole however long; return their names in the tables' order.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    names: set[str] = set()
+    written: dict[int, list[str]] = {}
+    for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
+        # Also where each sheet has a file of its own, so that no key takes it.
+        own = take_name(names, table.stem, ".csv")
+        stems = [f"{table.stem}_{sheet.stem or sheet.name}" for sheet in table.sheets]
+        several = len(stems) > 1
+        written[index] = [take_name(names, stem, ".csv") if several else own for stem in stems]
+        for name, sheet in zip(written[index], table.sheets):
+            write_csv(output / name, sheet)
+    return [name for index in range(len(tables)) for name in written[index]]
+
+
+def write_csv(path: Path, sheet: Sheet) -> None:
+    """Write a sheet as a CSV file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import csv  # slow to import
+
+    with open(path, "w", encoding=_ENCODING, newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(sheet.header)
+        writer.writerows(_rows(sheet))
+
+
+def _rows(sheet: Sheet) -> Iterator[list[Any]]:
+    for _, values in sheet.rows():
+        yield [_cell(value) for value in values]
+
+
+def _cell(value: Any) -> Any:
+    """Return what the csv module writes as it should stand: numbers by their repr."""
+    if isinstance(value, Cell):
+        value = value.value
+    elif isinstance(value, Percent):
+        return str(value)
+    kind = type(value)
+    if kind is str:
+        return harmless(clean(value))
+    if value is None or (kind is float and math.isfinite(value)):
+        return value
+    value = plain(value)
+    return harmless(value) if isinstance(value, str) else value

@@ -1,0 +1,580 @@
+"""Series and similarities: on a terminal, as rows and files, and as key data of a run.
+
+Event files are written through tensorboardX, which MindFormers depends on.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import shutil
+import string
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.text.printable import printable
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.phases import ROLLOUT_CORR
+from mindrlhf_msprobe.report.messages import say, texts_of
+from mindrlhf_msprobe.report.sheets import clean, harmless
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic, write_json
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
+from mindrlhf_msprobe.storage.arrays.npy import open_npy, save_npy
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.outputs import (
+    Output,
+    csv_of,
+    refuse,
+    refuse_directory,
+    refuse_inside,
+    replaced,
+    written,
+)
+from mindrlhf_msprobe.storage.reading.series import Missing, Series
+from mindrlhf_msprobe.trends.similarity import GradientTrend, OfUpdate, Similarity, Suspicion
+
+HEIGHT = 9  # rows
+#: What several runs are called, in their order.
+SIDES = string.ascii_uppercase
+#: What stands for a point of the first line, of the second and so on, and of several in one place.
+MARKS, SEVERAL = "*o+x#%&=$~" + SIDES[10:], "@"
+_BETWEEN, _NOT_FINITE = ".", "!"
+_LEAST = 30  # columns
+
+
+def plot(lines: Sequence[tuple[np.ndarray, np.ndarray]], width: int) -> list[str]:
+    """Return the rows of a plot of one or more lines, each at most `width` columns.
+
+    Points of a line are joined by dots; where a value is not finite stands `!` below.
+
+    Args:
+        lines: x and y of each, float64 [n], x ascending; at least one point in all.
+    """
+    x = np.concatenate([line[0] for line in lines])
+    finite = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    labels = _labels(high, low)
+    margin = max(map(len, labels))
+    columns = max(_LEAST, width) - margin - 2
+    grid = [[" "] * columns for _ in range(HEIGHT)]
+    below = [" "] * columns
+    span = _Span(float(x.min()), float(x.max()), columns), _Span(high, low, HEIGHT)
+    for xs, ys in lines:
+        _join(grid, xs, ys, *span)
+    for (xs, ys), mark in zip(lines, MARKS):
+        for at, value in zip(xs.tolist(), ys.tolist()):
+            column = span[0].place(at)
+            if not np.isfinite(value):
+                below[column] = _NOT_FINITE
+                continue
+            row = grid[span[1].place(value)]
+            row[column] = mark if row[column] in (" ", _BETWEEN, mark) else SEVERAL
+    shown = {0: labels[0], HEIGHT - 1: labels[1]} if high > low else {HEIGHT // 2: labels[0]}
+    shown = shown if finite.size else {}
+    rows = [f"{shown.get(n, ''):>{margin}} |{''.join(r).rstrip()}" for n, r in enumerate(grid)]
+    rows.append(f"{'':>{margin}} +{'-' * columns}")
+    if _NOT_FINITE in below:
+        rows.append(f"{'':>{margin}}  {''.join(below).rstrip()}")
+    return [*rows, f"{'':>{margin}}  {_axis(float(x.min()), float(x.max()), columns)}".rstrip()]
+
+
+class _Span:
+    """Numbers between two ends → places 0 to n − 1; all equal ones stand in the middle."""
+
+    def __init__(self, first: float, last: float, count: int) -> None:
+        self._first, self._last, self._count = first, last, count
+
+    def place(self, value: float) -> int:
+        if self._first == self._last:
+            return self._count // 2
+        # Halves first: the distance of two floats may be larger than any float.
+        share = (value / 2 - self._first / 2) / (self._last / 2 - self._first / 2)
+        return min(self._count - 1, max(0, round(share * (self._count - 1))))
+
+
+def _join(
+    grid: list[list[str]], xs: np.ndarray, ys: np.ndarray, across: _Span, down: _Span
+) -> None:
+    """Draw dots from each point to the next, unless one of them is not finite."""
+    points = list(zip(xs.tolist(), ys.tolist()))
+    for (x, y), (next_x, next_y) in itertools.pairwise(points):
+        if not (np.isfinite(y) and np.isfinite(next_y)):
+            continue
+        start, end = across.place(x), across.place(next_x)
+        top, bottom = down.place(y), down.place(next_y)
+        for column in range(start + 1, end):
+            share = (column - start) / (end - start)
+            grid[round(top + (bottom - top) * share)][column] = _BETWEEN
+
+
+def _labels(high: float, low: float) -> tuple[str, str]:
+    """Return two numbers as text, with as many digits as tell them apart, four at least."""
+    for digits in range(4, 17):
+        shown = f"{high:.{digits}g}", f"{low:.{digits}g}"
+        if shown[0] != shown[1] or high == low:
+            return shown
+    return f"{high!r}", f"{low!r}"
+
+
+def _axis(first: float, last: float, columns: int) -> str:
+    ends = f"{int(first)}", f"{int(last)}"
+    if first == last:
+        return f"{ends[0]:>{columns // 2 + 1}}"
+    return ends[0] + ends[1].rjust(columns - len(ends[0]))
+
+
+_WIDEST = 160
+_MOST_STEPS = 8  # that a line names
+_MOST_SUSPICIOUS = 12
+_SUSPICIONS = {Suspicion.NOT_FINITE: "not_finite_gradient"}
+
+
+def width() -> int:
+    """Return how many columns a plot may take."""
+    return min(_WIDEST, shutil.get_terminal_size().columns) - 1
+
+
+def render_series(
+    sides: Sequence[Sequence[Series | None]],
+    runs: Sequence[str],
+    missing: Iterable[Missing],
+    most: int,
+) -> str:
+    """Return plots of series, each with all runs, and what is missing.
+
+    Args:
+        runs: what the legend of several ones calls each.
+        most: plots; of the further ones it is said how many there are.
+    """
+    blocks = ["\n".join(_block(of_runs, runs)) for of_runs in sides[:most]]
+    if len(sides) > most:
+        blocks.append(say("trend.more_series", count=len(sides) - most))
+    if lines := [say("trend.missing", name=m.name, why=m.why) for m in missing]:
+        blocks.append("\n".join([say("trend.not_available"), *lines]))
+    return "\n\n".join(blocks)
+
+
+def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[str]:
+    some = next(series for series in of_runs if series is not None)
+    parts = [some.name, some.statistic, some.phase, say("trend.rank", rank=some.rank)]
+    yield "  ".join(filter(None, parts))
+    yield from plot([_line(series) for series in of_runs], width())
+    for side, mark, run, series in zip(SIDES, MARKS, runs, of_runs):
+        legend = f"{mark} {side} ({printable(run)}): " if len(runs) > 1 else ""
+        yield f"  {legend}{_summary(series)}"
+    notes = dict.fromkeys(n for s in of_runs if s is not None for n in s.notes)
+    if notes:
+        yield f"  {texts_of(notes)}"
+
+
+def _line(series: Series | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and y: the points of one step stand side by side before the next step."""
+    if series is None:
+        return np.empty(0), np.empty(0)
+    among = series.micro_steps.max(initial=0) + 1
+    return series.steps + series.micro_steps / among, series.values
+
+
+def _summary(series: Series | None) -> str:
+    if series is None:
+        return say("trend.no_series")
+    finite = np.isfinite(series.values)
+    bad = list(dict.fromkeys(series.steps[~finite].tolist()))
+    said = say("trend.not_finite", **_listed(bad)) if bad else ""
+    if not finite.any():
+        return say("trend.none_finite", count=len(series)) + said
+    values = series.values[finite]
+    numbers = {"first": values[0], "last": values[-1], "low": values.min(), "high": values.max()}
+    shown = {name: f"{value:.6g}" for name, value in numbers.items()}
+    steps = len(np.unique(series.steps))
+    return say("trend.summary", count=len(series), steps=steps, **shown) + said
+
+
+def _listed(steps: Sequence[int]) -> dict[str, Any]:
+    return {"steps": ", ".join(map(str, steps[:_MOST_STEPS])), "more": len(steps) - _MOST_STEPS}
+
+
+def render_similarity(found: GradientTrend) -> str:
+    """Return how alike gradients are: a plot for each rank and phase, then what is suspicious."""
+    groups: dict[tuple[int, str], list[OfUpdate]] = {}
+    for update in found.updates:
+        groups.setdefault((update.rank, update.phase), []).append(update)
+    blocks = ["\n".join(_similar(*of, updates)) for of, updates in groups.items()]
+    blocks.append("\n".join(_suspicious(found)))
+    return "\n\n".join(filter(None, blocks))
+
+
+def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[str]:
+    yield "  ".join((say("trend.similarity"), phase, say("trend.rank", rank=rank)))
+    among = max(update.update for update in updates) + 1
+    x = np.array([update.step + update.update / among for update in updates])
+    yield from plot([(x, np.array([update.value for update in updates]))], width())
+    last = updates[-1]
+    values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
+    size = {"parameters": last.parameters, "size": last.size}
+    yield "  " + say("trend.similarity_summary", count=len(updates), **values, **size)
+
+
+def _suspicious(found: GradientTrend) -> Iterator[str]:
+    suspicious = found.suspicious
+    if not found.compared:
+        yield say("trend.no_gradients_compared")
+    elif not suspicious:
+        count = len({(s.phase, s.parameter) for s in found.compared})
+        yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
+    else:
+        yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
+        yield from (f"  {location(s)}: {why_of(s)}" for s in suspicious[:_MOST_SUSPICIOUS])
+        if len(suspicious) > _MOST_SUSPICIOUS:
+            yield "  " + say("trend.more_suspicious", count=len(suspicious) - _MOST_SUSPICIOUS)
+    for side in "AB":
+        steps = sorted({step for of, step, _ in found.alone if of == side})
+        if steps:
+            yield say("trend.steps_alone", side=side, **_listed(steps))
+
+
+def location(found: Similarity) -> str:
+    """Return where a similarity is, in words."""
+    at = {"step": found.step, "rank": found.rank, "phase": found.phase}
+    return say("trend.place", **at, update=found.update, parameter=found.parameter)
+
+
+def why_of(found: Similarity) -> str:
+    """Return why a similarity is suspicious, in words; "" if it is not."""
+    if found.suspicion is None:
+        return ""
+    value = "NaN" if math.isnan(found.value) else f"{found.value:.4f}"
+    before = "" if found.before is None else f"{found.before:.4f}"
+    why = "" if found.why is None else found.why
+    code = _SUSPICIONS.get(found.suspicion, found.suspicion.value)
+    return say(f"trend.{code}", value=value, before=before, why=why)
+
+
+HEADER = ("series", "statistic", "phase", "rank", "step", "micro_step")
+
+
+def sides_of(runs: Sequence[Sequence[Series]]) -> list[list[Series | None]]:
+    """Return each quantity with its series in every run, None where a run has none."""
+    found: dict[Any, list[Series | None]] = {}
+    for number, of_run in enumerate(runs):
+        for series in of_run:
+            found.setdefault(series.identity, [None] * len(runs))[number] = series
+    return list(found.values())
+
+
+def header(runs: int) -> list[str]:
+    """Return the header of a table of one run or of several."""
+    several = [f"value_{side.lower()}" for side in SIDES[:runs]]
+    return [*HEADER, *(["value"] if runs == 1 else several)]
+
+
+def rows(sides: Iterable[Sequence[Series | None]]) -> Iterator[list[Any]]:
+    """Yield a row for each value, those of all runs at one step in one row."""
+    for of_runs in sides:
+        at: dict[tuple[int, int], list[float | None]] = {}
+        some = next(series for series in of_runs if series is not None)
+        for number, series in enumerate(of_runs):
+            if series is not None:
+                steps, micro_steps = series.steps.tolist(), series.micro_steps.tolist()
+                for step, micro_step, value in zip(steps, micro_steps, series.values.tolist()):
+                    at.setdefault((step, micro_step), [None] * len(of_runs))[number] = value
+        head = [some.name, some.statistic, some.phase, some.rank]
+        for place in sorted(at):
+            yield [*head, *place, *at[place]]
+
+
+def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) -> int:
+    """Write a CSV file, whole or not at all, and return how many rows it has beside the header.
+
+    UTF-8 without a mark, for scripts; NaN and infinities by these names; texts that a spreadsheet
+    would compute have an apostrophe before them.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    writer.writerow(names)
+    count = 0
+    for row in table:
+        count += 1
+        writer.writerow([_cell(value) for value in row])
+    write_atomic(path, [stream.getvalue().encode("utf-8")])
+    return count
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return harmless(clean(value))
+    return number_to_json(value) if isinstance(value, float) else value
+
+
+_SECTIONS = {"key": "key_data", "derived": "derived"}  # of what belongs to no phase
+_OF_SIMILARITY = (
+    *("step", "rank", "phase", "update", "parameter", "size", "measure", "similarity", "before"),
+    "suspicion",
+)
+
+
+def write_series(
+    sides: Sequence[Sequence[Series | None]], runs: int, csv: str | None, events: str | None
+) -> None:
+    """Write the files that were asked for.
+
+    Args:
+        runs: how many there are; of several, each has a folder of event files: A, B, ….
+        csv, events: the file, the directory; None: not asked for.
+
+    Raises:
+        UsageError: tensorboardX is not installed.
+        RunError: something cannot be written there.
+    """
+    if csv is not None:
+        with written(_series_file(csv)) as (part,):
+            write_csv(part, header(runs), rows(sides))
+    if events is None:
+        return
+    with _event_files(Path(events)) as files:
+        for of_runs in sides:
+            for side, series in zip(SIDES, of_runs):
+                if series is not None:
+                    write_events(files, f"{side}/" if runs > 1 else "", series)
+
+
+def refuse_files(
+    csv: str | None, events: str | None, runs: Iterable[str | Path], *, gradients: bool = False
+) -> None:
+    """Refuse, before the runs are read, what could not be written at the end.
+
+    Args:
+        gradients: whether similarities are to be written.
+
+    Raises:
+        RunError: a file lies inside a run, or would take the place of one that is none of ours.
+    """
+    read = [*runs]
+    if csv is not None:
+        refuse(_similarity_file(csv) if gradients else _series_file(csv), runs=read)
+    if events is not None:
+        refuse_inside(refuse_directory(events), read)
+
+
+def _series_file(path: str) -> Output:
+    return Output(Path(path), csv_of(*map(header, range(1, len(SIDES) + 1))))
+
+
+def _similarity_file(path: str) -> Output:
+    return Output(Path(path), csv_of(_OF_SIMILARITY))
+
+
+@contextmanager
+def _event_files(directory: Path) -> Iterator[EventFiles]:
+    """Yield event files that appear below a directory together, beside those of earlier ones."""
+    with tempfile.TemporaryDirectory(prefix="mindrlhf_msprobe_events_") as folder:
+        with EventFiles(Path(folder)) as files:
+            yield files
+        made = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+        if made:
+            targets = [_free(directory / path.relative_to(folder)) for path in made]
+            with replaced(*targets) as parts:
+                for path, part in zip(made, parts):
+                    shutil.copyfile(path, part)
+
+
+def _free(path: Path) -> Path:
+    """Return a name that no file has: theirs have the second in which they were made."""
+    names = (path.with_name(f"{path.name}.{n}") for n in itertools.count(1))
+    return path if not os.path.lexists(path) else next(p for p in names if not os.path.lexists(p))
+
+
+def write_events(files: EventFiles, side: str, series: Series) -> None:
+    """Write a series; where a step has several values, the n-th of each are a curve.
+
+    Args:
+        side: stands before the folder of the rank; "" or a folder with a slash behind.
+    """
+    name = series.name.replace("[", "/").removesuffix("]") if series.kind == "derived" else ""
+    section = series.phase or _SECTIONS.get(series.kind, series.kind)
+    tag = "/".join(filter(None, (section, name or series.name, series.statistic)))
+    several = bool(series.micro_steps.any())
+    columns = (column.tolist() for column in (series.steps, series.micro_steps, series.values))
+    for step, micro_step, value in zip(*columns):
+        own = f"{tag}/{micro_step}" if several else tag
+        files.scalar(f"{side}rank{series.rank}", own, value, step)
+
+
+def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
+    """Write the files that were asked for; see `write_series`."""
+    if csv is not None:
+        with written(_similarity_file(csv)) as (part,):
+            write_csv(part, _OF_SIMILARITY, map(_row, found.similarities))
+    if events is None:
+        return
+    with _event_files(Path(events)) as files:
+        for update in found.updates:
+            tag = f"similarity/{update.phase}/{update.update}"
+            files.scalar(f"rank{update.rank}", tag, update.value, update.step)
+        for one in found.compared:
+            tag = f"similarity_{one.phase}/{one.parameter}/{one.update}"
+            files.scalar(f"rank{one.rank}", tag, one.value, one.step)
+
+
+def _row(found: Any) -> list[Any]:
+    at = [found.step, found.rank, found.phase, found.update, found.parameter, found.size]
+    value = found.value if found.measure is not None else None
+    named = [None if item is None else item.value for item in (found.measure, found.suspicion)]
+    return [*at, named[0], value, found.before, named[1]]
+
+
+_MOST_PENDING = 10_000  # values
+
+
+class EventFiles:
+    """Event files below a directory: one folder a run and rank, so that TensorBoard lays them over
+    each other.
+
+    Args:
+        directory: what `tensorboard --logdir` is given.
+
+    Raises:
+        UsageError: tensorboardX is not installed.
+        OSError: a directory cannot be made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event
+            from tensorboardX.proto.summary_pb2 import Summary
+        except ImportError as error:
+            raise UsageError.saying("trend.no_tensorboardx", why=str(error)) from None
+        self._writer, self._event, self._summary = EventsWriter, Event, Summary
+        self._directory = directory
+        self._open: dict[str, Any] = {}
+        self._pending: dict[tuple[str, int], dict[str, float]] = {}
+        self._count = 0
+
+    def __enter__(self) -> EventFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def scalar(self, folder: str, tag: str, value: float, step: int) -> None:
+        """Write one value.
+
+        Args:
+            folder: below the directory, e.g. `rank0`.
+            tag: what TensorBoard calls the curve; what stands before the first `/` is its section.
+        """
+        values = self._pending.setdefault((folder, step), {})
+        tag = printable(tag)
+        if tag in values or self._count >= _MOST_PENDING:
+            self._write()
+            values = self._pending.setdefault((folder, step), {})
+        values[tag] = value
+        self._count += 1
+
+    def _write(self) -> None:
+        """Write what is pending: one event holds all values of a step.
+
+        Without tensorboardX's queue, through which an event goes as a pickle to a thread: what was
+        flushed is there.
+        """
+        for (folder, step), values in self._pending.items():
+            if folder not in self._open:
+                (self._directory / folder).mkdir(parents=True, exist_ok=True)
+                self._open[folder] = self._writer(str(self._directory / folder / "events"))
+            of_step = [self._summary.Value(tag=tag, simple_value=v) for tag, v in values.items()]
+            summary = self._summary(value=of_step)
+            event = self._event(wall_time=time.time(), step=step, summary=summary)
+            self._open[folder].write_event(event)
+        self._pending.clear()
+        self._count = 0
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        self._write()
+        for writer in self._open.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Write what is pending and close the files."""
+        self._write()
+        for writer in self._open.values():
+            writer.close()
+        self._open.clear()
+
+
+_DTYPE = "Float64"
+
+
+def metric_files(output: Path, at: tuple[int, int, int], metrics: Iterable[str]) -> list[Path]:
+    """Return the files of one save of the metrics of rollout against training, as a run holds them.
+
+    All are one key, which names a directory, as a key does: `rollout_corr/kl` is `kl` in it,
+    `training/rollout_probs_diff_mean` is `training.rollout_probs_diff_mean`. The last file
+    describes the others.
+
+    Args:
+        at: step, rank, micro-step.
+    """
+    directory = layout.key_data_dir(output, ROLLOUT_CORR, *at)
+    names = [layout.file_name(".".join([ROLLOUT_CORR, *_inside(name)])) for name in metrics]
+    return [directory / name for name in (*names, layout.file_name(ROLLOUT_CORR, ".json"))]
+
+
+def _inside(metric: str) -> list[str]:
+    return metric.removeprefix(f"{ROLLOUT_CORR}/").split("/")
+
+
+def is_metric_file(path: Path) -> bool:
+    """Return whether a file is one of these."""
+    if path.suffix == ".json":
+        return [*json.loads(path.read_bytes())] == ["data"]
+    array = open_npy(str(path))
+    return array.dtype == np.float64 and array.ndim == 0
+
+
+def write_metrics(
+    parts: Sequence[Path], files: Sequence[Path], metrics: Mapping[str, float]
+) -> None:
+    """Write one save of all metrics.
+
+    Args:
+        parts: where each of `files` is written first.
+    """
+    data: dict[str, Any] = {}
+    for part, file, (name, value) in zip(parts, files, metrics.items()):
+        array = np.array(value)
+        save_npy(part, array)
+        leaf = Leaf(
+            *("numpy.ndarray", _DTYPE, ()),
+            *(value, value, value, abs(value)),
+            nan_count=int(math.isnan(value)),
+            inf_count=int(math.isinf(value)),
+            fingerprint=fingerprint(_DTYPE, array),
+            data_name=file.name,
+        )
+        inside, (*path, last) = data, _inside(name)
+        for part_of_name in path:
+            inside = inside.setdefault(part_of_name, {})
+        inside[last] = leaf.to_key_data_json()
+    write_json(parts[-1], {"data": data})

@@ -1,1 +1,0 @@
-"""Series → a plot on the console, a CSV file, event files of TensorBoard."""

@@ -1,0 +1,256 @@
+"""Which row of one phase is the same token as a row of another, and how many of all have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.sequences.beginnings import longest_common, prefix_names, run_at_end
+from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens, TokenCall
+from mindrlhf_msprobe.sequences.saved import SavedSample
+
+
+@dataclass(frozen=True)
+class Partner:
+    """Where the rows of one call are found on the other side.
+
+    Attributes:
+        call: int64 [rows], the number of the other side's call; -1 where the row has no partner.
+        row: int64 [rows], the row in that call; -1 likewise.
+    """
+
+    call: np.ndarray
+    row: np.ndarray
+
+    @cached_property
+    def by_call(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """For each call of the other side: its number, rows of this call, and its rows for them."""
+        return [
+            (other, at, self.row[at])
+            for other in np.unique(self.call[self.call >= 0]).tolist()
+            if len(at := np.flatnonzero(self.call == other))
+        ]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The rows of one phase and their partners in another.
+
+    Attributes:
+        partners: of each call of the first phase.
+        sequences: int64 [sequences of the first phase], the sequence of the second that begins
+            like it; -1 without one.
+        common: int64 [sequences of the first phase], how many tokens both begin with.
+    """
+
+    partners: tuple[Partner, ...]
+    sequences: np.ndarray
+    common: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        """How many rows have a partner."""
+        return sum(int((partner.row >= 0).sum()) for partner in self.partners)
+
+
+def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
+    """Find the rows of `mine` in `other`: the same token behind the same tokens.
+
+    A sequence goes with the one that it shares the most first tokens with; of several alike, each
+    with one of its own as far as there are as many. All rows of what they share are partners, but
+    for those behind the end of a response in either.
+    """
+    sequences, common = longest_common(mine.sequences, other.sequences)
+    places = _Places(other)
+    within = np.minimum(common, mine.last)
+    known = sequences >= 0
+    within[known] = np.minimum(within[known], other.last[sequences[known]])
+    partners = tuple(_partner(call, sequences, within, places) for call in mine.calls)
+    return Matched(partners, sequences, common)
+
+
+class _Places:
+    """Where the tokens of all sequences are, one sequence behind the other.
+
+    Attributes:
+        starts: int64 [sequences], the number of the first token of each.
+        call, row: int64 [tokens].
+    """
+
+    def __init__(self, of: PhaseTokens) -> None:
+        sizes = [len(sequence) for sequence in of.sequences]
+        self.starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
+        empty = np.zeros(0, np.int64)
+        self.call, self.row = (np.concatenate([empty, *found]) for found in of.places)
+
+
+def _partner(
+    call: TokenCall, sequences: np.ndarray, common: np.ndarray, places: _Places
+) -> Partner:
+    found_call = np.full(call.sequence.size, UNKNOWN, np.int64)
+    found_row = np.full(call.sequence.size, UNKNOWN, np.int64)
+    known = np.flatnonzero(call.sequence >= 0)
+    of = call.sequence[known]
+    shared = (sequences[of] >= 0) & (call.position[known] < common[of])
+    known, of = known[shared], of[shared]
+    at = places.starts[sequences[of]] + call.position[known]
+    found_call[known], found_row[known] = places.call[at], places.row[at]
+    return Partner(found_call, found_row)
+
+
+def goes_on_with_padding(tokens: np.ndarray, size: int, pad: int | None) -> bool:
+    """Return whether nothing but padding follows behind the first tokens of a sequence.
+
+    Padding is its id, or the last token over and over again.
+
+    Args:
+        tokens: int64 [tokens].
+        size: how many come before.
+        pad: the token id of padding, or None.
+    """
+    behind = tokens[size:]
+    if not len(behind) or (pad is not None and bool((behind == pad).all())):
+        return True
+    return size > 0 and bool((behind == tokens[size - 1]).all())
+
+
+def without_padding(mine: PhaseTokens, other: PhaseTokens) -> PhaseTokens:
+    """Return the tokens of a phase whose sequences end where padding alone follows on both sides.
+
+    The training may have one token more: the last one, which need not be given to the rollout.
+    Saved responses say better where a sequence ends: those that are one are left as they are.
+    """
+    partners, common = longest_common(mine.sequences, other.sequences)
+    ends = mine.last.tolist()
+    for number, (partner, alike) in enumerate(zip(partners.tolist(), common.tolist())):
+        if partner < 0 or (mine.samples and mine.samples[number] >= 0):
+            continue
+        tokens, theirs = mine.sequences[number], other.sequences[partner]
+        theirs = theirs[: int(other.last[partner])]
+        if _end_alike(tokens, theirs, alike, mine.pad) or _end_alike(
+            theirs, tokens, alike, other.pad
+        ):
+            ends[number] = _without_pads(tokens[:alike], mine.pad)
+    return mine if ends == mine.last.tolist() else replace(mine, ends=tuple(ends))
+
+
+def _end_alike(one: np.ndarray, other: np.ndarray, alike: int, pad: int | None) -> bool:
+    """Return whether one sequence goes on with padding, and so does another, or behind a token."""
+    if not goes_on_with_padding(one, alike, pad):
+        return False
+    is_id = alike < len(one) and int(one[alike]) == pad
+    return goes_on_with_padding(other, alike + (is_id and alike < len(other)), pad)
+
+
+def _without_pads(tokens: np.ndarray, pad: int | None) -> int:
+    """Return how many tokens come before the padding that they end with; all if all are."""
+    size = len(tokens) - (0 if pad is None else run_at_end(tokens, pad))
+    return size or len(tokens)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Counts of tokens.
+
+    Attributes:
+        rows, tokens: rows of the rollout that were aligned, of all that are tokens.
+        saved_aligned, saved: tokens of saved prompts and responses that were aligned, of all whose
+            rows both phases should have; 0 of 0 where nothing was saved.
+        sampled_aligned, sampled: rows whose next token was sampled, the last of a prompt and those
+            of a response: how many were aligned, of how many. Of the rollout's, or of the saved
+            samples', whichever share is smaller.
+    """
+
+    rows: int
+    tokens: int
+    saved_aligned: int = 0
+    saved: int = 0
+    sampled_aligned: int = 0
+    sampled: int = 0
+
+    @property
+    def sampled_share(self) -> float:
+        """The share of rows whose next token was sampled that was aligned, 0 to 1."""
+        return self.sampled_aligned / self.sampled if self.sampled else self.share
+
+    @property
+    def share(self) -> float:
+        """The smaller share that was aligned, 0 to 1; of no tokens 0."""
+        shares = [self.rows / self.tokens if self.tokens else 0.0]
+        if self.saved:
+            shares.append(self.saved_aligned / self.saved)
+        return min(shares)
+
+
+def coverage(
+    rollout: PhaseTokens,
+    training: PhaseTokens,
+    matched: Matched,
+    samples: Sequence[SavedSample] = (),
+    window: tuple[int, float] = (0, np.inf),
+) -> Coverage:
+    """Count the tokens of a rollout that have a row in the training.
+
+    The last token of a response is sampled, and need not be given to a network. Samples whose
+    prompts neither phase was given are another rank's, and not counted.
+
+    Args:
+        matched: of both phases.
+        samples: prompts and responses of the step.
+        window: the first and the last token that were asked for: 0 is the call with the prompts, n
+            the one that is given the response's n-th token.
+    """
+    rows, count = matched.rows, rollout.count
+    sampled = _sampled(rollout, matched)
+    there = [prefix_names(tokens) for side in (rollout, training) for tokens in side.sequences]
+    given = np.unique(np.concatenate([np.zeros(0, np.uint64), *there]))
+    aligned = np.unique(aligned_names(rollout, matched))
+    found = wanted = found_next = wanted_next = 0
+    for sample in samples:
+        size = len(sample.prompt)
+        names = prefix_names(sample.tokens)
+        if not size or not np.isin(names[size - 1], given):
+            continue
+        generated = np.maximum(np.arange(len(names)) - size + 1, 0)
+        asked = (window[0] <= generated) & (generated <= window[1])
+        asked[-1] &= len(names) == size
+        found += int(np.isin(names[asked], aligned).sum())
+        wanted += int(asked.sum())
+        asked[: size - 1] = False
+        asked[-1] &= len(names) == size  # behind the last token none was sampled
+        found_next += int(np.isin(names[asked], aligned).sum())
+        wanted_next += int(asked.sum())
+    if wanted_next and found_next * sampled[1] <= sampled[0] * wanted_next:
+        sampled = found_next, wanted_next
+    return Coverage(rows, count, found, wanted, *sampled)
+
+
+def _sampled(rollout: PhaseTokens, matched: Matched) -> tuple[int, int]:
+    """Return how many rows of a rollout whose next token was sampled are aligned, and of how many.
+
+    Of a phase that was given whole samples, of which nothing says where a response begins, all rows
+    count.
+    """
+    rows = rollout.rows
+    known = rollout.within(rows)
+    begun = np.array([*rollout.begun, *[0] * (len(rollout.sequences) - len(rollout.begun))])
+    behind = rows.position[known] - begun[rows.sequence[known]]
+    if rollout.lost or bool((behind >= 0).any()):
+        known = known[behind >= -1]
+    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
+    return int((partner[known] >= 0).sum()), len(known) + rollout.lost
+
+
+def aligned_names(rollout: PhaseTokens, matched: Matched) -> np.ndarray:
+    """Return the names of the tokens that were aligned, uint64."""
+    names = [prefix_names(tokens) for tokens in rollout.sequences]
+    found = [np.zeros(0, np.uint64)]
+    for call, partner in zip(rollout.calls, matched.partners):
+        at = np.flatnonzero(partner.row >= 0)
+        for sequence in np.unique(call.sequence[at]).tolist():
+            found.append(names[sequence][call.position[at[call.sequence[at] == sequence]]])
+    return np.concatenate(found)
