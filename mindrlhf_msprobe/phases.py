@@ -210,7 +210,7 @@ OR_EARLIER = ("kl", "ratio", "entropy")
 SET_KEYS = frozenset({"lr"})
 #: Keys that only say how large gradients are, and how they are scaled.
 SCALE_KEYS = frozenset({"grad_norm", "loss_scale", OVERFLOW})
-_NEAR, _LEAST_LETTERS = 0.9, 6  # likeness, 0 to 1, and letters of a name with a wrong letter
+_NEAR, _LEAST_LETTERS = 0.9, 5  # likeness, 0 to 1, and letters of a name with a wrong letter
 _LETTERS = 8  # of a name with one letter for another: lm_loss is not meant to be kl_loss
 _MASK = re.compile("mask|bias", re.IGNORECASE)
 
@@ -228,32 +228,35 @@ def key_data_home(key: str) -> KeyDataHome | None:
 def nearest_key(name: str) -> str | None:
     """Return the known name that a name of key data was probably meant to be; None: it is none.
 
-    `Rewards` is meant to be `rewards`, `old_logprob` to be `old_log_prob`. Names with a dot are a
-    trainer's own.
+    `Rewards` is meant to be `rewards`, `old_logprob` to be `old_log_prob`. Names with a dot or a
+    number behind them are a trainer's own.
     """
     import difflib  # slow to import, and only unknown names need it
 
-    if name in KEY_NAMES or "." in name:
+    if name in KEY_NAMES or "." in name or name[-1:].isdigit():
         return None
     known = defaultdict(list)
     for key in sorted(KEY_NAMES):
         known[_plain(key)].append(key)
     plain = _plain(name)
     if plain not in known:
-        wanted = plain if len(plain) >= _LEAST_LETTERS else ""
-        near = difflib.get_close_matches(wanted, known, n=1, cutoff=_NEAR)
+        wanted = [word for word in (plain, _letters(name)) if len(word) >= _LEAST_LETTERS]
+        near = [n for w in wanted for n in difflib.get_close_matches(w, known, n=1, cutoff=_NEAR)]
         if not near and len(plain) >= _LETTERS:
             alike = [key for key in known if len(key) == len(plain)]
             near = difflib.get_close_matches(plain, alike, n=1, cutoff=1 - 1 / len(plain))
-        plain = next(iter(near), "")
+        plain = near[0] if near else ""
     return next(iter(difflib.get_close_matches(name.lower(), known[plain], n=1, cutoff=0)), None)
 
 
 def _plain(name: str) -> str:
     """Return a name without case, separators and plural."""
-    letters = re.sub("[^a-z0-9]", "", name.lower())
-    singular = re.sub("(?<=ss)es$|(?<!s)s$", "", letters)
+    singular = re.sub("(?<=ss)es$|(?<!s)s$", "", _letters(name))
     return re.sub("logp$", "logprob", singular)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def usual_place(key: str) -> float:

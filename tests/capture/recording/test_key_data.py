@@ -491,6 +491,8 @@ def test_the_kl_of_rewards_is_named_before_them(
         ("reponses", "responses"),
         ("responces", "responses"),
         ("Losses", "loss"),
+        ("kl_los", "kl_loss"),
+        ("rewad", "reward"),
     ],
 )
 def test_a_name_that_was_probably_meant_to_be_another_is_said_once(make_probe, caplog, name, meant):
@@ -516,6 +518,8 @@ def test_a_name_that_was_probably_meant_to_be_another_is_said_once(make_probe, c
         "中文",
         "prompt_ids",
         "my_loss",
+        "reward2",
+        "values2",
         "kl_coef",
         "r",
         "损失",

@@ -9,11 +9,13 @@ import pytest
 from helpers.runs import Recording
 from helpers.small_transformers import (
     BLOCKS,
+    HEADS,
     HIDDEN,
     Transformer,
     generate,
     merged,
     recorded,
+    rotate,
     samples,
     train,
     weights_of,
@@ -180,6 +182,8 @@ def test_adapters_of_an_earlier_step_are_stale(tmp_path):
 class Wrapped(Transformer):
     """A network whose weights stand in a cell of their own inside those that have adapters."""
 
+    own = ""  # behind the cells of adapters: PEFT names them
+
     def _dense(self, name, x):
         if name not in self.adapters:
             return super()._dense(name, x)
@@ -189,8 +193,8 @@ class Wrapped(Transformer):
             weight = self.weights[name]
             base = f"{name}.base_layer"
             base = self._cell(base, "Dense", lambda x: x @ weight.T, x, weight=weight)
-            low = self._cell(f"{name}.lora_A", "Dense", lambda x: x @ a.T, x, weight=a)
-            up = self._cell(f"{name}.lora_B", "Dense", lambda x: x @ b.T, low, weight=b)
+            low = self._cell(f"{name}.lora_A{self.own}", "Dense", lambda x: x @ a.T, x, weight=a)
+            up = self._cell(f"{name}.lora_B{self.own}", "Dense", lambda x: x @ b.T, low, weight=b)
             return base + np.float32(factor) * up
 
         return self._cell(name, "LoraLinear", added, x)
@@ -204,3 +208,51 @@ def test_a_weight_inside_the_cell_with_adapters_is_found(tmp_path):
     assert one.status is Agreement.WITHIN_ROUNDING
     assert said(one)["mismatch.merged"]["count"] == 2 * BLOCKS
     assert one.weights_alone == ((), ())
+
+
+class Named(Wrapped):
+    """As PEFT does: `q.base_layer.weight`, `q.lora_A.default.weight`."""
+
+    own = ".default"
+
+
+class Interleaved(Transformer):
+    """A network whose fused projection has its queries, keys and values head by head."""
+
+    def _attention(self, x, positions, name):
+        def rotated(own, given):
+            return self._cell(f"{name}.rotary_{own}", "Rotary", rotate, given, positions)
+
+        heads = self._dense(f"{name}.qkv", x).reshape(*x.shape[:2], HEADS, 3, -1)
+        q, k, v = (heads[..., part, :].reshape(x.shape) for part in range(3))
+        return self._dense(f"{name}.out", self._mixed(name, rotated("q", q), rotated("k", k), v))
+
+    def _weight(self, name):
+        weight = super()._weight(name)
+        if not name.endswith(".qkv"):
+            return weight
+        return weight.reshape(3, HEADS, -1, HIDDEN).swapaxes(0, 1).reshape(weight.shape)
+
+
+@pytest.mark.parametrize("kind", [Transformer, Wrapped, Named])
+@pytest.mark.parametrize("rollout", [Transformer, Interleaved])
+@pytest.mark.parametrize("parts", ["qv", "qkv"])
+def test_a_fused_projection_holds_them_without_a_mapping(tmp_path, kind, rollout, parts):
+    """`qkv` is `q`, `k` and `v` with their adapters, however these are wrapped, and in any order.
+
+    A weight of it that is another one is still named.
+    """
+    made = adapted(parts=parts)
+    training = kind(made.weights, adapters=made.adapters)
+    weights = merged(made)
+    one = found(tmp_path / "run", rollout(weights, fused=True), training)
+    assert (one.status, one.weights, one.weights_alone) == (
+        *(Agreement.WITHIN_ROUNDING, ()),
+        ((), ()),
+    )
+    assert said(one)["mismatch.merged"]["factor"] == pytest.approx(2.0, rel=1e-3)
+    assert said(one)["mismatch.merged"]["count"] == BLOCKS
+    weights["blocks.1.attn.k"] = weights["blocks.1.attn.k"] * np.float32(1.25)
+    one = found(tmp_path / "stale", rollout(weights, fused=True), training)
+    assert one.cause is Cause.WEIGHTS
+    assert [weight.rollout for weight in one.weights] == ["blocks.1.attn.qkv.weight"]

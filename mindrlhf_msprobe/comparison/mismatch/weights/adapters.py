@@ -13,10 +13,12 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.names import around, is_around
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
-from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 _Shape = tuple[int, ...]
 _Pair = tuple[str, str]
+#: The cell in which PEFT wraps the layer that gets adapters.
+_WRAPPED = ".base_layer"
 #: Times a roundoff, relative to the weight: so far may merging round, and a cast behind it.
 _OF_MERGING, _OF_A_CAST = 8.0, 1.01
 
@@ -95,7 +97,7 @@ class Merging:
             their names, and the norm of what they add relative to that of the weight.
         """
         ((name, part),) = self.parts.items()
-        cell = cell_of_parameter(name)
+        cell = cell_of_parameter(outer_name(name))
         own = {
             other: record
             for other, record in others.items()
@@ -159,6 +161,15 @@ def shape_of(record: Record, *, turned: bool = False) -> _Shape:
     return (record.leaf.shape or ())[:: -1 if turned else 1]
 
 
+def outer_name(parameter: str) -> str:
+    """Return the name that a parameter would have if no adapters wrapped its layer.
+
+    `q_proj.base_layer.weight` is `q_proj.weight`.
+    """
+    cell, _, own = parameter.rpartition(".")
+    return network_name(cell.removesuffix(_WRAPPED), own)
+
+
 def _values(record: Record, *, turned: bool = False) -> np.ndarray:
     values = np.asarray(record.array(), np.float64)
     return values.T if turned else values
@@ -166,7 +177,7 @@ def _values(record: Record, *, turned: bool = False) -> np.ndarray:
 
 def _fitting(name: str, shape: _Shape, others: Mapping[str, Record]) -> Iterator[_Pair]:
     """Yield matrices of a weight's cell, inside it or beside it, whose product has its shape."""
-    cell = cell_of_parameter(name)
+    cell = cell_of_parameter(outer_name(name))
     near = {
         other: own
         for other, record in others.items()

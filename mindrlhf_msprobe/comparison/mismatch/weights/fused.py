@@ -15,8 +15,9 @@ model.layers.*.mlp.gate_up:                                 # or interleaved, in
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -125,14 +126,18 @@ def _fused(path: str | Path, source: object, target: Any) -> FusedRule:
 
 
 _MOST_ROWS = 1 << 22
+_ENOUGH_COLUMNS = 64  # that tell in which order the rows are
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
 _ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
 
 #: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
 PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
     (
-        ("w_qkv", "qkv_proj", "linear_qkv", "query_key_value"),
-        (("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("linear_q", "linear_k", "linear_v")),
+        ("w_qkv", "wqkv", "qkv", "qkv_proj", "linear_qkv", "query_key_value"),
+        (
+            *(("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v")),
+            *(("linear_q", "linear_k", "linear_v"), ("query", "key", "value")),
+        ),
     ),
     (
         ("w_gate_hidden", "gate_up_proj", "linear_fc1"),
@@ -183,11 +188,17 @@ def find_fused(
             shapes.setdefault(cell_of_parameter(name), shape)
     cells = [cell_of_parameter(name) for name, record in rollout.items() if _matrix(record)]
     found = _in_their_layers(found, cells, rules, shapes)
+    usual: dict[str, Fused] = {}
     for name, record in left.items():
-        shape = _matrix(record)
-        fused = shape and _by_names(cell_of_parameter(name), shape, rules, found.values(), shapes)
-        if fused and shape:
-            found[fused.cell] = _as_it_agrees(fused, name, record, training, shapes)
+        shape, cell = _matrix(record), cell_of_parameter(name)
+        said = shape and _as_said(cell, shape, rules, found.values(), shapes)
+        fused = said or (shape and _by_preset(cell, shape, shapes))
+        if fused:
+            of = usual if not said else found
+            of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
+    for cell, fused in usual.items():
+        most = _as_elsewhere(cell, usual.values())
+        found[cell] = most if most and len(most.order) == len(fused.order) else fused
     return found
 
 
@@ -225,6 +236,8 @@ def _as_it_agrees(
     record: Record,
     training: Mapping[str, Record],
     shapes: Mapping[str, tuple[int, int]],
+    *,
+    any_groups: bool,
 ) -> Fused:
     """Return a fused cell, its weights transposed as they are nearest to each other.
 
@@ -233,6 +246,7 @@ def _as_it_agrees(
     Args:
         name, record: the fused weight.
         training: parameters of the parts, and `shapes` of the weights of their cells.
+        any_groups: whether the parts may also alternate in its rows, in any number of groups.
     """
     parts = parts_of(fused, name, training)
     ways = [
@@ -240,19 +254,35 @@ def _as_it_agrees(
         for own, others in _ORIENTATIONS
         if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, (own, others))
     ]
-    if parts is None or len(ways) < 2:
+    if parts is None or (len(ways) < 2 and not any_groups):
         return fused
     try:
         whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
     except ArrayFileError:
         return fused
 
-    def apart(way: tuple[bool, bool]) -> float:
-        rows = np.concatenate([part.T if way[1] else part for part in each])
-        return float(np.linalg.norm((whole.T if way[0] else whole) - rows[fused.order]))
+    def apart(one: Fused) -> float:
+        own = (whole.T if one.transposed else whole)[:, :_ENOUGH_COLUMNS]
+        rows = np.concatenate([part.T if one.parts_transposed else part for part in each])
+        return float(np.linalg.norm(own - rows[one.order, :_ENOUGH_COLUMNS]))
 
-    transposed, parts_transposed = min(ways, key=apart)
-    return replace(fused, transposed=transposed, parts_transposed=parts_transposed)
+    tried = (
+        replace(fused, order=order, transposed=own, parts_transposed=others)
+        for own, others in ways
+        for order in [
+            fused.order,
+            *_alternating([part.shape[others] for part in each] if any_groups else []),
+        ]
+    )
+    return min(tried, key=apart)
+
+
+def _alternating(sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the orders of rows in which parts of these sizes can alternate."""
+    most = math.gcd(*sizes)
+    for groups in range(2, most + 1):
+        if most % groups == 0 and (order := interleaved(sizes, groups)) is not None:
+            yield order
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
@@ -261,20 +291,20 @@ def _matrix(record: Record) -> tuple[int, int] | None:
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
 
 
-def _by_names(
+def _as_said(
     cell: str,
     shape: tuple[int, int],
     rules: Sequence[FusedRule],
     known: Iterable[Fused],
     shapes: Mapping[str, tuple[int, int]],
 ) -> Fused | None:
-    """Return what a user, other layers or usual names say of a cell, in this order."""
+    """Return what a user or other layers say of a cell, in this order."""
     found = by_rule(cell, shape, rules, shapes)
     if found is None and (elsewhere := _as_elsewhere(cell, known)) is not None:
         turned = elsewhere.transposed, elsewhere.parts_transposed
         rows = _rows_as(shape, elsewhere.parts, shapes, turned)
         found = elsewhere if rows and sum(rows) == len(elsewhere.order) else None
-    return found or _by_preset(cell, shape, shapes)
+    return found
 
 
 def by_rule(

@@ -13,7 +13,12 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Distances, distances
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
-from mindrlhf_msprobe.comparison.mismatch.weights.adapters import Adapters, Merging, shape_of
+from mindrlhf_msprobe.comparison.mismatch.weights.adapters import (
+    Adapters,
+    Merging,
+    outer_name,
+    shape_of,
+)
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     Fused,
     FusedRule,
@@ -122,12 +127,15 @@ def compare_weights(
     common_a = _with_names_of(common_b, _common(rollout, names.common_a))
     both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
     left_a, left_b = _without(common_a, both), _without(common_b, both)
-    fused = find_fused(left_a, left_b, rules)
+    outer = {outer_name(name): name for name in left_b}
+    parts = {name: left_b[inner] for name, inner in outer.items()}
+    fused = find_fused(left_a, parts, rules)
     pairs, reordered = _pairs_of_both(both, common_a, common_b)
     joined = [
-        _fused_pair(name, record, fused[cell_of_parameter(name)], left_b)
+        replace(pair, training=tuple(outer.get(name, name) for name in pair.training))
         for name, record in left_a.items()
         if cell_of_parameter(name) in fused
+        for pair in [_fused_pair(name, record, fused[cell_of_parameter(name)], parts)]
     ]
     used = _names_of(joined)
     parted = find_fused(_without(left_b, used), _without(left_a, used))
