@@ -124,7 +124,8 @@ def compare_runs(
             Tolerances of both. The default is bitwise.
         noise: further runs of A's configuration. What they differ by among themselves and from A
             does not count as a difference.
-        mapping: the path of a YAML file that says how cells of A are called in B.
+        mapping: the path of a YAML file that says how cells of A are called in B, or one of the
+            following four, which is recognised by what it holds.
         cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (NPU) is which of
             A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
             no file; data_mapping may be a dict. With one of them names alone decide.

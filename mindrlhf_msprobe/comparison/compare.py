@@ -139,7 +139,7 @@ def compare_as_asked(
     if chosen.keys and asked.phases is not None:
         raise UsageError.saying("error.keys_and_phases")
     earlier = None if asked.after is None else load_earlier(asked.after)
-    by_file, remarks = _msprobe_mapping(
+    mapping, by_file, remarks = _mappings(
         asked.mapping,
         cell_mapping=asked.cell_mapping,
         api_mapping=asked.api_mapping,
@@ -147,7 +147,7 @@ def compare_as_asked(
         layer_mapping=asked.layer_mapping,
     )
     job, notes = _job(
-        *(a, b, asked.tolerance, repetitions, asked.mapping, asked.tokenizer),
+        *(a, b, asked.tolerance, repetitions, mapping, asked.tokenizer),
         *(asked.phases, asked.ranks, chosen, asked.key_data_only),
     )
     job = replace(job, msprobe_mapping=by_file)
@@ -612,18 +612,28 @@ def _check_sides(
             raise UsageError.saying("error.no_rank", path=side.path, rank=rank, **what)
 
 
-def _msprobe_mapping(
+def _mappings(
     mapping: _PathLike | None, **given: Given
-) -> tuple[MsprobeMapping | None, list[Message]]:
-    """Read the mapping that counts, if one is given; most comparisons have none."""
-    if all(value is None or value is False for value in given.values()):
-        return None, []
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, load_msprobe_mapping
+) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
+    """Return the file of names, the mapping of msprobe that counts, and what is said of them.
+
+    A file of msprobe's that is given as `mapping` is recognised by what it holds.
+    """
+    if mapping is None and all(value is None or value is False for value in given.values()):
+        return None, None, []  # as in most comparisons
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import (
+        Kind,
+        load_msprobe_mapping,
+        recognised,
+    )
 
     by_file, notes = load_msprobe_mapping({Kind(name): value for name, value in given.items()})
     if mapping is not None and by_file is not None:
         raise UsageError.saying("error.two_mappings", value=by_file.kind.value)
-    return by_file, notes
+    if mapping is None or (kind := recognised(mapping)) is None:
+        return mapping, by_file, notes
+    by_file, notes = load_msprobe_mapping({kind: mapping})
+    return None, by_file, [*notes, message("pairing.read_as", path=mapping, kind=kind.value)]
 
 
 def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Message]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -383,3 +384,26 @@ def test_a_reader_that_stops_changes_no_exit_code(runs, tmp_path, json_):
         finally:
             os.close(writing)
         assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_the_help_shows_what_people_use_and_all_of_it_on_demand(capsys):
+    """Ten options; the others in groups with `--help-all`, msprobe's names among them."""
+
+    def shown(option):
+        with pytest.raises(SystemExit, match="0"):
+            main(["compare", option])
+        return capsys.readouterr().out
+
+    few, every = shown("--help"), shown("--help-all")
+    options = [
+        {*re.findall(r"^  (?:-\w+, |-\w+ .*, )?(--[\w-]+)", text, re.M)} for text in (few, every)
+    ]
+    used = {"--output_path", "--rtol", "--atol", "--mapping", "--steps", "--phases", "--common"}
+    used |= {"--after", "--html", "--json"}
+    assert options[0] == used | {"--help", "--help-all", "--lang"}
+    assert options[0] < options[1]
+    for line in ("tolerance:", "what is compared:", "output:", "msprobe's own names of options:"):
+        assert f"\n{line}\n" in every
+        assert line not in few
+    assert {"--target_path", "--noise", "--layout", "--cell_mapping", "--engine"} <= options[1]
+    assert "--engine" not in few

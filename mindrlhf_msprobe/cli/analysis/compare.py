@@ -59,45 +59,41 @@ _SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    compare = Command.add(commands, "compare", _compare)
-    compare.add_argument("runs", nargs="*", metavar="A B")
-    compare.add_argument("-tp", "--target_path", metavar="B")
-    compare.add_argument("-gp", "--golden_path", metavar="A")
-    compare.add_argument("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
+    compare = Command.add(commands, "compare", _compare, has_groups=True)
+    add = compare.add_argument
+    add("runs", nargs="*", metavar="A B")
+    add("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
     add_tolerance(compare)
-    compare.add_argument("--noise", metavar="RUN", action="append", default=[])
-    compare.add_argument("--mapping", metavar="FILE|suggest")
-    for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
-        what = say(f"help.compare_{option}_mapping")
-        compare.add_argument(
-            *(short, f"--{option}_mapping"),
-            nargs="?",
-            const=True,
-            metavar="FILE",
-            help=say("help.compare_of_msprobe", what=what),
-        )
-    compare.add_argument(*("-dm", "--data_mapping"), metavar="FILE")
-    compare.add_argument("--tokenizer", metavar="FILE")
-    compare.add_argument("--phases", metavar="X,Y")
-    compare.add_argument("--ranks", metavar="M,N")
-    compare.add_argument("--layout", metavar="FILE")
-    compare.add_argument("--steps", metavar="STEPS")
+    add("--mapping", metavar="FILE|suggest")
+    add("--steps", metavar="STEPS")
+    add("--phases", metavar="X,Y")
+    add("--common", action="store_true")
+    add("--after", metavar="OUT")
+    add("--html", metavar="FILE")
+    add("--json", action="store_true")
+
     for option in ("include", "exclude"):
-        compare.add_argument(f"--{option}", metavar="RE", action="append", default=[])
-    compare.add_argument("--keys", metavar="X,Y")
-    compare.add_argument("--first-only", action="store_true")
-    compare.add_argument("--common", action="store_true")
-    compare.add_argument("--after", metavar="OUT")
-    compare.add_argument("--csv", action="store_true")
-    compare.add_argument("--all-rows", action="store_true")
-    compare.add_argument("--workers", type=int, metavar="N")
-    compare.add_argument("--engine", choices=("local", "ray"), default="local")
-    compare.add_argument("--address", metavar="ADDRESS")
-    compare.add_argument("--html", metavar="FILE")
-    compare.add_argument("--replay", action="store_true")
-    compare.add_argument("--network", metavar="MODULE:FUNCTION|FILE")
-    compare.add_argument("--fail-on", choices=FAIL_ON, default=FAIL_ON[0])
-    compare.add_argument("--json", action="store_true")
+        add(f"--{option}", metavar="RE", action="append", default=[], group="selection")
+    add("--keys", metavar="X,Y", group="selection")
+    add("--ranks", metavar="M,N", group="selection")
+    add("--first-only", action="store_true", group="selection")
+    add("--layout", metavar="FILE", group="layout")
+    add("--csv", action="store_true", group="output")
+    add("--all-rows", action="store_true", group="output")
+    add("--tokenizer", metavar="FILE", group="output")
+    add("--fail-on", choices=FAIL_ON, default=FAIL_ON[0], group="output")
+    add("--replay", action="store_true", group="replay")
+    add("--network", metavar="MODULE:FUNCTION|FILE", group="replay")
+    add("--workers", type=int, metavar="N", group="processes")
+    add("--engine", choices=("local", "ray"), default="local", group="processes")
+    add("--address", metavar="ADDRESS", group="processes")
+    add("-tp", "--target_path", metavar="B", group="msprobe")
+    add("-gp", "--golden_path", metavar="A", group="msprobe")
+    for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
+        what = say("help.compare_of_msprobe", what=say(f"help.compare_{option}_mapping"))
+        flags = (short, f"--{option}_mapping")
+        add(*flags, nargs="?", const=True, metavar="FILE", help=what, group="msprobe")
+    add("-dm", "--data_mapping", metavar="FILE", group="msprobe")
 
 
 def _compare(arguments: argparse.Namespace) -> int:

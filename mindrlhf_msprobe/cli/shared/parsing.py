@@ -24,6 +24,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[Command]"
 
 #: The option that every command has.
 LANG = "--lang"
+#: Shows all options of a command that has many.
+HELP_ALL = "--help-all"
 
 
 #: argparse's own words → the code of ours for them.
@@ -103,16 +105,30 @@ class Parser(argparse.ArgumentParser):
         self.exit(UNDECIDED, say("cli.see_help", prog=self.prog, error=message) + "\n")
 
 
+class _HelpAll(argparse.Action):
+    """Prints the help with the arguments that few need."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Command)
+        print(parser.format_all(), end="")
+        parser.exit()
+
+
 class Command(Parser):
     """The parser of a command: what is no option may stand anywhere between the options.
 
-    The help of an argument is the text of the command's name and its own: `help.show_step`.
+    The help of an argument is the text of the command's name and its own: `help.show_step`. What
+    stands in a named group is shown by `--help-all` alone.
     """
 
     _intermixed = False
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, has_groups: bool = False, **options: Any) -> None:
         super().__init__(**options)
+        self._groups: dict[str, argparse._ArgumentGroup] = {}
+        if has_groups:
+            shows: dict[str, Any] = {"action": _HelpAll, "nargs": 0, "dest": argparse.SUPPRESS}
+            self.add_argument(HELP_ALL, help=say("help.all"), **shows)
         self.add_argument(LANG, choices=LANGUAGES, help=say("help.lang"))
 
     @classmethod
@@ -129,7 +145,7 @@ class Command(Parser):
         Args:
             run: answers it; returns the exit code.
             of: the command that it belongs to, if it is one of another's.
-            options: what else argparse takes.
+            options: what else argparse takes, and whether it `has_groups` of arguments.
         """
         command = cls._added(commands, name, f"{of}_{name}" if of else name, **options)
         command.set_defaults(run=run)
@@ -149,12 +165,49 @@ class Command(Parser):
         described = say(f"help.{code}_describes")
         return commands.add_parser(name, help=say(f"help.{code}"), description=described, **options)
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """Add an argument as argparse does; its help need not be given."""
-        action = super().add_argument(*names, **options)
+    def add_argument(self, *names: str, group: str = "", **options: Any) -> argparse.Action:
+        """Add an argument as argparse does; its help need not be given.
+
+        Args:
+            group: of the arguments that few need, under whose title `--help-all` shows it; "": it
+                is one of those that `--help` shows.
+        """
+        adds = self._group(group).add_argument if group else super().add_argument
+        action = adds(*names, **options)
         if action.help is None:
             action.help = say(f"help.{'_'.join(self.prog.split()[1:])}_{action.dest}")
         return action
+
+    def _group(self, name: str) -> argparse._ArgumentGroup:
+        if name not in self._groups:
+            self._groups[name] = self.add_argument_group(say(f"help.group_{name}"))
+        return self._groups[name]
+
+    def format_usage(self) -> str:
+        """Return the usage, without the arguments that few need."""
+        with self._without_groups():
+            return super().format_usage()
+
+    def format_help(self) -> str:
+        """Return the help, without the arguments that few need."""
+        with self._without_groups():
+            return super().format_help()
+
+    def format_all(self) -> str:
+        """Return the help with all arguments."""
+        return super().format_help()
+
+    @contextmanager
+    def _without_groups(self) -> Iterator[None]:
+        actions = [each for group in self._groups.values() for each in group._group_actions]
+        before = [action.help for action in actions]
+        try:
+            for action in actions:
+                action.help = argparse.SUPPRESS
+            yield
+        finally:
+            for action, text in zip(actions, before):
+                action.help = text
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         """As argparse does, options and the rest in any order."""
@@ -209,10 +262,11 @@ def collect_rarely() -> None:
 
 
 def add_tolerance(command: Command) -> None:
-    """Add the options that say how far values may be apart."""
+    """Add the options that say how far values may be apart, by number, rules or further runs."""
     command.add_argument("--rtol", type=float, default=0.0)
     command.add_argument("--atol", type=float, default=0.0)
-    command.add_argument("--tolerance", metavar="FILE")
+    command.add_argument("--tolerance", metavar="FILE", group="tolerance")
+    command.add_argument("--noise", metavar="RUN", action="append", default=[], group="tolerance")
 
 
 def tolerances_of(arguments: argparse.Namespace) -> Tolerances:

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    report = Command.add(commands, "report", _report)
+    report = Command.add(commands, "report", _report, has_groups=True)
     report.add_argument("runs", nargs="+", metavar="RUN")
     report.add_argument("-o", "--output_path", metavar="FILE", required=True)
     add_tolerance(report)
-    report.add_argument("--noise", metavar="RUN", action="append", default=[])
     report.add_argument("--mapping", metavar="FILE")
     report.add_argument("--tokenizer", metavar="FILE")
     report.add_argument("--rules", metavar="FILE")

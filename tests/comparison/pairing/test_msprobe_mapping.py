@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Kind, MsprobeMapping
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import (
+    Kind,
+    MsprobeMapping,
+    recognised,
+)
 from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import (
     CellNames,
     under_names_of_npu,
@@ -211,6 +215,46 @@ def test_as_msprobe_takes_them(tmp_path, dumps, capsys):
     flipped = ("Functional.flip.0.forward.input.0", "Torch.flip.0.forward.input.")
     assert (flipped[0], f"{flipped[1]}0") in found[True]
     assert (flipped[0], f"{flipped[1]}1") in found[file]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cell_whole", "cell_mapping"),
+        ("data", "data_mapping"),
+        ("layer", "layer_mapping"),
+        ("api", "api_mapping"),
+    ],
+)
+def test_a_mapping_is_recognised_by_what_it_holds(tmp_path, dumps, capsys, name, kind):
+    """`mapping` takes msprobe's files, too, and says which of them it is read as."""
+    file = written(tmp_path, MAPPINGS[name])
+    if kind == "api_mapping":
+        dumps = (*reversed(write_apis(tmp_path / "apis")),)
+    named, found = compare_runs(*dumps, **{kind: file}), compare_runs(*dumps, mapping=file)
+    for one in (named, found):
+        assert one.findings
+    assert found.verdict.counts == named.verdict.counts
+    pairs = [{(f.a and f.a.name, f.b and f.b.name) for f in one.findings} for one in (named, found)]
+    assert pairs[0] == pairs[1]
+    assert f"{file} is read as msprobe's {kind}" in found.notes
+    main(["compare", *map(str, dumps), "--mapping", file, "-o", str(tmp_path / "out")])
+    assert f"is read as msprobe's {kind}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"layers.*.attn": "layers.*.Attention"},
+        {r"Layers\.(\d+)": r"blocks.\1"},
+        {"attn": "self_attention"},
+        {"net.qkv": ["net.q", "net.k"]},
+        {"net.qkv": {"parts": ["net.q", "net.k"], "groups": 2}},
+    ],
+)
+def test_names_of_cells_are_no_mapping_of_msprobe(tmp_path, names):
+    """A has no such cell: the sentence says from where to where a mapping leads."""
+    assert recognised(written(tmp_path, names)) is None
 
 
 def test_of_several_the_first_counts(tmp_path, dumps):

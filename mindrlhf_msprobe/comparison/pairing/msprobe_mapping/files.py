@@ -169,6 +169,39 @@ class MsprobeMapping:
     layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+_WITH_CLASS = re.compile(r"[^*\\]+\.[A-Z]\w*")
+_OF_A_PASS = re.compile(r"\.(forward|backward)\.")
+
+
+def recognised(path: str | os.PathLike[str]) -> Kind | None:
+    """Return which of msprobe's mappings a file is; None: it is none, names of cells say it.
+
+    api_mapping is a list, or an item with `ms_api`; layer_mapping holds a mapping for each class;
+    data_mapping names records of a pass, forward or backward; in cell_mapping each name ends with
+    a class.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    file = message("error.name_pattern")
+    content = read_yaml(
+        Path(path), file, message("error.names"), items=message("error.list_of_apis")
+    )
+    if not isinstance(content, Mapping) or "ms_api" in content:
+        return Kind.API if content else None
+    if content and all(_is_layer(inside) for inside in content.values()):
+        return Kind.LAYER
+    names = [str(name) for name in content]
+    if names and all(_OF_A_PASS.search(name) for name in names):
+        return Kind.DATA
+    names += map(str, content.values())
+    return Kind.CELL if names and all(map(_WITH_CLASS.fullmatch, names)) else None
+
+
+def _is_layer(inside: Any) -> bool:
+    return isinstance(inside, Mapping) and "parts" not in inside
+
+
 def load_msprobe_mapping(
     given: Mapping[Kind, Given],
 ) -> tuple[MsprobeMapping | None, list[Message]]:
