@@ -36,9 +36,9 @@ _HOMES = {
     "ProbeCallback": "mindrlhf_msprobe.integrations.mindformers",
     # Not in __all__: scripts say `from … import *`, and have names like these of their own.
     "compare": "mindrlhf_msprobe.compat.comparing",
-    "save": "mindrlhf_msprobe.capture.calls.saving",
-    "save_grad": "mindrlhf_msprobe.capture.calls.saving",
-    "step": "mindrlhf_msprobe.capture.calls.saving",
+    "save": "mindrlhf_msprobe.capture.saving",
+    "save_grad": "mindrlhf_msprobe.capture.saving",
+    "step": "mindrlhf_msprobe.capture.saving",
     "MsprobeError": "mindrlhf_msprobe.errors",
     "ConfigError": "mindrlhf_msprobe.errors",
     "UsageError": "mindrlhf_msprobe.errors",
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
         compare_runs,
         open_run,
     )
-    from mindrlhf_msprobe.capture.calls.saving import save as save
-    from mindrlhf_msprobe.capture.calls.saving import save_grad as save_grad
-    from mindrlhf_msprobe.capture.calls.saving import step as step
+    from mindrlhf_msprobe.capture.saving import save as save
+    from mindrlhf_msprobe.capture.saving import save_grad as save_grad
+    from mindrlhf_msprobe.capture.saving import step as step
     from mindrlhf_msprobe.comparison import Tolerance
     from mindrlhf_msprobe.compat.comparing import GradComparator, compare_distributed
     from mindrlhf_msprobe.compat.comparing import compare as compare

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindrlhf_msprobe.common.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.language import LANGUAGES, in_its_language
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.reading import reader
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.engine.executor import Progress
     from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Given
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
     from mindrlhf_msprobe.findings.health import CheckResult, CheckResults
@@ -281,7 +281,7 @@ def compare_checkpoints(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
-    from mindrlhf_msprobe.comparison.checkpoints.compare import compare_sides
+    from mindrlhf_msprobe.comparison.checkpoints import compare_sides
 
     repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
     _check_language(lang)

@@ -19,7 +19,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, nearest_of
 from mindrlhf_msprobe.phases import PHASES, Phase, phase_table

@@ -8,7 +8,7 @@ import sys
 from typing import Any, TextIO
 
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.printable import printable_lines
+from mindrlhf_msprobe.common.printable import printable_lines
 
 VARIABLE = "MSPROBE_LOG_LEVEL"
 _LEVELS = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from mindrlhf_msprobe.capture.calls.arguments import (
+from mindrlhf_msprobe.capture.arguments import (
     MISSING,
     checked_cell,
     checked_tokens,

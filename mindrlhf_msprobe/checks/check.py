@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
-from mindrlhf_msprobe.checks.reading.records import Layout, Layouts
-from mindrlhf_msprobe.checks.reading.views import Journal, Step, place_of, steps
-from mindrlhf_msprobe.checks.registry.loading import Setting, all_rules, read_settings, settings_of
-from mindrlhf_msprobe.checks.registry.rule import HEALTHY, Need, Rule
+from mindrlhf_msprobe.checks.records import Layout, Layouts
+from mindrlhf_msprobe.checks.rule import HEALTHY, Need, Rule
 from mindrlhf_msprobe.checks.story import Findings, Found, nested
+from mindrlhf_msprobe.checks.views import Journal, Step, place_of, steps
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.errors import UsageError
@@ -30,7 +30,7 @@ from mindrlhf_msprobe.findings.health import (
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.layout import opinions_name
-from mindrlhf_msprobe.storage.reading.holdings.inventory import limits_of
+from mindrlhf_msprobe.storage.reading.inventory import limits_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 

@@ -15,30 +15,19 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli.shared.exit_codes import UNDECIDED, close_stdout, complain
-from mindrlhf_msprobe.cli.shared.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.cli.training import preflight, run
-from mindrlhf_msprobe.common.text.language import speak, speaking
-from mindrlhf_msprobe.common.text.printable import printable_lines
+from mindrlhf_msprobe.cli import preflight, run
+from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
+from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.common.language import speak, speaking
+from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
-#: The commands in the order of the help, each a module of the room it is said to be in.
-_COMMANDS = {
-    "compare": "analysis",
-    "check": "analysis",
-    "mismatch": "analysis",
-    "show": "viewing",
-    "trend": "viewing",
-    "report": "viewing",
-    "merge": "training",
-    "estimate": "training",
-    "run": "training",
-    "accuracy": "analysis",
-    "replay": "analysis",
-    "preflight": "training",
-    "demo": "training",
-}
+#: The commands in the order of the help, each a module of this room.
+_COMMANDS = (
+    *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "run"),
+    *("accuracy", "replay", "preflight", "demo"),
+)
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
     **{name: name for name in ("numpy", "openpyxl", "orjson", "rich", "xxhash")},
@@ -157,5 +146,5 @@ def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
     for name in commands:
-        importlib.import_module(f"{__name__}.{_COMMANDS[name]}.{name}").add_parser(parsers)
+        importlib.import_module(f"{__name__}.{name}").add_parser(parsers)
     return parser

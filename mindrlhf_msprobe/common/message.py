@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import mindrlhf_msprobe  # which knows where words are made: nothing in here does
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.text.language import language
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.common.printable import shortened
 
 if TYPE_CHECKING:
     from typing_extensions import Self

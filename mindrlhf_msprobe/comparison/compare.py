@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.common.text.patterns import pattern
 from mindrlhf_msprobe.comparison.engine.executor import (
     Engine,
     Progress,
@@ -72,7 +72,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import Given, MsprobeMapping
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given, MsprobeMapping
 
 _PathLike = str | Path
 ENGINES = ("local", "ray")
@@ -621,7 +621,7 @@ def _mappings(
     """
     if mapping is None and all(value is None or value is False for value in given.values()):
         return None, None, []  # as in most comparisons
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import (
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import (
         Kind,
         load_msprobe_mapping,
         recognised,
@@ -641,7 +641,7 @@ def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Messa
     mapping = job.msprobe_mapping
     if mapping is None:
         return []
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import Unused
+    from mindrlhf_msprobe.comparison.pairing.msprobe_partners import Unused
 
     left = Unused(mapping)
     for at in rank_steps:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindrlhf_msprobe.capture.calls.arguments import MISSING
+from mindrlhf_msprobe.capture.arguments import MISSING
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of

@@ -92,10 +92,10 @@ class SharedProbe:
         Raises:
             UsageError: as `Probe.watch`.
         """
-        from mindrlhf_msprobe.capture.calls.arguments import checked_cell
+        from mindrlhf_msprobe.capture.arguments import checked_cell
+        from mindrlhf_msprobe.capture.cells import Parameters
         from mindrlhf_msprobe.capture.framework.hooks import CellHooks
         from mindrlhf_msprobe.capture.graph.watched import graph_mode
-        from mindrlhf_msprobe.capture.networks.cells import Parameters
 
         checked_cell(call, optimizer)
         if graph_mode():

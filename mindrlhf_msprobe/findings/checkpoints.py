@@ -1,6 +1,6 @@
 """What a comparison of two checkpoints concludes. All that report/ knows of it.
 
-comparison/checkpoints makes it.
+comparison/checkpoints.py makes it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from weakref import ref
 
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.printable import size
+from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.integrations import mindformers_patches, mindrlhf
 from mindrlhf_msprobe.log import configure, inform

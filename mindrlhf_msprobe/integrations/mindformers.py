@@ -19,8 +19,8 @@ from typing import Any
 from mindspore import nn
 from mindspore.train import Callback
 
+from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.capture.framework.private import INNER, children_of
-from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of

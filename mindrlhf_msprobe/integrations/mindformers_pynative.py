@@ -10,8 +10,8 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import name_as_seen_from
 from mindrlhf_msprobe.capture.framework.private import no_gradients, put_child, without_recompiling
-from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import UsageError

@@ -15,7 +15,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import InUseError, UsageError
 from mindrlhf_msprobe.log import inform, warn
@@ -133,7 +133,7 @@ class Session:
             if network is None:
                 raise AttributeError(message("trainer.is_none", path=path))
             if inner:
-                from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from
+                from mindrlhf_msprobe.capture.cells import name_as_seen_from
 
                 name_as_seen_from(attrgetter(inner)(network), network)
             if not recorded:

@@ -19,8 +19,8 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from mindrlhf_msprobe.checks.check import Checking
-from mindrlhf_msprobe.checks.reading.views import Step
-from mindrlhf_msprobe.checks.registry.loading import all_rules, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, read_settings
+from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import framed, take_messages
 from mindrlhf_msprobe.findings import Cause

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.capture.words import FaultSink, counted
-from mindrlhf_msprobe.checks.registry.loading import all_rules, imported, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, imported, read_settings
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.findings.health import CheckFinding

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.text.language import in_its_language, language
+from mindrlhf_msprobe.common.language import in_its_language, language
 from mindrlhf_msprobe.findings import KEY_DATA_ONLY, Comparison, KeptFindings, TableName, table_of
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.sheets import Table

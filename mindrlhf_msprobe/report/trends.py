@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.text.printable import printable
+from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
 from mindrlhf_msprobe.report.messages import say, texts_of

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from mindrlhf_msprobe.common.text.printable import printable_json
+from mindrlhf_msprobe.common.printable import printable_json
 from mindrlhf_msprobe.report.sheets import (
     FILLS,
     PLAIN,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences

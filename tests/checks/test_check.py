@@ -15,8 +15,8 @@ from helpers.runs import a_nan as make_nan
 
 from mindrlhf_msprobe import ConfigError, RunError, UsageError, check_run, check_runs
 from mindrlhf_msprobe.checks import rule
-from mindrlhf_msprobe.checks.reading.views import steps
-from mindrlhf_msprobe.checks.registry.rule import key, phase
+from mindrlhf_msprobe.checks.rule import key, phase
+from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 
@@ -45,7 +45,7 @@ def places(step, check):
 def only(rule):
     """Switch off all rules but those of one name."""
     names = ("non_finite", "ranks", "rl", "weights", "history", "healthy")
-    from mindrlhf_msprobe.checks.registry.loading import own_rules
+    from mindrlhf_msprobe.checks.loading import own_rules
 
     areas = {one.area for one in own_rules()}
     return {**{name: False for name in names if name in areas}, **rule}

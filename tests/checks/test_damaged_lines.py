@@ -15,8 +15,8 @@ from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.findings.health import Health, Place, Severity
-from mindrlhf_msprobe.report.console.analysis.accuracy import render as render_accuracy
-from mindrlhf_msprobe.report.console.analysis.checks import render
+from mindrlhf_msprobe.report.console.accuracy import render as render_accuracy
+from mindrlhf_msprobe.report.console.checks import render
 from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
 
 OPINIONS, ROWS = "opinions.rank0.jsonl", "free_benchmark.rank0.jsonl"

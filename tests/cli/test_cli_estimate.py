@@ -18,7 +18,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.report.messages import text_of
-from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
+from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 

@@ -12,8 +12,8 @@ import pytest
 from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.common.text.printable import size, spans
-from mindrlhf_msprobe.storage.reading.holdings import inventory
+from mindrlhf_msprobe.common.printable import size, spans
+from mindrlhf_msprobe.storage.reading import inventory
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 

@@ -12,7 +12,7 @@ import yaml
 from drivers.launching import RUN, python
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
+from mindrlhf_msprobe.storage.reading.inventory import inventory
 
 MAIN = Path(__file__).parent / "stand_ins" / "grpo" / "main.py"
 SECTION = {"msprobe": True, "dump_path": "my run", "key_data_dump": True, "actor_infer_dump": True}

@@ -416,7 +416,7 @@ def test_live_finds_what_a_check_finds_afterwards(tmp_path, seed):
 
 
 def training_rules():
-    from mindrlhf_msprobe.checks.registry.loading import own_rules
+    from mindrlhf_msprobe.checks.loading import own_rules
 
     return own_rules()
 

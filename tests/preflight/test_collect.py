@@ -14,7 +14,7 @@ import pytest
 from helpers.programs import read_json, run_python, wait_for
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.common.text.language import speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.preflight.collect import Asked, collect

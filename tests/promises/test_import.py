@@ -177,7 +177,7 @@ def count(event, arguments):
     if event == "compile" and arguments[1] == "<string>":  # no module, where none is kept compiled
         events.append(event)
 sys.addaudithook(count)
-import mindrlhf_msprobe.comparison.compare, mindrlhf_msprobe.report.console.analysis.comparison
+import mindrlhf_msprobe.comparison.compare, mindrlhf_msprobe.report.console.comparison
 names = [name for name in sys.modules if name.startswith("mindrlhf_msprobe")]
 made = {v for name in names for v in vars(sys.modules[name]).values()
         if isinstance(v, type) and v.__module__ == name and dataclasses.is_dataclass(v)}
@@ -192,7 +192,7 @@ print(len(made) > 60, len(events) / len(made))
 NOT_FOR_COMPARING = [
     *("openpyxl", "PIL", "rich", "re2", "ray", "tokenizers", "mindspore", "subprocess", "csv"),
     *("multiprocessing", "concurrent", "asyncio", "difflib", "mindrlhf_msprobe.demo"),
-    *("mindrlhf_msprobe.cli.viewing.show", "mindrlhf_msprobe.probe", "mindrlhf_msprobe.capture"),
+    *("mindrlhf_msprobe.cli.show", "mindrlhf_msprobe.probe", "mindrlhf_msprobe.capture"),
     *("mindrlhf_msprobe.sequences", "mindrlhf_msprobe.trends", "mindrlhf_msprobe.replay"),
     *("mindrlhf_msprobe.comparison.mismatch", "mindrlhf_msprobe.comparison.layouts"),
     *("mindrlhf_msprobe.findings.mismatch", "mindrlhf_msprobe.storage.foreign.checkpoints"),
@@ -213,7 +213,7 @@ for name, value in (("a", 1.0), ("b", 2.0)):
 def test_help_loads_next_to_nothing(tmp_path: Path, option: str) -> None:
     """Neither what computes and writes, nor another command than the one that is asked about."""
     for arguments in ([option], ["compare", "--help"]):
-        others = ["mindrlhf_msprobe.cli.viewing.show"] * (arguments[0] == "compare")
+        others = ["mindrlhf_msprobe.cli.show"] * (arguments[0] == "compare")
         program = f"""
 import sys
 from mindrlhf_msprobe.cli import main

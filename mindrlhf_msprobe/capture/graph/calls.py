@@ -13,9 +13,9 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
+from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host

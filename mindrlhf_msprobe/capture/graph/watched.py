@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import mindspore
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.framework.private import (
     any_compiled,
     children_of,
@@ -27,8 +28,10 @@ from mindrlhf_msprobe.capture.framework.private import (
     is_recomputed,
 )
 from mindrlhf_msprobe.capture.graph.calls import CellSlot
-from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
+from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
+from mindrlhf_msprobe.capture.graph.probes import SITES
+from mindrlhf_msprobe.capture.graph.switch import reduces
+from mindrlhf_msprobe.capture.graph.wrappers import (
     INSIDE_RECOMPUTED,
     OPTIMIZER,
     Asked,
@@ -43,9 +46,6 @@ from mindrlhf_msprobe.capture.graph.compiling.wrappers import (
     unwrap,
     wrap,
 )
-from mindrlhf_msprobe.capture.graph.files.switch import reduces
-from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.networks.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig

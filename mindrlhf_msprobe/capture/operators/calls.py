@@ -17,13 +17,13 @@ from typing import Any
 from mindspore import Tensor, Type, ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
-from mindrlhf_msprobe.capture.networks.recompute import Call, given_again
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import Guarded
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import Around, EagerCapture
+from mindrlhf_msprobe.capture.recompute import Call, given_again
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import (
     MOST_ATTRIBUTES,

@@ -20,7 +20,7 @@ from typing import Any
 
 from mindspore import nn, ops
 
-from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.operators.inventory import (
     Operator,
     installed_operators,

@@ -28,6 +28,7 @@ from typing import Any
 import mindspore
 from mindspore import Tensor, nn, ops
 
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.private import (
     BYTECODE_CONTEXT,
@@ -35,7 +36,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     FUNCTION_COMPILER,
     GRAPH_EXECUTORS,
 )
-from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.operators.declared import HeldOperators, declared_operator
 from mindrlhf_msprobe.capture.operators.inventory import (
     LibraryFunctions,

@@ -15,9 +15,9 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.framework.hooks import CellHooks
 from mindrlhf_msprobe.capture.framework.private import parameters_of
-from mindrlhf_msprobe.capture.networks.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.opening.opening import HostEntries, Opening
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import child_path

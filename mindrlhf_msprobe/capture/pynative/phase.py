@@ -16,16 +16,7 @@ from typing import Any
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
-from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
-from mindrlhf_msprobe.capture.framework.private import (
-    FIRST_RUN,
-    INNER_EXECUTOR,
-    has_run,
-    recomputing_cell,
-)
-from mindrlhf_msprobe.capture.graph.files.switch import writes_files
-from mindrlhf_msprobe.capture.networks.cells import (
+from mindrlhf_msprobe.capture.cells import (
     ROOT_NAME,
     Children,
     argument_names,
@@ -34,7 +25,15 @@ from mindrlhf_msprobe.capture.networks.cells import (
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.networks.recompute import MARKS, Call, Repetitions, given_again
+from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
+from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.framework.private import (
+    FIRST_RUN,
+    INNER_EXECUTOR,
+    has_run,
+    recomputing_cell,
+)
+from mindrlhf_msprobe.capture.graph.switch import writes_files
 from mindrlhf_msprobe.capture.opening.counters import TokenCounter
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Opening
@@ -46,6 +45,7 @@ from mindrlhf_msprobe.capture.pynative.gradients import (
     gradients_flow,
     inside_the_graph,
 )
+from mindrlhf_msprobe.capture.recompute import MARKS, Call, Repetitions, given_again
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.records import entry_name
@@ -441,7 +441,7 @@ class EagerCapture:
         if not (outermost or is_jitted(cell)):
             return
         with self._opening.guard("lost.graph_wrote"):
-            from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+            from mindrlhf_msprobe.capture.graph import ascend as graph_ascend
 
             graph_ascend.wait()
 

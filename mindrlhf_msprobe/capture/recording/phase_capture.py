@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
-from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
-from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
-from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import OPTIMIZER, has_mark, number_of
-from mindrlhf_msprobe.capture.graph.files.switch import writes_files
-from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.watched import (
-    GraphProbes,
-    graph_mode,
-    why_no_gradients,
-)
-from mindrlhf_msprobe.capture.networks.cells import (
+from mindrlhf_msprobe.capture.cells import (
     argument_names,
     construct_frames,
     in_a_tuple,
@@ -34,6 +22,18 @@ from mindrlhf_msprobe.capture.networks.cells import (
     named_cells,
     parameters_held_twice,
 )
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
+from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
+from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
+from mindrlhf_msprobe.capture.graph.probes import SITES, Site
+from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.watched import (
+    GraphProbes,
+    graph_mode,
+    why_no_gradients,
+)
+from mindrlhf_msprobe.capture.graph.wrappers import OPTIMIZER, has_mark, number_of
 from mindrlhf_msprobe.capture.opening.opening import Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
@@ -250,7 +250,7 @@ class JointCapture:
                 capture.begin()
                 undo.callback(capture.end)
             if writes_files():
-                from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+                from mindrlhf_msprobe.capture.graph import ascend as graph_ascend
 
                 graph_ascend.before_phase()
             elif SITES.compiled:
@@ -268,7 +268,7 @@ class JointCapture:
             if self._operators is not None:
                 ends.callback(self._operators.close)
             if writes_files():
-                from mindrlhf_msprobe.capture.graph.nodes import ascend as graph_ascend
+                from mindrlhf_msprobe.capture.graph import ascend as graph_ascend
 
                 graph_ascend.after_phase(self._receiver)
             else:

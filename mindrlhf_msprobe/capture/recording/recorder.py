@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
-from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
+from mindrlhf_msprobe.capture.graph.folder import FOLDERS
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.observer import ObserverOf
@@ -984,7 +984,7 @@ def _runs_again() -> bool:
     if "mindspore.nn" not in sys.modules:
         return False
     try:
-        from mindrlhf_msprobe.capture.networks.recompute import runs_again
+        from mindrlhf_msprobe.capture.recompute import runs_again
     except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
         return False
     return runs_again()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.framework.private import (
     HOOK_PREFIX,
     OF_EVERY_CELL,
@@ -22,7 +23,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     children_of,
     parameters_of,
 )
-from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mindspore_dtype
 from mindrlhf_msprobe.capture.tensors.sharded import local_of
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host

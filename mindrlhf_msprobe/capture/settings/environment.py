@@ -151,7 +151,7 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
     whose elements are not there: not initialised yet (asking would initialise it, with numbers
     that the training's generator then no longer has), or lost to a fault.
     """
-    from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
+    from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 
     found: dict[str, str | None] = {}
     seen: set[int] = set()

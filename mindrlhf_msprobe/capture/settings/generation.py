@@ -21,7 +21,7 @@ from functools import partial
 from types import CodeType, FunctionType, NoneType
 from typing import Any
 
-from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.settings.attributes import is_setting, plain_value
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation

@@ -18,8 +18,8 @@ from typing import Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.framework.private import parameters_of
-from mindrlhf_msprobe.capture.networks.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.settings.attributes import (
     PLAIN_TYPES,
     cell_attributes,

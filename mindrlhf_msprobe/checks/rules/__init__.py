@@ -1,11 +1,11 @@
-"""The rules of this package, one file or folder an area; `MODULES` names those that hold some."""
+"""The rules of this package, one file an area; `MODULES` names those that hold some."""
 
 #: The modules whose rules run, in the order in which they are listed.
 MODULES = (
-    "non_finite.first",
+    "non_finite",
     "ranks",
-    "rl.policy",
-    "rl.responses",
+    "policy",
+    "responses",
     "weights",
     "history",
     "healthy",

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.reading.records import Named, Rows, pattern_of
-from mindrlhf_msprobe.checks.reading.views import EntryView, Journal, Step, place_of
-from mindrlhf_msprobe.checks.registry.rule import HEALTHY, rule, steps
+from mindrlhf_msprobe.checks.records import Named, Rows, pattern_of
+from mindrlhf_msprobe.checks.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.views import EntryView, Journal, Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic

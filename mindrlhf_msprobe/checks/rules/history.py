@@ -10,8 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.reading.records import Named, Rows
-from mindrlhf_msprobe.checks.reading.views import (
+from mindrlhf_msprobe.checks.records import Named, Rows
+from mindrlhf_msprobe.checks.rule import GRADIENTS, LAYERS, Need, rule, steps
+from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.views import (
     EntryView,
     Journal,
     Step,
@@ -19,8 +21,6 @@ from mindrlhf_msprobe.checks.reading.views import (
     numbers_in,
     place_of,
 )
-from mindrlhf_msprobe.checks.registry.rule import GRADIENTS, LAYERS, Need, rule, steps
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.reading.records import Named, Records, pattern_of
-from mindrlhf_msprobe.checks.reading.views import Journal, Step
-from mindrlhf_msprobe.checks.registry.rule import PARAMETERS, ranks, rule
+from mindrlhf_msprobe.checks.records import Named, Records, pattern_of
+from mindrlhf_msprobe.checks.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.views import Journal, Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE

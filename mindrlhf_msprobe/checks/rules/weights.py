@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.reading.records import Named, Parameters, Records, Rows
-from mindrlhf_msprobe.checks.reading.views import EntryView, Step, value_of
-from mindrlhf_msprobe.checks.registry.rule import (
+from mindrlhf_msprobe.checks.records import Named, Parameters, Records, Rows
+from mindrlhf_msprobe.checks.rule import (
     FINGERPRINTS,
     GRADIENTS,
     PARAMETERS,
@@ -27,8 +26,9 @@ from mindrlhf_msprobe.checks.registry.rule import (
     rule,
     steps,
 )
-from mindrlhf_msprobe.checks.rules.rl.rows import actor_and_reference, begins_with_random_weights
+from mindrlhf_msprobe.checks.rules.rows import actor_and_reference, begins_with_random_weights
 from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.views import EntryView, Step, value_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES, role_of

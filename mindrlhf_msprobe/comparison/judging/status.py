@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
     PairFound,
     compare_statistics,

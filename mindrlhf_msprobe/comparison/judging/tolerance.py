@@ -10,7 +10,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
 from mindrlhf_msprobe.comparison.layouts.side import laid_out
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
-from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import Piece
+from mindrlhf_msprobe.comparison.pairing.key_pieces import Piece
 from mindrlhf_msprobe.storage.arrays.npy import give_back, map_elements
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

@@ -12,7 +12,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.layouts.joined import (
     Assembly,
     Joined,

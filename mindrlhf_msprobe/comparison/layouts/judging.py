@@ -35,10 +35,10 @@ from mindrlhf_msprobe.comparison.layouts.joined import (
     boxes,
     joined,
 )
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, Piece, cut_keys, piece_of
+from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
-from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import CutStep, Piece, cut_keys, piece_of
-from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf

@@ -14,8 +14,8 @@ from typing import Any, TypeGuard
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError

@@ -14,7 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
     also_different,

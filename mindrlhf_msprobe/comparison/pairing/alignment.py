@@ -14,7 +14,7 @@ from dataclasses import field
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import in_both
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import in_both
 from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names, renamed
 from mindrlhf_msprobe.comparison.pairing.operators import (
     Context,

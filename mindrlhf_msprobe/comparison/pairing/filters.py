@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, pattern
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.patterns import PatternError, pattern
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
@@ -19,7 +19,7 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import CutStep
+    from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
 
 K = TypeVar("K")
 

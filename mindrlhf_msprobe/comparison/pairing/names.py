@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.patterns import PatternError, Renaming
+from mindrlhf_msprobe.common.patterns import PatternError, Renaming
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import Network
-from mindrlhf_msprobe.storage.reading.holdings.inventory import thinned_of
+from mindrlhf_msprobe.storage.reading.inventory import thinned_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Problem, Run
 from mindrlhf_msprobe.storage.records import Entry

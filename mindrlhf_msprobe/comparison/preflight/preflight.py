@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from mindrlhf_msprobe.common.message import Message, Messages, message, quoted
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import (
     begun_apart,
     compare_networks,

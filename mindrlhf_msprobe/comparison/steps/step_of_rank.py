@@ -40,9 +40,9 @@ from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, gap_of
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
-from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import CutStep, gap_of
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -61,7 +61,7 @@ from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import MsprobeMapping
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Job:
             found = CutStep((a, b))
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
-                    from mindrlhf_msprobe.comparison.pairing.rows.micro_batches import cut
+                    from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
 
                     found = cut(a, b, rules, (shown, own)) or found
             if self.laid_out:
@@ -129,7 +129,7 @@ class Job:
                 found = regrouped(a, b, rules, (stated[0], stated[1])) or found
             pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
             if pairs:
-                from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import cut_keys
+                from mindrlhf_msprobe.comparison.pairing.key_pieces import cut_keys
 
                 found = cut_keys(a, b, pairs) or found
             notes = (*notes, *found.notes)
@@ -154,7 +154,7 @@ class Job:
         """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
         if self.msprobe_mapping is None:
             return a
-        from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import partners
+        from mindrlhf_msprobe.comparison.pairing import msprobe_partners as partners
 
         return partners.under_names_of_npu(b, a, self.msprobe_mapping)
 

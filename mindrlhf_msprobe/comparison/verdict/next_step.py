@@ -35,7 +35,7 @@ from mindrlhf_msprobe.phases import (
     phase_table,
 )
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.reading.holdings.estimate import size_at
+from mindrlhf_msprobe.storage.reading.estimate import size_at
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, cell_name
 

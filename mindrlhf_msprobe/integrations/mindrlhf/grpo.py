@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mindrlhf_msprobe.capture.calls.arguments import MISSING, key_data_items
+from mindrlhf_msprobe.capture.arguments import MISSING, key_data_items
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
@@ -404,7 +404,7 @@ class _Integration:
         try:
             function = self._patches.run_instead(maker, "compute_rewards", None)
             if session is not None and session.probe.config.key_data_dump:
-                from mindrlhf_msprobe.capture.calls.local_values import copy_that_saves
+                from mindrlhf_msprobe.capture.local_values import copy_that_saves
 
                 copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
                 self._patches.run_instead(maker, "compute_rewards", copy)

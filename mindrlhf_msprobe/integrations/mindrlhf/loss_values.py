@@ -16,7 +16,7 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import LOSS_INPUTS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.calls.local_values import SavedLocals
+    from mindrlhf_msprobe.capture.local_values import SavedLocals
 
 
 #: MindSpore's cells that run a network on parts of a batch, one after the other.
@@ -38,7 +38,7 @@ class LossValues:
     def __init__(
         self, session: Session, loss: Any, variables: Mapping[str, Sequence[tuple[str, str]]]
     ) -> None:
-        from mindrlhf_msprobe.capture.calls.local_values import SavedLocals  # imports MindSpore
+        from mindrlhf_msprobe.capture.local_values import SavedLocals  # imports MindSpore
 
         self._session = session
         self._arguments = list(inspect.signature(type(loss).construct).parameters)[1:]

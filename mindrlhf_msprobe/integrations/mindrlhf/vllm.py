@@ -126,7 +126,7 @@ class VllmGeneration:
             self._watch(session, model)
 
     def _watch(self, session: Session, model: Any) -> None:
-        from mindrlhf_msprobe.capture.networks.cells import leave_out_arguments
+        from mindrlhf_msprobe.capture.cells import leave_out_arguments
 
         self._model = model
         network = _network_of(model)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, no_gradients
-from mindrlhf_msprobe.capture.graph.compiling.wrappers import number_of
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.networks.cells import is_jitted, named_cells
+from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,

@@ -20,6 +20,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.framework.private import (
     CASTING,
     HOOK_PREFIX,
@@ -28,7 +29,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     no_gradients,
     not_on_top,
 )
-from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError, message

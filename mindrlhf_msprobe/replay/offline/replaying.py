@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.text.language import language
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings.accuracy import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.replay.kinds import draws

@@ -19,8 +19,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
-from mindrlhf_msprobe.capture.networks.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import (
     Interception,

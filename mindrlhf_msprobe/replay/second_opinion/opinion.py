@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.framework.private import uncast
-from mindrlhf_msprobe.capture.networks.cells import named_cells
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.text.printable import printable, shortened, size, spans
-from mindrlhf_msprobe.report.console.shared.terminal import padded, width_of
-from mindrlhf_msprobe.report.console.shared.wording import stopped_at
+from mindrlhf_msprobe.common.printable import printable, shortened, size, spans
+from mindrlhf_msprobe.report.console.terminal import padded, width_of
+from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.code_lines import CodeLine, FoundCode
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, Stop, timelines
 from mindrlhf_msprobe.storage.operators import in_words
-from mindrlhf_msprobe.storage.reading.holdings.estimate import KEY_DATA, Estimate
-from mindrlhf_msprobe.storage.reading.holdings.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
+from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 from mindrlhf_msprobe.storage.records import Entry

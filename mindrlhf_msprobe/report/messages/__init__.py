@@ -20,8 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 
 #: What one code says: a template, or a function of the parameters.
 Text = str | Callable[..., str]

@@ -15,15 +15,15 @@ from mindrlhf_msprobe.findings.health import (
     Place,
     json_values,
 )
-from mindrlhf_msprobe.report.console.analysis.checks import (
+from mindrlhf_msprobe.report.console.checks import (
     again,
     not_checked_in_one_line,
     place_in_words,
     run_headline,
 )
-from mindrlhf_msprobe.report.console.analysis.comparison import headline, settings_in_one_line
-from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, in_order, values_of
-from mindrlhf_msprobe.report.console.shared.wording import (
+from mindrlhf_msprobe.report.console.comparison import headline, settings_in_one_line
+from mindrlhf_msprobe.report.console.preflight import check_lines, in_order, values_of
+from mindrlhf_msprobe.report.console.wording import (
     before,
     chosen_of,
     earlier_of,

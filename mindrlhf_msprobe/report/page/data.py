@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.language import LANGUAGES, speaking
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.text.language import LANGUAGES, speaking
 from mindrlhf_msprobe.report.messages import paragraph, text_of, texts_of
 
 #: A text, or where the languages differ [English, Chinese].

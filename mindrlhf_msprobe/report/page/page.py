@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe import __version__
+from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.text.language import LANGUAGES, language
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings import Comparison, Finding, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.report.messages import texts_in
-from mindrlhf_msprobe.report.page import answer, samples
+from mindrlhf_msprobe.report.page import answer, overview, samples
 from mindrlhf_msprobe.report.page.answer import CheckFindings
 from mindrlhf_msprobe.report.page.data import (
     Blocks,
@@ -32,9 +32,8 @@ from mindrlhf_msprobe.report.page.data import (
     said,
     spoken,
 )
-from mindrlhf_msprobe.report.page.places import overview
-from mindrlhf_msprobe.report.page.places.details import Details, Elements
-from mindrlhf_msprobe.report.page.places.overview import Measure, Overview, Place, Seconds
+from mindrlhf_msprobe.report.page.details import Details, Elements
+from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import (
     answer_of,
     line_of,

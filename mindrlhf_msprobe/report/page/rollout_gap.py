@@ -9,7 +9,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
-from mindrlhf_msprobe.report.console.analysis.mismatch import headline, token_in_words
+from mindrlhf_msprobe.report.console.mismatch import headline, token_in_words
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
@@ -24,7 +24,7 @@ from mindrlhf_msprobe.report.page.data import (
     said,
     spoken,
 )
-from mindrlhf_msprobe.report.page.places.overview import Place
+from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.reading.reader import Run

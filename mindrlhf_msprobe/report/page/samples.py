@@ -10,7 +10,7 @@ import numpy as np
 from mindrlhf_msprobe.findings.mismatch import LogProbs
 from mindrlhf_msprobe.phases import LOG_PROB, OLD_LOG_PROB, PROMPTS, RESPONSES, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.report.page.data import known
-from mindrlhf_msprobe.report.page.places.overview import Place
+from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json

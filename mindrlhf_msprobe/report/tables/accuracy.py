@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.message import in_words
-from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.text.language import in_its_language, language
-from mindrlhf_msprobe.common.text.printable import printable_json
+from mindrlhf_msprobe.common.language import in_its_language, language
+from mindrlhf_msprobe.common.printable import printable_json
 from mindrlhf_msprobe.findings import Finding, Outcome
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.messages import text_of

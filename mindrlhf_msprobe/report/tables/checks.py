@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.message import in_words
-from mindrlhf_msprobe.common.text.language import language, speaking
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResults, Severity
-from mindrlhf_msprobe.report.console.analysis.checks import values_in_words
-from mindrlhf_msprobe.report.console.analysis.comparison import settings_in_one_line
+from mindrlhf_msprobe.report.console.checks import values_in_words
+from mindrlhf_msprobe.report.console.comparison import settings_in_one_line
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.language import language, speaking
-from mindrlhf_msprobe.common.text.printable import size
+from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
@@ -21,8 +21,8 @@ from mindrlhf_msprobe.findings import (
     Status,
     Weights,
 )
-from mindrlhf_msprobe.report.console.analysis.preflight import check_lines, values_of
-from mindrlhf_msprobe.report.console.shared.wording import (
+from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
+from mindrlhf_msprobe.report.console.wording import (
     before,
     chosen_of,
     earlier_of,

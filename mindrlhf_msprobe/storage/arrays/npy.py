@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mindrlhf_msprobe.common.message import SpokenError, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.text.printable import size
+from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds

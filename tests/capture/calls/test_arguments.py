@@ -11,7 +11,7 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.report.console.comparison import render
 
 
 class Loss(nn.Cell):

@@ -10,8 +10,8 @@ import pytest
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, ProbeConfig, open_run
-from mindrlhf_msprobe.capture.calls.local_values import SavedLocals, copy_that_saves
-from mindrlhf_msprobe.capture.networks.cells import construct_frames
+from mindrlhf_msprobe.capture.cells import construct_frames
+from mindrlhf_msprobe.capture.local_values import SavedLocals, copy_that_saves
 
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 SCALE = 2.0

@@ -97,7 +97,7 @@ def of_every_kind() -> list[Tensor]:
 
 def kinds(path: Path) -> int:
     """Record tensors of every kind and their gradients; return the size of the largest file."""
-    from mindrlhf_msprobe.capture.graph.files.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.reading import GraphReading
 
     sizes, take = [0], GraphReading.take
 
@@ -173,7 +173,7 @@ def long(path: Path) -> dict[str, Any]:
 
 def full(path: Path) -> dict[str, Any]:
     """Record more than may wait to be read, because for a while nothing is read."""
-    from mindrlhf_msprobe.capture.graph.files.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.reading import GraphReading
 
     may_read, take = threading.Event(), GraphReading.take
 
@@ -230,7 +230,7 @@ def main(path: Path) -> None:
     probe.watch(actor=network)
     with probe.phase("actor_generate_sequences"):
         # Nothing reads any more; and the job is killed when files are there.
-        from mindrlhf_msprobe.capture.graph.files.folder import FOLDERS
+        from mindrlhf_msprobe.capture.graph.folder import FOLDERS
 
         FOLDERS._drain._look = lambda: None  # type: ignore[union-attr]
         network(tensor(4, 3))

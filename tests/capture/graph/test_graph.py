@@ -1229,7 +1229,7 @@ def test_one_host_call_takes_what_a_cell_is_given_and_one_what_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, directions: list[str]
 ) -> None:
     """However many tensors go together, the entries are those of PyNative in their order."""
-    monkeypatch.setattr("mindrlhf_msprobe.capture.graph.nodes.cpu.MOST_TOGETHER", together)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.graph.cpu.MOST_TOGETHER", together)
     runs, bits = [], []
     for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
         network = UsesSeveral()

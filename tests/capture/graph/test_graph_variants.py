@@ -16,7 +16,7 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
 from mindrlhf_msprobe.capture.graph import probes as graph_probes
-from mindrlhf_msprobe.capture.graph.compiling.moments import COMPILATIONS
+from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.config import ProbeConfig
 
 GENERATE, SCORE, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"

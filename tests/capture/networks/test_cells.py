@@ -5,7 +5,7 @@ import pytest
 from helpers.small_networks import Scale, tensor
 from mindspore import nn, ops
 
-from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.capture.settings.environment import initial_weights
 
 

@@ -9,7 +9,7 @@ from helpers.wrappers import CheckpointWrapper, SwapWrapper
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.capture.networks.cells import name_as_seen_from, named_cells
+from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.capture.settings.environment import initial_weights
 
 PHASE = "actor_update"

@@ -29,7 +29,7 @@ from helpers.small_networks import (
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.capture.networks.cells import named_cells
+from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.check import Checking
-from mindrlhf_msprobe.checks.reading.records import Layouts
-from mindrlhf_msprobe.checks.reading.views import EntryView, steps
-from mindrlhf_msprobe.checks.registry.loading import own_rules
+from mindrlhf_msprobe.checks.loading import own_rules
+from mindrlhf_msprobe.checks.records import Layouts
+from mindrlhf_msprobe.checks.views import EntryView, steps
 from mindrlhf_msprobe.storage.reading.leaf_json import flat, is_float
 from mindrlhf_msprobe.storage.reading.reader import Run
 

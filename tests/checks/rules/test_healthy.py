@@ -10,8 +10,8 @@ from helpers.health_runs import HealthRun, tensor
 
 from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.check import Checking
-from mindrlhf_msprobe.checks.reading.views import steps
-from mindrlhf_msprobe.checks.registry.loading import own_rules
+from mindrlhf_msprobe.checks.loading import own_rules
+from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 EXPERTS = 4

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.common.text.patterns import Pattern, PatternError, Renaming
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming
 from mindrlhf_msprobe.comparison.judging.tolerance import load_rules
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRule

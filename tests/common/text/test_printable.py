@@ -10,7 +10,7 @@ import pytest
 from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.common.text.printable import printable, printable_json
+from mindrlhf_msprobe.common.printable import printable, printable_json
 from mindrlhf_msprobe.log import logger
 
 EVIL = "\x1b[2J\x9b31m\u202eIDENTICAL\u2028\n\x00\ud800\u200b\x7f\r"

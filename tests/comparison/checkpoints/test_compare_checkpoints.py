@@ -12,7 +12,7 @@ from helpers.runs import record_training
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
-from mindrlhf_msprobe.comparison.checkpoints import parameters
+from mindrlhf_msprobe.comparison import checkpoint_parameters as parameters
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.report.messages import text_of

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.files import (
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import (
     Kind,
     MsprobeMapping,
     recognised,
 )
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping.partners import (
+from mindrlhf_msprobe.comparison.pairing.msprobe_partners import (
     CellNames,
     under_names_of_npu,
 )

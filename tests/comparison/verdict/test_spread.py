@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.report.page.page import _node
 from tests.helpers.runs import Recording
 

@@ -14,7 +14,7 @@ from helpers.runs import Fault, Recording, leave_as_killed, record_training
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Cause, Outcome
-from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 
 PHASES = (

@@ -11,9 +11,9 @@ import re
 import pytest
 from report.messages.test_messages import AREAS, PACKAGE, examples, texts
 
-from mindrlhf_msprobe.cli.shared import parsing
+from mindrlhf_msprobe.cli import parsing
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import Message, SpokenError, message, read_message
-from mindrlhf_msprobe.common.text.language import speaking
 from mindrlhf_msprobe.config import load_config
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.report.messages import text_of

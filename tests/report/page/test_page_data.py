@@ -330,7 +330,7 @@ def test_stored_tensors_show_where_they_differ(tmp_path):
 def test_too_many_values_leave_steps_out_but_never_those_of_interest():
     """What is left out is every second step, again and again; memory stays bounded."""
     from mindrlhf_msprobe.report.page.data import Blocks
-    from mindrlhf_msprobe.report.page.places.overview import Heat, Measure
+    from mindrlhf_msprobe.report.page.overview import Heat, Measure
 
     heat = Heat([Measure("norm", "log")], [(37, 0)], most=500)
     for step in range(100):

@@ -12,8 +12,8 @@ from helpers.divergences import first_divergence
 from helpers.reports import write_report
 from openpyxl import load_workbook
 
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message, as_messages, message
-from mindrlhf_msprobe.common.text.language import language
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,

@@ -20,8 +20,8 @@ from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
-from mindrlhf_msprobe.storage.reading.holdings.estimate import estimate
-from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
+from mindrlhf_msprobe.storage.reading.estimate import estimate
+from mindrlhf_msprobe.storage.reading.inventory import inventory
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 

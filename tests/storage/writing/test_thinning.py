@@ -127,7 +127,7 @@ def test_a_run_of_many_steps_stays_within_its_bound(tmp_path, task):
 
 
 def _holdings(run):
-    from mindrlhf_msprobe.storage.reading.holdings.inventory import inventory
+    from mindrlhf_msprobe.storage.reading.inventory import inventory
 
     return inventory(run)
 

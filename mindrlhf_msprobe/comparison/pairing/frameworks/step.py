@@ -31,9 +31,9 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     of_pytorch,
     transposed,
 )
+from mindrlhf_msprobe.comparison.pairing.key_pieces import piece_of
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
-from mindrlhf_msprobe.comparison.pairing.rows.key_pieces import piece_of
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator

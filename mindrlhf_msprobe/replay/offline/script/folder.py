@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.text.printable import printable, shortened
+from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script.recorded import Call, Half
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic

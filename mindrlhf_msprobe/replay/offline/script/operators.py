@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.text.language import language
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
 from mindrlhf_msprobe.replay.offline.script.recorded import Call

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.en.words import count, counted, non_finite
 from mindrlhf_msprobe.report.messages.templates import by, made, named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.common.text.printable import few_ranges
+from mindrlhf_msprobe.common.printable import few_ranges
 from mindrlhf_msprobe.report.messages.en.words import reasons, some, spans
 from mindrlhf_msprobe.report.messages.templates import Joined
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.common.text.printable import few_numbers
+from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.report.messages import Text
 from mindrlhf_msprobe.report.messages.choices import PREFLIGHT_VALUES
 from mindrlhf_msprobe.report.messages.en.words import (

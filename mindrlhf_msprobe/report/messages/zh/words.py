@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mindrlhf_msprobe.common.text.printable import spans
+from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.report.messages import templates
 
 __all__ = ["few", "listed", "non_finite", "reasons", "section_words", "side", "some", "spans"]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     STORED,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.text.printable import few_numbers, shortened
+from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
     HEAD,

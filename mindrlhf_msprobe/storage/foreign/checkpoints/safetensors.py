@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Messages, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16

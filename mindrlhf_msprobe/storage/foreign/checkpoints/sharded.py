@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.text.printable import few_numbers, shortened
+from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,

@@ -17,7 +17,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.text.printable import shortened
+from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import BYTES, VARINT, Wire

@@ -13,7 +13,7 @@ from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
-from mindrlhf_msprobe.report.console.analysis.comparison import render
+from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.report.tables.summary import summary_of
 
 KEY_DATA = dict.fromkeys(

@@ -1,1 +1,0 @@
-"""What the trainer calls beside the probe itself, and which probe answers."""

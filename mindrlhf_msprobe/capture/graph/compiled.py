@@ -1,0 +1,136 @@
+"""What the wrappers of wrappers.py call: MindSpore compiles it into them.
+
+The nodes that hand something over are the device's: those of cpu.py or ascend.py.
+"""
+
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
+# ruff: noqa: RUF005, SIM118
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindrlhf_msprobe.capture.graph.keydata import NO_CELL
+from mindrlhf_msprobe.capture.graph.probes import KIND, Question
+from mindrlhf_msprobe.capture.graph.structure import Lines, Value, Visit
+from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.wrappers import function_of
+
+if writes_files():
+    from mindrlhf_msprobe.capture.graph import ascend as nodes
+else:
+    from mindrlhf_msprobe.capture.graph import cpu as nodes  # type: ignore[no-redef]
+
+gradient_saved = nodes.gradient_saved
+
+__all__ = ["ENTERING", "LEAVING", "UPDATING", "gradient_saved", "saved"]
+
+
+# What Python runs in the place of the functions that are asked for, where it runs a wrapper itself
+# (`capture_mode="bytecode"` does, in part): there is no call, and nothing is handed over.
+
+
+def _nothing(*_: Any) -> int:
+    return 0
+
+
+def _nothing_watched(args: Any, kwargs: Any, *_: Any) -> tuple[int, Any, Any]:
+    return 0, args, kwargs
+
+
+def _as_it_is(returned: Any, *_: Any) -> Any:
+    return returned
+
+
+class _Entering(Question):
+    """The function that opens a call and hands over what it is given, and its constants.
+
+    It returns the call; if gradients are asked for, also the arguments that the cell is given.
+    """
+
+    def answer(self, cell: int, asked: Any, args: Any, kwargs: Any, parameters: Any) -> Any:
+        """Return both.
+
+        Args:
+            asked: whether the arguments are handed over, and their gradients; and the names of
+                the parameters.
+        """
+        tensors, gradients, names = asked
+        visit = Visit(cell, gradients=gradients)
+        returned = "call"
+        if tensors:
+            passed = visit.passed_on("input_args", (), args, "args")
+            passed += ", " + visit.passed_on("input_kwargs", (), kwargs, "kwargs")
+            returned += f", {passed}" if gradients else ""
+        for i, name in enumerate(names):
+            visit.passed_on("parameters", (name,), parameters[i], f"parameters[{i}]")
+        given = Value("(args, kwargs)", (args, kwargs))
+        return _written("args, kwargs, parameters", nodes.entering(visit, given, returned))
+
+    def __call__(self, cell: int, asked: Any, *_: Any) -> Any:
+        """Return a function that hands over nothing."""
+        tensors, gradients, _names = asked
+        return (_nothing_watched if tensors and gradients else _nothing), ()
+
+
+class _Leaving(Question):
+    """The function that hands over what a call returns and closes it, and its constants.
+
+    It returns what the call returns.
+    """
+
+    in_python = _as_it_is, ()
+
+    def answer(self, cell: int, asked: Any, returned: Any) -> Any:
+        """Return both; `asked` as for what a call is given, without names."""
+        tensors, gradients = asked
+        visit = Visit(cell, gradients=gradients)
+        passed = "returned"
+        if tensors:
+            root = () if isinstance(returned, tuple) else (0,)  # one that is no tuple is the first
+            passed = visit.passed_on("output", root, returned, "returned")
+        return _written("returned, call", nodes.leaving(visit, Value("returned", returned), passed))
+
+
+class _Updating(Question):
+    """The function that opens a call of an optimizer and hands over the gradients it is given."""
+
+    in_python = _nothing, ()
+
+    def answer(self, cell: int, gradients: Any) -> Any:
+        """Return it and its constants; it returns the call."""
+        visit = Visit(cell, gradients=False)
+        visit.passed_on("gradients", (), gradients, "gradients")
+        return _written("gradients", nodes.entering(visit, Value("((), {})", ((), {})), "call"))
+
+
+ENTERING = _Entering()
+LEAVING = _Leaving()
+UPDATING = _Updating()
+
+
+def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    head = [*lines.head, "", "", f"def construct({arguments}, constants):"]
+    source = "\n".join([*head, *(f"    {line}" for line in lines.body), ""])
+    return function_of(source, like=None), lines.constants
+
+
+def saved(name, data):
+    """Hand over a value that is saved as key data."""
+    value = nodes.value_opened(name, data)
+    tensors_saved((name,), data, value)
+    nodes.value_closed(name, data, value)
+
+
+def tensors_saved(path, data, value):
+    """Hand over every tensor of a value that is saved."""
+    kind = KIND(NO_CELL, data)
+    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
+        nodes.value_tensor(path, data, value)
+    if kind == "tuple" or kind == "list":
+        for i in range(len(data)):
+            tensors_saved(path + (i,), data[i], value)
+    if kind == "dict":
+        for key in data.keys():
+            tensors_saved(path + (key,), data[key], value)

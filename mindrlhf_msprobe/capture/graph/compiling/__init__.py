@@ -1,1 +1,0 @@
-"""When MindSpore compiles, what is put into its hands, and which graph runs then."""

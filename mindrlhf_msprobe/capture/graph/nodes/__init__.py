@@ -1,1 +1,0 @@
-"""The nodes of a graph that hand over what passes: on CPU, on Ascend."""

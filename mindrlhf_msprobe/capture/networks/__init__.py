@@ -1,1 +1,0 @@
-"""The cells of a network: their names, their arguments, which are recomputed."""

@@ -1,1 +1,0 @@
-"""Which rules there are, and which of them run with which thresholds."""

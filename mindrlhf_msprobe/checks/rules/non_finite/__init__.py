@@ -1,1 +1,0 @@
-"""Where the first NaN or infinity was born, and how it spread."""

@@ -1,1 +1,0 @@
-"""What reinforcement learning must satisfy, asked of a step's key data."""

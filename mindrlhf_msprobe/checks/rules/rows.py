@@ -1,0 +1,115 @@
+"""Key data as arrays, and which of their rows belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.next_config import PARAMETERS
+from mindrlhf_msprobe.checks.views import Step, value_of
+from mindrlhf_msprobe.findings.health import Place
+from mindrlhf_msprobe.sequences.updates import before_zeros
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+#: Rounding of a log-probability (nats): of float32, and of 16 bits, which hold 8 to 11 of a number.
+_ROUNDING = {"Float16": 2e-2, "BFloat16": 1e-1}
+
+
+def array_of(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as one array of numbers; None where it is none.
+
+    A list of arrays of one shape, or of numbers, becomes one with a further first axis.
+    """
+    value = value_of(datum)
+    if isinstance(value, (list, tuple)) and value:
+        try:
+            value = np.stack([np.asarray(item) for item in value])
+        except (TypeError, ValueError):
+            return None
+    if isinstance(value, (bool, int, float)):
+        value = np.asarray(value)
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
+
+
+def floats_of(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as float64, or None where it holds no numbers."""
+    array = array_of(datum)
+    return None if array is None or array.size == 0 else array.astype(np.float64)
+
+
+def counted_floats(step: Step, datum: KeyDatum) -> np.ndarray | None:
+    """Return a save by token as float64, NaN where its tokens do not count; None without numbers.
+
+    Behind the ends of responses nothing counts, nor what the mask of the loss leaves out. Where
+    nothing says what counts, zeros that a row ends with are behind its end.
+    """
+    values = floats_of(datum)
+    if values is None or not values.ndim:
+        return values
+    mask = step.mask_of(datum, values)
+    if mask is not None:
+        return np.where(mask, values, np.nan)
+    padded = ~before_zeros(values) & (values != 0).any(axis=-1, keepdims=True)
+    return np.where(padded, np.nan, values)
+
+
+def rounding(*data: KeyDatum) -> float:
+    """Return how far log-probabilities of these data may differ by rounding alone, in nats."""
+    dtypes = {record.leaf.dtype or "" for datum in data for record in datum.records}
+    return max((_ROUNDING.get(dtype, 2e-3) for dtype in dtypes), default=2e-3)
+
+
+def texts_or_rows(datum: KeyDatum) -> list[Any]:
+    """Return the samples of prompts or responses, each as something that can be compared.
+
+    A text stays one; a row of token ids becomes a tuple of integers.
+    """
+    value = value_of(datum)
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, np.ndarray):
+        value = list(value) if value.ndim == 2 and value.dtype.kind in "iu" else []
+    if not isinstance(value, (list, tuple)):
+        return []
+    return [_sample(item) for item in value]
+
+
+def _sample(item: Any) -> Any:
+    if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
+        return tuple(item.reshape(-1).tolist())
+    return item if isinstance(item, (str, int, float)) else str(item)
+
+
+def groups_of(samples: Sequence[Any]) -> dict[Any, list[int]]:
+    """Return which samples are of the same prompt: prompt → their positions."""
+    found: dict[Any, list[int]] = {}
+    for position, sample in enumerate(samples):
+        found.setdefault(sample, []).append(position)
+    return found
+
+
+def begins_with_random_weights(run: Run) -> bool:
+    """Return whether actor and reference are known to be loaded from no checkpoint."""
+    return any(
+        (file.checkpoints or {}).get("actor") == (file.checkpoints or {}).get("reference") == ""
+        for file in run.run_files
+    )
+
+
+def actor_and_reference(check: Check, at: Place, cell: str | None = None) -> dict[str, Any] | None:
+    """Return how to record what tells the reference from the actor, in the step of a place.
+
+    Their parameters, with the statistics of every cell; where those are there, all elements.
+
+    Args:
+        cell: of which elements are enough.
+    """
+    phases = ("actor_compute_log_prob", "reference_compute_log_prob")
+    told = check.next_recording(at, phases=phases, also=PARAMETERS)
+    if told is None:
+        told = check.next_recording(at, phases=phases, cell=cell, elements=True)
+    return told

@@ -1,0 +1,315 @@
+"""`compare`: two runs, two sides of one, or two checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.cli.exit_codes import (
+    DIVERGED,
+    SAME,
+    UNDECIDED,
+    answer,
+    complain,
+    of_checkpoints,
+    of_comparison,
+)
+from mindrlhf_msprobe.cli.parsing import (
+    SUGGEST,
+    Command,
+    Commands,
+    add_tolerance,
+    collect_rarely,
+    tolerances_of,
+    two_of,
+    unexpected,
+)
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.report.messages import say
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.findings import Comparison
+    from mindrlhf_msprobe.replay.offline.replaying import Replayed
+
+
+#: What ends a comparison with exit code 1; each includes those before it.
+FAIL_ON = ("diverged", "suspicious")
+#: What `compare_runs` takes as the command line has it.
+_MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
+_SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
+_AS_GIVEN = (
+    *("noise", "tokenizer", "layout", "engine", "address", "workers", "csv", "lang", "all_rows"),
+    *_MAPPINGS,
+    *_SELECTION,
+)
+#: Options that say something of runs alone, and what they are when they are not given.
+_OF_RUNS = {
+    **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
+    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html")),
+    **dict.fromkeys(("first_only", "replay", "all_rows"), False),
+    "network": None,
+    "engine": "local",
+}
+_SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    compare = Command.add(commands, "compare", _compare, has_groups=True)
+    add = compare.add_argument
+    add("runs", nargs="*", metavar="A B")
+    add("-o", "--output_path", metavar="OUT", default="./msprobe_compare_output")
+    add_tolerance(compare)
+    add("--mapping", metavar="FILE|suggest")
+    add("--steps", metavar="STEPS")
+    add("--phases", metavar="X,Y")
+    add("--common", action="store_true")
+    add("--after", metavar="OUT")
+    add("--html", metavar="FILE")
+    add("--json", action="store_true")
+
+    for option in ("include", "exclude"):
+        add(f"--{option}", metavar="RE", action="append", default=[], group="selection")
+    add("--keys", metavar="X,Y", group="selection")
+    add("--ranks", metavar="M,N", group="selection")
+    add("--first-only", action="store_true", group="selection")
+    add("--layout", metavar="FILE", group="layout")
+    add("--csv", action="store_true", group="output")
+    add("--all-rows", action="store_true", group="output")
+    add("--tokenizer", metavar="FILE", group="output")
+    add("--fail-on", choices=FAIL_ON, default=FAIL_ON[0], group="output")
+    add("--replay", action="store_true", group="replay")
+    add("--network", metavar="MODULE:FUNCTION|FILE", group="replay")
+    add("--workers", type=int, metavar="N", group="processes")
+    add("--engine", choices=("local", "ray"), default="local", group="processes")
+    add("--address", metavar="ADDRESS", group="processes")
+    add("-tp", "--target_path", metavar="B", group="msprobe")
+    add("-gp", "--golden_path", metavar="A", group="msprobe")
+    for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
+        what = say("help.compare_of_msprobe", what=say(f"help.compare_{option}_mapping"))
+        flags = (short, f"--{option}_mapping")
+        add(*flags, nargs="?", const=True, metavar="FILE", help=what, group="msprobe")
+    add("-dm", "--data_mapping", metavar="FILE", group="msprobe")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    collect_rarely()
+    # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from mindrlhf_msprobe.api import compare_runs
+    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.report.console.comparison import render
+    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.staging import OutputError
+
+    if _are_checkpoints(paths := _runs(arguments)):
+        return _compare_checkpoints(arguments, paths)
+    if arguments.mapping == SUGGEST:
+        return _suggest(arguments)
+    options = _compare_options(arguments)
+    runs = [str(options[side]) for side in "ab" if options[side] is not None]
+    if arguments.html is not None:
+        check_page(arguments.html, runs)
+    unwritable = False
+
+    def compare(output: str | None) -> Comparison:
+        with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
+            return compare_runs(output_path=output, progress=advance, **options)
+
+    began = time.perf_counter()
+    try:
+        result = compare(arguments.output_path)
+    except OutputError as error:
+        unwritable = True
+        complain("compare", say("cli.no_tables", error=error.said))
+        result = compare(None) if error.comparison is None else error.comparison
+    if arguments.html is not None:
+        write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
+    code = UNDECIDED if unwritable else _code(result, arguments.fail_on)
+    seconds = time.perf_counter() - began
+    replayed = _replayed(arguments, result)
+    if arguments.json:
+        beside = {} if replayed is None else {"replay": replayed.to_json()}
+        return answer({**result.to_json(), **beside}, code)
+    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
+    as_recorded = not any(note.code == "layout.joined" for note in result.remarks)
+    command = _command_for(arguments, result) if as_recorded and not arguments.replay else ""
+    again = [] if replayed is None else [replayed.text]
+    return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
+    """Return the command that replays the entry to blame; "" where none is, or it cannot be."""
+    first = result.verdict.first_divergence
+    if first is None or first.entry is None:
+        return ""
+    from mindrlhf_msprobe.replay.offline.script.recorded import command_for
+
+    return command_for(result, _folder_of(arguments))
+
+
+def _suggest(arguments: argparse.Namespace) -> int:
+    """Write a proposal of a mapping instead of comparing.
+
+    Raises:
+        UsageError: there is only one run, or the file is already there.
+        RunError: a run cannot be read, or nothing is there to go by.
+    """
+    from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import suggest_mapping
+    from mindrlhf_msprobe.errors import UsageError
+
+    options = _compare_options(arguments)
+    a, b = options["a"], options["b"]
+    if b is None:
+        raise UsageError.saying("cli.two_runs", runs=[a], hint="")
+    found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
+    path = str(found.path)
+    if arguments.json:
+        lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
+        content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
+        return answer(content, SAME if found.lines else UNDECIDED)
+    said = say("suggest.written", path=path, count=len(found.lines), a=a, b=b)
+    return answer(said, SAME if found.lines else UNDECIDED)
+
+
+def _code(result: Comparison, fail_on: str) -> int:
+    """Return the exit code of a comparison whose tables were written."""
+    code = of_comparison(result)
+    fails = code == SAME and fail_on == "suspicious" and result.verdict.suspicious.records
+    return DIVERGED if fails else code
+
+
+def _folder_of(arguments: argparse.Namespace) -> str:
+    """Return where the entry that is to blame is computed again."""
+    return os.path.join(arguments.output_path, "replay")
+
+
+def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
+    """Compute the entry that is to blame again, where that was asked for and can be done."""
+    if not arguments.replay or result.verdict.first_divergence is None:
+        return None
+    if any(note.code == "layout.joined" for note in result.remarks):
+        complain("compare", message("layout.no_replay"))
+        return None
+    from mindrlhf_msprobe.errors import MsprobeError
+    from mindrlhf_msprobe.replay.offline.replaying import replay_entry
+    from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
+
+    try:
+        return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
+    except MsprobeError as error:
+        complain("compare", error.said)
+        return None
+
+
+def _runs(arguments: argparse.Namespace) -> list[str]:
+    """Return the paths of the two runs, or of the one inside which is compared.
+
+    Raises:
+        UsageError: they are not so many, or one is empty.
+    """
+    from mindrlhf_msprobe.errors import UsageError
+
+    runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
+    runs = [run for run in runs if run is not None]
+    if "" in runs:
+        raise UsageError.saying("cli.empty_path_of_a_run")
+    within_one = len(runs) == 1 and (
+        arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
+    )
+    if len(runs) != 2 and not within_one:
+        hint = message("cli.one_run_hint") if len(runs) == 1 else ""
+        raise UsageError.saying("cli.two_runs", runs=runs, hint=hint)
+    return runs
+
+
+def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the command line's choices as compare_runs takes them.
+
+    Raises:
+        UsageError: one of them is wrong.
+    """
+    from mindrlhf_msprobe.errors import UsageError
+
+    runs = _runs(arguments)
+    phases = two_of("--phases", arguments.phases, "cli.two_names")
+    ranks = two_of("--ranks", arguments.ranks, "cli.two_ranks")
+    if ranks is not None and not all(re.fullmatch("[0-9]{1,9}", rank) for rank in ranks):
+        raise unexpected("--ranks", arguments.ranks, "cli.two_ranks")
+    if arguments.address is not None and arguments.engine != "ray":
+        raise UsageError.saying("cli.address")
+    return {
+        "a": runs[0],
+        "b": runs[1] if len(runs) == 2 else None,
+        "tolerance": tolerances_of(arguments),
+        "phases": phases,
+        "ranks": None if ranks is None else (int(ranks[0]), int(ranks[1])),
+        "keys": () if arguments.keys is None else arguments.keys,
+        **{name: getattr(arguments, name) for name in _AS_GIVEN},
+    }
+
+
+def _are_checkpoints(paths: list[str]) -> bool:
+    """Return whether two paths are to be compared as checkpoints: one is, or is called so."""
+    from mindrlhf_msprobe.storage.layout import holds_run
+
+    if len(paths) != 2:
+        return False
+    if any(path.endswith(_SUFFIXES) and not Path(path).is_dir() for path in paths):
+        return True
+    try:
+        if all(Path(path).is_dir() and holds_run(Path(path)) for path in paths):
+            return False
+        from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint
+
+        return any(is_checkpoint(Path(path)) for path in paths)
+    except (OSError, ValueError):  # compare_runs says what is wrong with them
+        return False
+
+
+def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int:
+    """Compare two checkpoints as the command line wants it; return the exit code.
+
+    Raises:
+        MsprobeError: a side cannot be read, an option is wrong, or the output cannot be written.
+    """
+    from mindrlhf_msprobe.api import compare_checkpoints
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.checkpoints import render
+    from mindrlhf_msprobe.report.console.terminal import progress_bar
+
+    for name, default in _OF_RUNS.items():
+        if getattr(arguments, name) not in (default, None):
+            raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
+    if arguments.mapping == SUGGEST:
+        raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
+    if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
+        raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
+    began = time.perf_counter()
+    with progress_bar(say("console.comparing")) as advance:
+        found = compare_checkpoints(
+            *paths,
+            output_path=arguments.output_path,
+            tolerance=tolerances_of(arguments),
+            noise=arguments.noise,
+            mapping=arguments.mapping,
+            include=arguments.include,
+            exclude=arguments.exclude,
+            common=arguments.common,
+            step=None if arguments.steps is None else int(arguments.steps),
+            workers=arguments.workers,
+            csv=arguments.csv,
+            lang=arguments.lang,
+            progress=advance,
+        )
+    code = of_checkpoints(found)
+    if code == SAME and arguments.fail_on == "suspicious" and found.suspicious:
+        code = DIVERGED
+    if arguments.json:
+        return answer(found.to_json(), code)
+    return answer(render(found, time.perf_counter() - began), code)

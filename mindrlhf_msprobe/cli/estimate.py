@@ -1,0 +1,88 @@
+"""`estimate`: how much room a recording would take."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
+from mindrlhf_msprobe.cli.parsing import Command, Commands
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.config import ProbeConfig
+    from mindrlhf_msprobe.storage.reading.reader import Run
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    estimate = Command.add(commands, "estimate", _estimate)
+    estimate.add_argument("path", metavar="RUN")
+    estimate.add_argument("--config", metavar="FILE")
+    estimate.add_argument(
+        "--task", choices=("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
+    )
+    for name in ("include", "exclude"):
+        estimate.add_argument(f"--{name}", metavar="RE", action="append")
+    estimate.add_argument("--directions", metavar="X,Y")
+    estimate.add_argument("--steps", type=int)
+    estimate.add_argument("--ranks", type=int)
+    estimate.add_argument("--json", action="store_true")
+
+
+def _estimate(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.listing import render_estimate
+    from mindrlhf_msprobe.storage.reading.estimate import estimate
+    from mindrlhf_msprobe.storage.reading.reader import open_run
+
+    if not arguments.path:
+        raise UsageError.saying("cli.empty_path")
+    for option in ("steps", "ranks"):
+        number = getattr(arguments, option)
+        if number is not None and number < 1:
+            raise UsageError.saying("cli.at_least_1", option=option, number=number)
+    run = open_run(arguments.path)
+    wanted, phases, steps = _wanted(arguments, run)
+    found = estimate(
+        run,
+        wanted,
+        phases=phases,
+        steps=arguments.steps or steps,
+        ranks=arguments.ranks or len(wanted.ranks) or None,
+    )
+    code = SAME if found.fits else DIVERGED
+    if not arguments.json:
+        return answer(render_estimate(found), code)
+    whole = found.to_json()
+    said = [*map(str, found.remarks)]
+    return answer({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
+
+
+def _wanted(arguments: argparse.Namespace, run: Run) -> tuple[ProbeConfig, list[str] | None, int]:
+    """Return the settings that are meant, the phases (None: all there are) and how many steps."""
+    from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
+
+    given = {
+        name: getattr(arguments, name)
+        for name in ("task", "include", "exclude", "directions")
+        if getattr(arguments, name) is not None
+    }
+    if arguments.config is None:
+        if "directions" in given:
+            given["directions"] = [part.strip() for part in given["directions"].split(",")]
+        recorded = run.config()
+        level = "mix" if recorded is None else recorded.level
+        whole = {"task": "tensor", "token_range_end": NO_END, "level": level}
+        wanted = ProbeConfig(**{**whole, **given})
+        return wanted, None, 1
+    if given:
+        raise UsageError.saying("cli.beside_config", options=", --".join(given))
+    wanted = load_config(arguments.config)
+    phases = [name for name, phase in wanted.phase_table().items() if wanted.records_phase(phase)]
+    if wanted.msprobe and wanted.key_data_dump:
+        phases.append(KEY_DATA)
+    if not phases:
+        raise UsageError.saying("cli.nothing_on", file=arguments.config)
+    return wanted, phases, wanted.recorded_steps or 1

@@ -1,0 +1,114 @@
+"""`preflight`: what a training would run with, collected and compared without a run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer, complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
+from mindrlhf_msprobe.report.messages import say
+
+NAME = "preflight"
+_COLLECT = "collect"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command and its two own ones."""
+    own = Command.add_group(commands, NAME)
+    collect = Command.add(own, _COLLECT, _collect, of=NAME)
+    collect.usage = (
+        "mindrlhf-msprobe preflight collect [-h] [--lang {en,zh}] -o FILE [--config F] "
+        "[--checkpoint C] [--data MODULE:FUNCTION] [--batches N] [--seconds S] [--overwrite] "
+        "[--json] [-- COMMAND ...]"
+    )
+    collect.add_argument("-o", "--output", metavar="FILE", required=True)
+    collect.add_argument("--config", metavar="F", action="append", default=[])
+    collect.add_argument("--checkpoint", metavar="C", action="append", default=[])
+    collect.add_argument("--data", metavar="MODULE:FUNCTION")
+    collect.add_argument("--batches", metavar="N", default="3")
+    collect.add_argument("--seconds", metavar="S")
+    collect.add_argument("--overwrite", action="store_true")
+    collect.add_argument("--json", action="store_true")
+    collect.set_defaults(arguments=[])
+    compare = Command.add(own, "compare", _compare, of=NAME)
+    compare.add_argument("a", metavar="A")
+    compare.add_argument("b", metavar="B")
+    compare.add_argument("-o", "--output_path", metavar="DIR")
+    compare.add_argument("--json", action="store_true")
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is for this command line, and the command behind `--`."""
+    own = list(arguments)
+    if own[:2] == [NAME, _COLLECT] and "--" in own:
+        at = own.index("--")
+        return own[:at], own[at + 1 :] or [""]  # which no program is called
+    return own, []
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.common.message import read_message
+    from mindrlhf_msprobe.preflight.collect import Asked, collect
+    from mindrlhf_msprobe.report.console.preflight import collected_lines
+
+    asked = Asked(
+        configurations=arguments.config,
+        checkpoints=arguments.checkpoint,
+        data=arguments.data,
+        batches=_number("--batches", arguments.batches),
+        command=arguments.arguments,
+        seconds=_seconds(arguments.seconds),
+    )
+    content = collect(asked, arguments.output, overwrite=arguments.overwrite)
+    script = content.get("script") or {}
+    code = DIVERGED if script.get("exit_code") else SAME
+    if code:
+        complain(NAME, say("collect.script_failed", code=script["exit_code"]))
+    for name, one in content.get("checkpoints", {}).items():
+        if "why" in one:
+            why = read_message(one["why"])
+            complain(NAME, say("collect.checkpoint_as_files", name=name, why=why))
+    if script and "random_calls" not in content:
+        complain(NAME, say("collect.nothing_noted"))
+    if arguments.json:
+        return answer({"file": arguments.output, **content}, code)
+    return answer("\n".join(collected_lines(content, arguments.output)), code)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
+    from mindrlhf_msprobe.report.console.preflight import compared_lines
+    from mindrlhf_msprobe.report.tables.summary import preflight_outputs, write_preflight
+    from mindrlhf_msprobe.storage.outputs import refuse
+
+    if arguments.output_path is not None:
+        refuse(*preflight_outputs(arguments.output_path))
+    found = compare_collected(arguments.a, arguments.b)
+    code = DIVERGED if found.differ else SAME
+    sides = arguments.a, arguments.b
+    written = []
+    if arguments.output_path is not None:
+        files = write_preflight(found, sides, arguments.output_path, arguments.lang)
+        written = [say("collect.tables", files=", ".join(map(str, files)))]
+    if arguments.json:
+        return answer(found.as_result(*sides), code)
+    return answer("\n".join([*compared_lines(found, sides), *written]), code)
+
+
+def _number(option: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 7):
+        raise unexpected(option, text, "collect.a_number")
+    return int(text)
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise unexpected("--seconds", text, "collect.a_time")
+    return seconds

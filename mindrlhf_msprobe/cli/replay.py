@@ -1,0 +1,78 @@
+"""`replay`: a recorded operator or cell computed again."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from mindrlhf_msprobe.cli.exit_codes import SAME, answer, of_replay
+from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.report.messages import say
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    replay = Command.add(commands, "replay", _replay)
+    replay.add_argument("what", nargs="+", metavar="RUN ENTRY")
+    replay.add_argument("-o", "--output", metavar="DIR", required=True)
+    replay.add_argument("--network", metavar="MODULE:FUNCTION|FILE")
+    replay.add_argument("--phase", metavar="PHASE")
+    replay.add_argument("--step", type=int, metavar="N")
+    replay.add_argument("--rank", type=int, metavar="N")
+    replay.add_argument("--device", metavar="DEVICE")
+    replay.add_argument("--compute-dtype", metavar="DTYPE")
+    replay.add_argument("--seed", type=int, metavar="N", default=0)
+    replay.add_argument("--no-run", action="store_true")
+    replay.add_argument("--json", action="store_true")
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.replay.offline.replaying import replay_entry
+
+    asked = _asked(arguments)
+    if asked.entry is None:
+        from mindrlhf_msprobe.replay.offline.replaying import replay_operators
+        from mindrlhf_msprobe.report.console.accuracy import render_replayed
+        from mindrlhf_msprobe.report.console.terminal import progress_bar
+
+        with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
+            table = replay_operators(asked, seed=arguments.seed, progress=advance)
+        code = of_replay(table.verdicts)
+        return answer(table.to_json() if arguments.json else render_replayed(table), code)
+    found = replay_entry(asked, run=not arguments.no_run)
+    code = SAME if arguments.no_run else of_replay(found.verdicts)
+    return answer(found.to_json() if arguments.json else found.text, code)
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    """Return what is to be computed again.
+
+    Raises:
+        UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
+    """
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.replay.offline.replaying import Asked
+
+    what = arguments.what
+    entry = what[-1] if len(what) > 1 and _is_entry(what) else None
+    runs = what if entry is None else what[:-1]
+    if len(runs) > 2 or (len(what) > 1 and entry is None) or "" in runs:
+        raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
+    place = {name: getattr(arguments, name) for name in ("phase", "step", "rank")}
+    given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
+    return Asked(tuple(runs), entry, arguments.output, **place, **given)
+
+
+def _is_entry(what: list[str]) -> bool:
+    """Return whether the last of what is given is to be an entry: by its name, or as no run is."""
+    from pathlib import Path
+
+    from mindrlhf_msprobe.storage.records import direction_of
+
+    *runs, last = what
+    if direction_of(last):
+        return True
+    return bool(last) and all(Path(run).is_dir() for run in runs) and not Path(last).exists()

@@ -1,0 +1,416 @@
+"""Open two checkpoints, pair, compare, conclude; `mindrlhf_msprobe.api` writes the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.patterns import pattern
+from mindrlhf_msprobe.common.printable import few_numbers, shortened
+from mindrlhf_msprobe.common.processes import available_cores
+from mindrlhf_msprobe.comparison.checkpoint_parameters import (
+    Pairs,
+    Reading,
+    against_noise,
+    check_used,
+    compare_parameter,
+    fuse,
+    fused_names,
+    is_of_optimizer,
+    pair_names,
+    text_finding,
+    unused_rule,
+)
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
+    NO_MAPPING,
+    CellMapping,
+    load_cells,
+)
+from mindrlhf_msprobe.comparison.pairing.filters import check_paths, filters, unmatched
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.findings import Finding, RuleUse, Status
+from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
+from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_parameters
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    Checkpoint,
+    CheckpointError,
+    StoredTensor,
+)
+from mindrlhf_msprobe.storage.layout import RUN_FILE, has_dumps
+
+_PathLike = str | Path
+_MOST_WORKERS = 4
+_SHOWN = 4
+_ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
+
+#: Called with how many elements are done, and of how many.
+Progress = Callable[[int, int], None]
+
+
+def compare_sides(
+    a: _PathLike,
+    b: _PathLike,
+    *,
+    tolerance: Tolerance | Tolerances | _PathLike | None = None,
+    noise: Iterable[_PathLike] = (),
+    mapping: _PathLike | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    common: bool = False,
+    step: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> CheckpointComparison:
+    """Compare two checkpoints; the arguments are those of `mindrlhf_msprobe.compare_checkpoints`.
+
+    Args:
+        ready: called before the sides are opened: raises where what comes of it cannot be written.
+    """
+    repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
+    _check(a, b, repetitions, workers)
+    allowed = tolerances(tolerance)
+    rules = NO_MAPPING if mapping is None else load_cells(mapping)
+    chosen = filters(include=include, exclude=exclude, common=common)
+    ready()
+    sides = _open(a, step, b), _open(b, step, a)
+    if sides[0].kind == sides[1].kind == "run":
+        raise UsageError.saying("checkpoint.two_runs", a=a, b=b)
+    further = [_open(path, step) for path in repetitions]
+    plan = _plan(sides, rules, (chosen.include, chosen.exclude))
+    _check_rules(allowed, rules, plan)
+    total = sum(pair.size for pair in plan.pairs)
+    with Reading(workers or _threads(), _Done(total, progress) if progress else None) as reading:
+        found = [_compare(pair, allowed, further, reading) for pair in plan.pairs]
+    return _conclude((str(a), str(b)), sides, plan, found, common=common)
+
+
+class _Done:
+    """Adds up what is done, for who wants to know."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    def __call__(self, more: int) -> None:
+        self._done = min(self._done + more, self._total)
+        self._progress(self._done, self._total)
+
+
+def _threads() -> int:
+    return min(available_cores(), _MOST_WORKERS)
+
+
+def _check(
+    a: _PathLike,
+    b: _PathLike,
+    repetitions: Sequence[_PathLike],
+    workers: int | None,
+) -> None:
+    paths = {"a": a, "b": b, **{f"noise[{i}]": path for i, path in enumerate(repetitions)}}
+    check_paths(paths)
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise UsageError.saying("error.workers", workers=workers)
+    given: dict[tuple[int, int] | str, str] = {}
+    for name, path in paths.items():
+        try:
+            status = Path(path).stat()
+        except (OSError, ValueError):
+            raise CheckpointError.saying("checkpoint.none", path=str(path)) from None
+        same = given.setdefault((status.st_dev, status.st_ino), name)
+        if same != name:
+            raise RunError.saying("checkpoint.same", path=str(path), first=same, second=name)
+
+
+def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
+    path = Path(path)
+    if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
+        return recorded_parameters(path, step, None if other is None else Path(other))
+    return open_checkpoint(path)
+
+
+def _is_of_run(path: Path) -> bool:
+    """Return whether a directory is that of a run, or of one of its phases."""
+    return has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One parameter that is to be compared.
+
+    Attributes:
+        name: what the finding calls it: A's name, else B's.
+    """
+
+    name: str
+    rank: int
+    a: StoredTensor | None
+    b: StoredTensor | None
+
+    @property
+    def size(self) -> int:
+        """How many elements will be compared, if all goes well."""
+        whole = self.a is not None and self.b is not None and self.a.shape == self.b.shape
+        return self.a.size if whole and self.a is not None else 0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is compared with what.
+
+    Attributes:
+        left_out: how many parameters were left out by their names.
+        names: those of all parameters, of either side.
+    """
+
+    pairs: tuple[_Pair, ...]
+    remarks: Messages = ()
+    left_out: int = 0
+    names: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+def _plan(
+    sides: tuple[Checkpoint, Checkpoint],
+    rules: CellMapping,
+    by_name: tuple[tuple[str, ...], tuple[str, ...]],
+) -> _Plan:
+    """Bring ranks and names together.
+
+    Raises:
+        CheckpointError: ranks of one side have no partner, or hold parts of parameters.
+        UsageError: the names leave nothing.
+    """
+    pairs, remarks = _paired(sides, rules)
+    _refuse_parts(sides, pairs)
+    found = [[t for t in (pair.a, pair.b) if t is not None] for pair in pairs]
+    names = frozenset(name for tensors in found for name in fused_names(tensors))
+    taken = tuple(pair for pair in pairs if _takes(pair, *by_name))
+    if not taken and pairs:
+        list1, list2 = (list(texts) for texts in by_name)
+        raise UsageError.saying("error.no_record_left", list=list1, list2=list2)
+    return _Plan(taken, tuple(dict.fromkeys(remarks)), len(pairs) - len(taken), names)
+
+
+def _paired(
+    sides: tuple[Checkpoint, Checkpoint], rules: CellMapping
+) -> tuple[list[_Pair], list[Message]]:
+    """Return the parameters of all ranks, paired by their names, and what is said of that."""
+    ranks = _ranks(*sides)
+    pairs: list[_Pair] = []
+    remarks: list[Message] = []
+    known: dict[tuple[tuple[str, ...], tuple[str, ...]], Pairs] = {}
+    for rank in ranks:
+        left, right = (_of_rank(side, rank, ranks) for side in sides)
+        fused = fuse(left, right, rules.fused)
+        pairs += [_Pair(x.name, rank, x, y) for x, y in fused]
+        left, right = (
+            {name: tensor for name, tensor in side.items() if name not in fused_names(of)}
+            for side, of in ((left, [x for x, _ in fused]), (right, [y for _, y in fused]))
+        )
+        key = tuple(left), tuple(right)
+        if key not in known:
+            known[key] = pair_names(*key, rules.names)
+            remarks += known[key].remarks
+        for x, y in known[key].names:
+            tensors = None if x is None else left[x], None if y is None else right[y]
+            pairs.append(_Pair(x or y or "", rank, *tensors))
+    return pairs, remarks
+
+
+def _ranks(a: Checkpoint, b: Checkpoint) -> list[int]:
+    """Return the ranks that are compared; what has one alone is compared with each of the other."""
+    if len(a.ranks) > 1 and len(b.ranks) > 1 and [*a.ranks] != [*b.ranks]:
+        of = {name: few_numbers(list(side.ranks)) for name, side in (("a", a), ("b", b))}
+        raise CheckpointError.saying("checkpoint.other_ranks", **of)
+    return [*(a.ranks if len(a.ranks) >= len(b.ranks) else b.ranks)]
+
+
+def _of_rank(side: Checkpoint, rank: int, ranks: Sequence[int]) -> Mapping[str, StoredTensor]:
+    if len(side.ranks) == 1 and len(ranks) > 1:
+        return next(iter(side.ranks.values()))
+    return side.ranks[rank] if rank in side.ranks else next(iter(side.ranks.values()))
+
+
+def _refuse_parts(sides: tuple[Checkpoint, Checkpoint], pairs: Sequence[_Pair]) -> None:
+    """Refuse to compare parts of parameters, of which nothing says how they lie, with whole ones.
+
+    Raises:
+        CheckpointError: that would be.
+    """
+    if sides[0].whole == sides[1].whole:
+        return
+    parts = sides[0] if not sides[0].whole else sides[1]
+    for pair in pairs:
+        if pair.a is None or pair.b is None or pair.a.shape != pair.b.shape:
+            what = {"path": str(parts.path), "ranks": len(parts.ranks)}
+            raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
+
+
+def _takes(pair: _Pair, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    names = [tensor.name for tensor in (pair.a, pair.b) if tensor is not None]
+
+    def found(texts: tuple[str, ...]) -> bool:
+        return any(pattern(text).search(name) for text in texts for name in names)
+
+    return not found(exclude) and (not include or found(include))
+
+
+def _check_rules(allowed: Tolerances, rules: CellMapping, plan: _Plan) -> None:
+    searches = {rule.pattern: pattern(rule.pattern).search for rule in allowed.rules}
+    for unused in unmatched(searches, [{*plan.names}]):
+        raise UsageError.saying("error.rule_unused", pattern=unused)
+    check_used(rules.fused, plan.names)
+    rule = unused_rule(rules.names, plan.names)
+    if rule is not None:
+        raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """A finding, and what decided it.
+
+    Attributes:
+        passed: it agrees only because of a tolerance or the noise.
+    """
+
+    finding: Finding
+    elements: int
+    passed: bool = False
+
+
+def _compare(
+    pair: _Pair, allowed: Tolerances, further: Sequence[Checkpoint], reading: Reading
+) -> _Compared:
+    names = [tensor.name for tensor in (pair.a, pair.b) if tensor is not None]
+    tolerance, said = allowed.matching(*names)
+    found = compare_parameter(pair.name, pair.rank, (pair.a, pair.b), tolerance, reading)
+    elements = 0 if found.metrics is None else pair.size
+    if not tolerance.bitwise:
+        found = replace(found, compared_by=said)
+    passed = not tolerance.bitwise and found.status is Status.WITHIN_TOLERANCE
+    if further and pair.a is not None and pair.b is not None and not found.status.agrees:
+        members = [pair.a]
+        for side in further:
+            ranks = side.ranks.get(pair.rank) or next(iter(side.ranks.values()))
+            if pair.a.name in ranks:
+                members.append(ranks[pair.a.name])
+        found, natural = against_noise(found, members, pair.b, reading)
+        passed = passed or natural
+    return _Compared(found, elements, passed)
+
+
+def _conclude(
+    paths: tuple[str, str],
+    sides: tuple[Checkpoint, Checkpoint],
+    plan: _Plan,
+    compared: Sequence[_Compared],
+    *,
+    common: bool,
+) -> CheckpointComparison:
+    weights: list[Finding] = []
+    optimizer: list[Finding] = []
+    for one in compared:
+        of = optimizer if is_of_optimizer(one.finding.record) else weights
+        of.append(one.finding)
+    coverage: list[Message] = []
+    if plan.left_out:
+        coverage.append(message("checkpoint.left_out", count=plan.left_out))
+    optimizer = _without_alone(optimizer, coverage, always=common)
+    if common:
+        weights = _without_alone(weights, coverage, always=True, code="checkpoint.only_in")
+    texts, alone = _texts(sides)
+    coverage += alone
+    remarks = [
+        message("checkpoint.of_side", side=side, what=note)
+        for side, checkpoint in zip("AB", sides)
+        for note in checkpoint.notes
+    ]
+    remarks += _perhaps_cut(sides, compared)
+    return CheckpointComparison(
+        *paths,
+        (sides[0].kind, sides[1].kind),
+        tuple(weights),
+        tuple(optimizer),
+        texts,
+        tuple(coverage),
+        (*remarks, *plan.remarks),
+        _rules(compared),
+        sum(one.elements for one in compared),
+    )
+
+
+def _without_alone(
+    findings: list[Finding],
+    coverage: list[Message],
+    *,
+    always: bool,
+    code: str = "checkpoint.optimizer_only_in",
+) -> list[Finding]:
+    """Take out what one side alone has, and add it to what was not compared.
+
+    Args:
+        always: also where the other side has others of this kind.
+    """
+    for side, status in _ALONE.items():
+        alone = [finding for finding in findings if finding.status is status]
+        if alone and (always or not _has_any(findings, "B" if side == "A" else "A")):
+            names = [shortened(finding.record) for finding in alone[:_SHOWN]]
+            coverage.append(message(code, side=side, count=len(alone), names=names))
+            findings = [finding for finding in findings if finding.status is not status]
+    return findings
+
+
+def _has_any(findings: Sequence[Finding], side: str) -> bool:
+    return any((f.a if side == "A" else f.b).name is not None for f in findings)
+
+
+def _perhaps_cut(
+    sides: tuple[Checkpoint, Checkpoint], compared: Sequence[_Compared]
+) -> list[Message]:
+    """Return which side lacks what a cut between two entries would have taken, without a trace.
+
+    Such a side has nothing that the other one has not, and lacks some of its parameters: the last
+    ones, where both were saved in one order.
+    """
+    found = []
+    for side, own, other in (("A", sides[0], sides[1]), ("B", sides[1], sides[0])):
+        alone = _ALONE["B" if side == "A" else "A"]
+        lacking = [one.finding.record for one in compared if one.finding.status is alone]
+        more = any(one.finding.status is _ALONE[side] for one in compared)
+        if not own.open_end or more or all(map(is_of_optimizer, lacking)):
+            continue
+        if other.kind != "ckpt" or [*other.ranks[0]][-len(lacking) :] == lacking:
+            found.append(message("checkpoint.perhaps_cut", side=side, count=len(lacking)))
+    return found
+
+
+def _texts(sides: tuple[Checkpoint, Checkpoint]) -> tuple[tuple[Finding, ...], list[Message]]:
+    """Compare entries that are no tensors; those of one side alone are not compared."""
+    a, b = sides[0].texts, sides[1].texts
+    found = tuple(text_finding(name, a[name], b[name]) for name in a if name in b)
+    alone = []
+    for side, own, others in (("A", a, b), ("B", b, a)):
+        names = [name for name in own if name not in others]
+        if names:
+            what = {"count": len(names), "names": [shortened(name) for name in names[:_SHOWN]]}
+            alone.append(message("checkpoint.texts_only_in", side=side, **what))
+    return found, alone
+
+
+def _rules(compared: Sequence[_Compared]) -> tuple[RuleUse, ...]:
+    used: Counter[Messages] = Counter()
+    passed: Counter[Messages] = Counter()
+    for one in compared:
+        by = one.finding.compared_by
+        if by:
+            used[by] += 1
+            passed[by] += one.passed
+    return tuple(RuleUse(by, n, passed[by]) for by, n in used.items())

@@ -1,0 +1,290 @@
+"""Two keys that hold the same rows in saves of unlike size: the larger ones cut to the smaller."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.pairing.batch_rows import Row, Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
+from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Record
+
+#: A save, or an entry without a micro-step: the side, its key or name, and the micro-step.
+Alone = tuple[int, str, "int | None"]
+
+
+@dataclass(frozen=True)
+class CutStep:
+    """One step of a rank, the larger batches, or saves, of one side cut to the smaller.
+
+    Of most steps nothing is cut: their batches are of one size.
+
+    Attributes:
+        data: both sides.
+        notes: how the rows were brought together.
+        extra: what one side alone has → why the other side has no such entry or save.
+        cut: key, or None for the entries → which side's saves, or batches, were cut. Statistics
+            are not cut.
+        gradients: why only one side has an entry of a backward pass; None where nothing is known.
+        rules: how cells of A are called in B.
+        across: what only one of two frameworks has; None where both runs are of one.
+        of_phase: phase → how its batches were cut, where each phase was by itself.
+    """
+
+    data: tuple[StepData, StepData]
+    notes: Messages = ()
+    extra: Mapping[Alone, Message] = field(default_factory=dict)
+    cut: Mapping[str | None, int] = field(default_factory=dict)
+    gradients: Message | None = None
+    rules: tuple[NameRule, ...] = ()
+    across: Across | None = None
+    of_phase: Mapping[str, CutStep] = field(default_factory=dict)
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Return whether a side has pieces where a whole run of it has other records.
+
+        Parameters are of no batch.
+        """
+        what = pair.event.name if pair.entry is None else None
+        return self.cut.get(what) == side and pair.record.io != "parameters"
+
+    def why_alone(self, side: int, pair: Pair) -> Message | None:
+        """Return why only one side has an entry or a save; None where this is not the reason."""
+        if pair.entry is None:
+            return self.extra.get((side, pair.event.name, pair.event.micro_step))
+        if (of_phase := self.of_phase.get(pair.event.phase or "")) is not None:
+            return of_phase.why_alone(side, pair)
+        if self.gradients is not None and pair.entry.direction != "forward":
+            return self.gradients
+        return self.extra.get((side, pair.entry.name, None))
+
+
+@dataclass(frozen=True)
+class Piece(Record):
+    """A record of a phase with larger batches, as it is compared with one of smaller ones.
+
+    Attributes:
+        sources: the records, and the rows of each, that make it up in this order; () for all of it.
+        axis, each: along which axis the rows lie, and how many places each has there.
+        gap: why it is not compared; None if it is.
+        gap_if_unlike: why it does not count if it differs; None if it does.
+    """
+
+    sources: tuple[tuple[Record, tuple[int, ...]], ...] = ()
+    axis: int = 0
+    each: int = 1
+    gap: Message | None = None
+    gap_if_unlike: Message | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = (self.sources, self.axis, self.each, self.gap, self.gap_if_unlike)
+        return Piece, (*Record.__reduce__(self)[1], *own)
+
+    def array(self) -> np.ndarray:
+        """Return the elements of its rows; see `Record.array`."""
+        if not self.sources:
+            return Record.array(self)
+        parts = [_rows_of(r.array(), rows, self.axis, self.each) for r, rows in self.sources]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, self.axis)
+
+
+def piece_of(record: Record, **changes: Any) -> Piece:
+    """Return a record as a piece, all of it unless `changes` of its attributes say otherwise."""
+    return replace(Piece(*Record.__reduce__(record)[1]), **changes)
+
+
+def cut_out(
+    record: Record, sources: Sequence[tuple[Record, tuple[int, ...]]], axis: int, each: int = 1
+) -> Piece:
+    """Return what rows of several records make up, under the name of `record`, of their dtype.
+
+    Args:
+        sources, axis, each: as a `Piece` has them.
+    """
+    old = record.leaf
+    shape = list(old.shape or ())
+    shape[axis] = each * sum(len(rows) for _, rows in sources)
+    leaf = Leaf(old.type, old.dtype, tuple(shape), data_name=old.data_name)
+    return piece_of(record, leaf=leaf, sources=tuple(sources), axis=axis, each=each)
+
+
+def _rows_of(array: np.ndarray, rows: Sequence[int], axis: int, each: int) -> np.ndarray:
+    first, last = rows[0], rows[-1]
+    if list(rows) == list(range(first, last + 1)):  # no copy
+        return array[(slice(None),) * axis + (slice(first * each, (last + 1) * each),)]
+    places = [row * each + i for row in rows for i in range(each)]
+    return np.take(array, places, axis)
+
+
+def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:
+    """Return why two records are not compared, or do not count if they differ; None if they do."""
+    pieces = [record for record in pair if isinstance(record, Piece)]
+    gaps = (piece.gap_if_unlike if if_unlike else piece.gap for piece in pieces)
+    return next(filter(None, gaps), None)
+
+
+_MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
+_UNKNOWN = message("coverage.key_unknown_rows")
+
+
+def cut_keys(
+    a: StepData, b: StepData, keys: Mapping[str, str], *, regroup: bool = False
+) -> CutStep | None:
+    """Cut the larger saves of two keys to the smaller ones; None where there are none such.
+
+    Args:
+        keys: the comparison's name of a key, A's own → B's, another one.
+        regroup: cut saves of one size, too, where their rows stand in other places.
+    """
+    sides = [list(a.key_data), list(b.key_data)]
+    notes: list[Message] = []
+    extra: dict[Alone, Message] = {}
+    cut: dict[str | None, int] = {}
+    for key, own in keys.items():
+        saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
+        tensors = all(map(_is_one_tensor, itertools.chain(*saves)))
+        found = _cut(saves, regroup=regroup) if all(saves) and tensors else None
+        if found is None:
+            continue
+        large, pieces, unknown, how = found
+        cut[key] = large
+        sides[large] = [d for d in sides[large] if d.key != key] + pieces
+        extra |= {(1 - large, key, micro_step): _UNKNOWN for micro_step in unknown}
+        notes.append(message("pairing.key_rows", a=key, b=own, how=how))
+    if not notes:
+        return None
+    both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
+    return CutStep(both, tuple(notes), extra, cut)
+
+
+def _is_one_tensor(datum: KeyDatum) -> bool:
+    leaf = datum.records[0].leaf if len(datum.records) == 1 else None
+    if leaf is None or datum.records[0].location is None or not leaf.shape:
+        return False
+    return leaf.type != "str" and leaf.why is None
+
+
+def _cut(
+    saves: Sequence[Sequence[KeyDatum]], *, regroup: bool = False
+) -> tuple[int, list[KeyDatum], list[int], Message] | None:
+    """Return which side is the larger one, its pieces, the saves without one, and how."""
+    records = [[datum.records[0] for datum in side] for side in saves]
+    axis = _axis_of_rows([*records[0], *records[1]], regroup)
+    if axis is None:
+        return None
+    sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
+    n = min(map(len, sizes))
+    if sizes[0][:n] == sizes[1][:n] and not regroup:
+        return None
+    large = int(max(sizes[1]) > max(sizes[0]))
+    small = 1 - large
+    try:
+        found, alike = _rows(records[small], records[large], axis, sizes[small])
+    except (ArrayFileError, OSError):
+        return None  # said of the record itself
+    if regroup and sizes[0] == sizes[1] and not found.moved:
+        return None
+    pieces, unknown = [], []
+    for datum, own in zip(saves[small], found.of_batch):
+        if own is None:
+            unknown.append(datum.micro_step)
+        else:
+            pieces.append(_piece(saves[large], own, axis, datum.micro_step))
+    return large, pieces, unknown, found.how(alike)
+
+
+def _axis_of_rows(records: Sequence[Record], regroup: bool) -> int | None:
+    """Return the one axis whose sizes differ, the first if none does; None where that is open."""
+    axes = unlike_axes(records)
+    if axes is None or len(axes) > 1:
+        return None
+    return axes[0] if axes else 0 if regroup else None
+
+
+def _piece(saves: Sequence[KeyDatum], rows: Sequence[Row], axis: int, micro_step: int) -> KeyDatum:
+    """Return rows of larger saves as a save of their own."""
+    sources = [(saves[number].records[0], (row,)) for number, row in rows]
+    piece = cut_out(sources[0][0], sources, axis)
+    return replace(saves[rows[0][0]], micro_step=micro_step, records=(piece,))
+
+
+def _rows(
+    small: Sequence[Record], large: Sequence[Record], axis: int, sizes: Sequence[int]
+) -> tuple[Rows, str]:
+    """Return which rows of the larger saves the smaller ones hold, and what rows have in common.
+
+    Args:
+        sizes: how many rows each smaller save has.
+
+    Raises:
+        ArrayFileError, OSError: a file cannot be read.
+    """
+    rows: list[tuple[Row, bytes]] = [
+        ((number, row), digest)
+        for number, record in enumerate(large)
+        for row, digest in enumerate(_digests(record, axis))
+    ]
+    digests = [_digests(record, axis) for record in small]
+    found = Rows.brought_together(sizes, digests, rows, len(rows), given_alike=False)
+    if not found.matched and (near := _nearest(small, large, axis)) is not None:
+        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
+        return Rows.brought_together(sizes, near, named, len(rows), given_alike=False), "nearest"
+    return found, "bytes"
+
+
+def _digests(record: Record, axis: int) -> list[bytes]:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return [
+        hashlib.blake2b(np.ascontiguousarray(r).tobytes(), digest_size=16).digest() for r in rows
+    ]
+
+
+def _name(row: int) -> bytes:
+    return f"row {row}".encode()
+
+
+def _nearest(
+    small: Sequence[Record], large: Sequence[Record], axis: int
+) -> list[list[bytes]] | None:
+    """Return the name of the row that each smaller save's row is nearest to; None if not certain.
+
+    It is certain where every other row is ten times as far away, and no two rows of a save are
+    nearest to the same one.
+    """
+    try:
+        whole = np.concatenate([_matrix(record, axis) for record in large])
+        saves = [_matrix(record, axis) for record in small]
+    except (ArrayFileError, OSError, ValueError):
+        return None
+    if len(whole) < 2 or whole.dtype.kind != "f" or len(whole) * whole.size > _MOST_DISTANCES:
+        return None
+    names = []
+    for rows in saves:
+        nearest = []
+        for row in rows:
+            with np.errstate(all="ignore"):
+                distances = np.abs(whole - row).astype(np.float64).sum(axis=1)
+            first, second = np.argsort(distances)[:2]
+            if not 10 * distances[first] <= distances[second]:  # nor where one is NaN
+                return None
+            nearest.append(_name(int(first)))
+        if len({*nearest}) < len(nearest):
+            return None
+        names.append(nearest)
+    return names
+
+
+def _matrix(record: Record, axis: int) -> np.ndarray:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return rows.reshape(len(rows), -1)

@@ -1,0 +1,370 @@
+"""Two phases that saw the same rows in batches of unlike size: how they are compared.
+
+The larger batches are cut to the smaller ones: of a tensor whose sizes in both phases differ along
+one axis only, as the batch sizes do, the rows of a micro-batch are a piece of the whole. Which rows
+those are is known by what the network was given: rows with the same bytes in every input are the
+same row, in whatever order a trainer shuffled them. Of statistics there are no pieces.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.pairing.batch_rows import (
+    FORWARD,
+    Given,
+    Row,
+    Rows,
+    Side,
+    are_regrouped,
+    unlike_axes,
+)
+from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep, cut_out, piece_of
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+_STATISTICS = message("coverage.batch_statistics")
+_UNEVEN = message("coverage.batch_uneven_calls")
+_GRADIENTS = message("coverage.batch_gradients")
+_AFTER_UPDATE = message("coverage.batch_after_update")
+_UNKNOWN_ROWS = message("coverage.batch_unknown_rows")
+_OPERATORS = message("coverage.batch_operators")
+
+#: A record of a cell: the cell, which of its calls for one batch, io and path.
+_Place = tuple[str, int, str, str]
+_Axes = dict[_Place, "tuple[int, int] | Message | None"]
+
+
+def cut(
+    a: StepData,
+    b: StepData,
+    rules: tuple[NameRule, ...],
+    phases: tuple[str, str],
+    *,
+    regroup: bool = False,
+) -> CutStep | None:
+    """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
+
+    Args:
+        a, b: each holds one phase.
+        rules: how cells of A are called in B.
+        phases: what the phases are called, for the note.
+        regroup: cut batches of one size, too, where they hold the same rows in other places.
+    """
+    operators = [[e for e in side.entries if is_operator(e.name)] for side in (a, b)]
+    if any(operators):
+        a, b = _without_operators(a), _without_operators(b)
+    names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
+    sides = (
+        Side(a.entries, names.common_a, phases[0]),
+        Side(b.entries, names.common_b, phases[1]),
+    )
+    if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
+        return None
+    given = Given.from_sides(sides, regroup=regroup)
+    if given is None or (given.alike and not (regroup and are_regrouped(sides, given))):
+        return None
+    return _cut(sides, given, (a, b), operators, phases)
+
+
+def _cut(
+    sides: tuple[Side, Side],
+    given: Given,
+    both: tuple[StepData, StepData],
+    operators: list[list[Entry]],
+    phases: tuple[str, str],
+) -> CutStep:
+    """Cut the larger batches of two sides; see `cut`."""
+    a, b = both
+    small = given.small
+    if not given.stored:
+        data, extra, updated = _by_statistics(sides, small, given)
+        how = message("pairing.batch_statistics")
+    else:
+        rows = Rows.from_sides(sides, small, given)
+        data, extra, updated = _Cutter(sides, small, given, rows).result()
+        how = rows.how()
+    entries = {small: sides[small].entries, 1 - small: data}
+    kept = [[*entries[i], *map(_not_compared, operators[i])] for i in range(2)]
+    both = replace(a, entries=kept[0]), replace(b, entries=kept[1])
+    a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
+    what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
+    note = message("pairing.batch_sizes", **what, how=how, updated=updated)
+    return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
+
+
+def _without_operators(side: StepData) -> StepData:
+    return replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
+
+
+def _not_compared(operator: Entry) -> Entry:
+    """Return an operator's entry that says why it is not compared: the axis of rows moves in it."""
+    records = (piece_of(record, gap=_OPERATORS) for record in operator.records)
+    return replace(operator, records=tuple(records))
+
+
+def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
+    """Return for each record that both sides have the axis of its rows, and how many places each
+    row has along it; or why it cannot be cut, None where it holds no rows. A record that is not
+    named has another shape.
+    """
+    found: dict[_Place, tuple[list[tuple[Record, int]], ...]] = defaultdict(lambda: ([], []))
+    for i, side in enumerate(sides):
+        for place, number, record in _tensors(side, given.kept[i]):
+            found[place][i].append((record, given.rows[i][number]))
+    axes: _Axes = {}
+    for place, (a, b) in found.items():
+        unlike = unlike_axes([record for record, _ in (*a, *b)])
+        if not a or not b or unlike is None:
+            continue
+        if not unlike:
+            rows = _each([*a, *b], 0) if given.alike else None
+            axes[place] = (0, rows) if rows and _changes([*a, *b]) else None
+            continue
+        each = [_each([*a, *b], axis) for axis in unlike]
+        if len(unlike) == 1 and each[0]:
+            axes[place] = unlike[0], each[0]
+        elif len(unlike) == 1 or all(each):  # rows against rows
+            axes[place] = message("coverage.batch_other_sizes")
+    return axes
+
+
+def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:
+    """Yield the tensors of the batches of a side that are compared, with the batch's number."""
+    for number in range(kept):
+        for cell, call, entry in side.entries_of(number):
+            for record in entry.records:
+                if record.io in ("input", "output") and record.leaf.is_tensor:
+                    yield (cell, call, record.io, record.path), number, record
+
+
+def _changes(records: Sequence[tuple[Record, int]]) -> bool:
+    """Return whether a tensor may hold rows of its batch: one that never changes holds none."""
+    prints = {record.leaf.fingerprint for record, _ in records}
+    return len(records) < 2 or len(prints) > 1 or None in prints
+
+
+def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
+    """Return how many places along an axis each row has, 0 where that is not the same for all."""
+    shapes = [(record.leaf.shape or (0,), rows) for record, rows in records]
+    sizes = [(shape[axis], rows) for shape, rows in shapes]
+    each = {size / rows for size, rows in sizes if rows}
+    known = each.pop() if len(each) == 1 and all(rows for _, rows in sizes) else 0
+    return int(known) if known == int(known) else 0
+
+
+_Result = tuple[list[Entry], dict[Alone, Message], bool]
+
+
+def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
+    """Return the entries of the larger side with what cannot be compared marked so."""
+    axes = _axes(sides, given)
+    large = sides[1 - small]
+    places = {
+        entry.name: (cell, call)
+        for number in range(large.count)
+        for cell, call, entry in large.entries_of(number)
+    }
+
+    uneven = _uneven(large, sides[small])
+
+    def marked(entry: Entry, record: Record) -> Record:
+        if entry.direction != FORWARD:
+            return piece_of(record, gap=_GRADIENTS)
+        if record.io == "parameters":
+            return record
+        if entry.name in uneven and record.leaf.why is None:
+            return piece_of(record, gap=_UNEVEN)
+        place = (*places.get(entry.name, ("", 0)), record.io, record.path)
+        return _not_cut(record, place, axes) or piece_of(record, gap=_STATISTICS)
+
+    entries = [
+        replace(entry, records=tuple(marked(entry, record) for record in entry.records))
+        for entry in large.entries
+    ]
+    extra: dict[Alone, Message] = {
+        (i, entry.name, None): _AFTER_UPDATE if number >= given.kept[i] else _STATISTICS
+        for i, side in enumerate(sides)
+        for number in range(1, side.count)
+        for _, _, entry in side.entries_of(number)
+    }
+    return entries, extra, False
+
+
+def _uneven(side: Side, other: Side) -> set[str]:
+    """Return the entries of cells that both sides have, and do not run equally often in a batch."""
+    return {
+        entry.name
+        for cell, calls in side.cells.items()
+        if cell in other.cells
+        and not (side.per_batch(cell) and side.per_batch(cell) == other.per_batch(cell))
+        for entry in calls
+    }
+
+
+def _not_cut(record: Record, place: _Place, axes: _Axes) -> Record | None:
+    """Return a record as it counts beside one of other rows; None where rows are to be cut of it.
+
+    A number may be made of batches of unlike size, as may a tensor without rows.
+    """
+    leaf = record.leaf
+    if leaf.why is not None or (leaf.is_tensor and place not in axes):
+        return record
+    axis = axes[place] if leaf.is_tensor else None
+    if isinstance(axis, Message):
+        return piece_of(record, gap=axis)
+    if axis is not None:
+        return None
+    number = leaf.is_tensor or leaf.type in ("int", "float")
+    return piece_of(record, gap_if_unlike=message("coverage.batch_no_rows")) if number else record
+
+
+class _Cutter:
+    """Makes entries of the larger batches as if these had been run in the smaller ones."""
+
+    def __init__(self, sides: tuple[Side, Side], small: int, given: Given, rows: Rows) -> None:
+        self._small, self._large = sides[small], sides[1 - small]
+        self._number, self._given, self._rows = small, given, rows
+        self._axes = _axes(sides, given)
+        self._uneven = _uneven(self._large, self._small)
+        self._with_parameters: set[str] = set()  # entries of which a piece has the parameters
+        self._given_parameters: set[tuple[str, int]] = set()
+        cells = self._large.cells
+        self._cells = [
+            cell
+            for cell in cells
+            if self._large.per_batch(cell)
+            and self._large.per_batch(cell) == self._small.per_batch(cell)
+        ]
+
+    def result(self) -> _Result:
+        """Return the entries, which stand alone and why, and whether an update came between."""
+        extra: dict[Alone, Message] = {}
+        made: list[Entry] = []
+        kept = self._given.kept[self._number]
+        spans = [self._span(number) for number in range(self._large.count)]
+        width = max(last - first for first, last in spans) + 1
+        for number in range(self._small.count):
+            rows = self._rows.of_batch[number]
+            if rows is None:
+                why = _AFTER_UPDATE if number >= kept else _UNKNOWN_ROWS
+                own = self._small.entries_of(number)
+                extra |= {(self._number, entry.name, None): why for _, _, entry in own}
+            else:
+                shift = number * width - spans[rows[0][0]][0]
+                made += self._pieces(number, rows, shift)
+        cut = {entry.name for c in self._cells for entry in self._large.cells[c]}
+        shift = self._small.count * width
+        for entry in self._large.entries:
+            if entry.name in cut and entry.name in self._with_parameters:
+                continue
+            rest = self._rest(entry, entry.name in cut, shift)
+            if entry.name in cut:
+                extra[1 - self._number, rest.name, None] = self._why_unused(entry)
+            made.append(rest)
+        later = kept < self._small.count
+        return made, extra, later
+
+    def _why_unused(self, entry: Entry) -> Message:
+        kept = self._given.kept[1 - self._number]
+        later = (
+            e.name for n in range(kept, self._large.count) for *_, e in self._large.entries_of(n)
+        )
+        return _AFTER_UPDATE if entry.name in later else _UNKNOWN_ROWS
+
+    def _span(self, number: int) -> tuple[int, int]:
+        entries = [entry for *_, entry in self._large.entries_of(number)]
+        ends = [entry.seq if entry.end is None else entry.end for entry in entries]
+        return min(entry.seq for entry in entries), max(ends)
+
+    def _pieces(self, number: int, rows: tuple[Row, ...], shift: int) -> Iterator[Entry]:
+        runs = [
+            (batch, tuple(row for _, row in run))
+            for batch, run in itertools.groupby(rows, key=lambda row: row[0])
+        ]
+        calls = [
+            (cell, call, own, other)
+            for cell in self._cells
+            for call, (own, other) in enumerate(
+                zip(self._large.batch(cell, rows[0][0]), self._small.batch(cell, number))
+            )
+        ]
+        names = {own.name: f"{own.call_name}.{other.call}" for _, _, own, other in calls}
+        for cell, call, own, other in calls:
+            held = tuple(self._parameters(cell, call, names[own.name]))
+            sources = [(self._large.batch(cell, batch)[call], kept) for batch, kept in runs]
+            yield replace(
+                own,
+                name=names[own.name],
+                seq=own.seq + shift,
+                end=None if own.end is None else own.end + shift,
+                parent=names.get(own.parent or ""),
+                opening=other.opening,
+                records=(*self._records(cell, call, own, sources, names[own.name]), *held),
+            )
+            self._with_parameters.update(source.name for source, _ in sources)
+
+    def _records(
+        self,
+        cell: str,
+        call: int,
+        own: Entry,
+        sources: Sequence[tuple[Entry, tuple[int, ...]]],
+        name: str,
+    ) -> Iterator[Record]:
+        for record in own.records:
+            named = replace(record, name=name + record.name[len(own.name) :])
+            if record.io == "parameters":
+                continue
+            place = cell, call, record.io, record.path
+            yield _not_cut(named, place, self._axes) or self._cut(named, sources, place)
+
+    def _parameters(self, cell: str, call: int, name: str) -> Iterator[Record]:
+        """Yield the parameters of a cell, with the first of its pieces."""
+        own = self._large.batch(cell, 0)[call]
+        if (cell, call) not in self._given_parameters:
+            self._given_parameters.add((cell, call))
+            self._with_parameters.add(own.name)
+            for record in own.records:
+                if record.io == "parameters":
+                    yield replace(record, name=name + record.name[len(own.name) :])
+
+    def _cut(
+        self,
+        named: Record,
+        sources: Sequence[tuple[Entry, tuple[int, ...]]],
+        place: _Place,
+    ) -> Record:
+        each_source = [
+            (next((r for r in entry.records if (r.io, r.path) == place[2:]), None), rows)
+            for entry, rows in sources
+        ]
+        found = [(other, rows) for other, rows in each_source if other is not None]
+        for other, _ in found:
+            if other.leaf.why is not None:  # a part that was lost is more than one not recorded
+                return replace(other, name=named.name)
+        axis = self._axes[place]
+        if len(found) < len(sources) or any(other.location is None for other, _ in found):
+            return piece_of(named, gap=_STATISTICS)
+        assert isinstance(axis, tuple)
+        return cut_out(named, found, *axis)
+
+    def _rest(self, entry: Entry, rename: bool, shift: int) -> Entry:
+        """Return an entry that is no piece: behind all pieces, and called like none of them."""
+        why = _GRADIENTS if entry.direction != FORWARD else None
+        if entry.name in self._uneven:
+            why = _UNEVEN
+        records = tuple(piece_of(r, gap=why) for r in entry.records) if why else entry.records
+        name = entry.name
+        if rename:
+            most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)
+            name = f"{entry.call_name}.{most + 1 + entry.call}"
+            records = tuple(replace(r, name=name + r.name[len(entry.name) :]) for r in records)
+        end = None if entry.end is None else entry.end + shift
+        return replace(entry, name=name, seq=entry.seq + shift, end=end, records=records)

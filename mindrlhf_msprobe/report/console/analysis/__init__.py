@@ -1,1 +1,0 @@
-"""Answers on what was recorded, on the console."""

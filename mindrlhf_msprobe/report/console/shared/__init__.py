@@ -1,1 +1,0 @@
-"""What the texts for the console share."""

@@ -1,1 +1,0 @@
-"""What the page shows of each place: a step, rank and phase."""

@@ -1,0 +1,301 @@
+"""What a run holds: its phases, steps, ranks, keys and sizes, and single records by name.
+
+And what it does not hold by choice: what its configuration left out, and what was thinned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
+from mindrlhf_msprobe.storage.arrays.sketches import HEAD, size_of
+from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.reading.series import statistic_of
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+_FIRST_VALUES = 8
+_MOST_NAMED = 20  # records of one phase or key that cannot be read
+_MOST_NEAR = 10_000  # names among which the nearest are looked for
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a run holds of one phase or one key.
+
+    Attributes:
+        kind: phase or key.
+        count: entries of a phase, saves of a key.
+        size: bytes on disk; a file that is linked under several names counts once.
+        unreadable: what of it cannot be read, beside what `Run.problems` says.
+    """
+
+    kind: str
+    name: str
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    count: int
+    records: int
+    size: int
+    unreadable: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the holding as plain JSON values."""
+        lists = {name: list(getattr(self, name)) for name in ("steps", "ranks", "unreadable")}
+        return {**vars(self), **lists}
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    """One record of a run, with its place and its first values.
+
+    Attributes:
+        values: the first elements in row-major order; None where only statistics were recorded.
+        why: the elements could not be read, or None.
+    """
+
+    step: int
+    rank: int
+    phase: str | None
+    micro_step: int | None
+    record: Record
+    values: list[Any] | None
+    why: Message | None
+
+    @property
+    def unreadable(self) -> str | None:
+        """What `why` says, in the language that was chosen, else the locale's."""
+        return None if self.why is None else str(self.why)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain JSON values."""
+        return {
+            "step": self.step,
+            "rank": self.rank,
+            "phase": self.phase,
+            "micro_step": self.micro_step,
+            "record": self.record.name,
+            **({"argument": self.record.argument} if self.record.argument else {}),
+            **self.record.leaf.to_json(),
+            "first_values": None if self.values is None else [*map(_plain, self.values)],
+            "unreadable": self.unreadable,
+        }
+
+
+def inventory(run: Run, step: int | None = None, rank: int | None = None) -> list[Holding]:
+    """Return what a run holds, phases first, in the order in which a step runs them.
+
+    Args:
+        step, rank: of this one only; None: of all.
+    """
+    at = step, rank
+    phases = [
+        _holding("phase", p, run.entries(p, *at), run.directories(*at, phase=p)) for p in run.phases
+    ]
+    keys = [_holding("key", k, run.key_data(k, *at), run.directories(*at, key=k)) for k in run.keys]
+    held = phases + keys
+    return held if step is None and rank is None else [holding for holding in held if holding.count]
+
+
+def _holding(
+    kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
+) -> Holding:
+    sizes, total = file_sizes(directories)
+    unreadable = _unreadable((record for item in held for record in item.records), sizes)
+    named = [*itertools.islice(unreadable, _MOST_NAMED)]
+    if more := sum(1 for _ in unreadable):
+        named.append(str(message("unread.more_records", count=more)))
+    return Holding(
+        kind,
+        name,
+        steps=tuple(sorted({item.step for item in held})),
+        ranks=tuple(sorted({item.rank for item in held})),
+        count=len(held),
+        records=sum(len(item.records) for item in held),
+        size=total,
+        unreadable=tuple(named),
+    )
+
+
+def find_records(
+    run: Run, name: str, step: int | None = None, rank: int | None = None
+) -> list[FoundRecord]:
+    """Return every record called `name`, or belonging to the entry or key `name`.
+
+    Args:
+        step, rank: of this one only; None: of all.
+
+    Raises:
+        RunError: there is none; the message names the nearest.
+    """
+    found = []
+    names: dict[str, None] = {}
+    for place, owner, record in _all_records(run, step, rank):
+        if len(names) < _MOST_NEAR:
+            names[record.name] = names[owner] = None
+        if name in (record.name, owner):
+            found.append(FoundRecord(*place, _with_statistics(record), *_first_values(record)))
+    if not found:
+        import difflib  # slow to import, and only a mistake needs it
+
+        known = dict.fromkeys((*run.phases, *run.keys, *names))
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+        hint = message("error.nearest_records", names=", ".join(close)) if close else ""
+        places = (("error.in_step", step), ("error.in_rank", rank))
+        where = message(
+            "error.together", of=[message(code, number=n) for code, n in places if n is not None]
+        )
+        raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
+    return found
+
+
+def _with_statistics(record: Record) -> Record:
+    """Return a tensor's record with statistics of its elements, where a tool recorded none."""
+    leaf = record.leaf
+    if not leaf.is_tensor or any(v is not None for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)):
+        return record
+    of: dict[str, Any] = {n: statistic_of(record, n) for n in ("max", "min", "mean", "norm")}
+    return replace(record, leaf=replace(leaf, **of))
+
+
+def _all_records(
+    run: Run, step: int | None, rank: int | None
+) -> Iterator[tuple[tuple[int, int, str | None, int | None], str, Record]]:
+    for entry in run.entries(step=step, rank=rank):
+        for record in entry.records:
+            yield (entry.step, entry.rank, entry.phase, None), entry.name, record
+    for datum in run.key_data(step=step, rank=rank):
+        for record in datum.records:
+            yield (datum.step, datum.rank, None, datum.micro_step), datum.key, record
+
+
+def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
+    if record.leaf.why is not None:
+        return None, record.leaf.why
+    if record.location is None:
+        return None, None
+    try:
+        return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
+    except ArrayFileError as error:
+        file = shortened(os.path.basename(record.location))
+        return None, message("unread.of_file", file=file, why=error.said)
+
+
+def _why_no_sketch(record: Record, size: int) -> Message | None:
+    """Return why a sketch cannot be read; only one that does not lie in its file is looked for."""
+    leaf, place = record.leaf, record.leaf.sketch
+    if place is not None and place.why is None and len(HEAD) <= place.offset < size:
+        end = place.offset + size_of(leaf.shape or (), place.block)
+        if end <= size:
+            return None
+    try:
+        record.sketch()
+    except ArrayFileError as error:
+        return message("unread.of_file", file=layout.SKETCH_FILE, why=error.said)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return an element as JSON takes it; an extended float is rounded to float64."""
+    if isinstance(value, np.floating):
+        value = float(value)
+    return number_to_json(value)
+
+
+def file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
+    """Return path → bytes of the files below directories, and the bytes of all.
+
+    A file that is linked under several names counts once in the sum.
+    """
+    found: dict[str, int] = {}
+    inodes: dict[tuple[int, int], int] = {}
+    for directory in directories:
+        for folder, _, files in os.walk(directory):
+            for file in files:
+                path = os.path.join(folder, file)
+                status = os.lstat(path)
+                found[path] = inodes[status.st_dev, status.st_ino] = status.st_size
+    return found, sum(inodes.values())
+
+
+def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield which records cannot be read, by their files' sizes; only odd ones are opened."""
+    usual: dict[tuple[str | None, tuple[int, ...] | None], int | None] = {}
+    for record in records:
+        leaf, why = record.leaf, record.leaf.why
+        if why is None and record.location is not None:
+            kind = leaf.dtype, leaf.shape
+            if kind not in usual:
+                usual[kind] = None
+                with suppress(TypeError):  # stored as another dtype
+                    usual[kind] = npy_size(leaf.dtype or "", leaf.shape or ())
+            if sizes.get(record.location, -1) != usual[kind]:
+                why = _first_values(record)[1]
+        if why is None and record.sketches is not None:
+            why = _why_no_sketch(record, sizes.get(record.sketches, -1))
+        if why is not None:
+            yield str(message("unread.of_file_colon", file=record.name, why=why))
+
+
+def limits_of(run: Run) -> list[Message]:
+    """Return what a run was configured not to record of its layers, and what `keep_mb` removed.
+
+    Phases that are switched off are not among it: what was asked for is what is looked at.
+    """
+    return [*_configured(run), *thinned_of(run)]
+
+
+def _configured(run: Run) -> Iterator[Message]:
+    config = run.config(min(run.ranks, default=0))
+    if config is None or not run.phases:
+        return
+    outside = [step for step in run.steps if not config.step_start <= step <= config.step_end]
+    if outside:
+        steps = {"first": config.step_start, "last": config.step_end}
+        yield message("coverage.steps_outside", **steps)
+    if config.steps:
+        yield message("coverage.steps_not_chosen", steps=list(config.steps))
+    if config.step_interval > 1:
+        chosen = {"interval": config.step_interval, "first": config.step_start}
+        yield message("coverage.step_interval", **chosen)
+    if config.include or config.exclude:
+        yield message("coverage.cells_left_out")
+    if config.entries:
+        yield message("coverage.entries_left_out", entries=list(config.entries))
+    if config.scope:
+        yield message("coverage.outside_scope", first=config.scope[0], last=config.scope[1])
+    for name in sorted({"forward", "backward"} - {*config.directions}):
+        directions = list(config.directions)
+        yield message("coverage.direction_off", direction=name, directions=directions)
+    for name in sorted({"input", "output"} - {*config.parts}):
+        yield message("coverage.part_off", part=name, parts=list(config.parts))
+    if not config.parameters:
+        yield message("coverage.parameters_off")
+
+
+def thinned_of(run: Run) -> Iterator[Message]:
+    """Yield of which steps what was removed, and on which ranks."""
+    for kind in thinned.KINDS:
+        spans = {
+            rank: removed
+            for file in run.run_files
+            if (rank := file.rank) is not None and (removed := file.thinned[kind])
+        }
+        if spans:
+            shown = max(spans.values(), key=len)
+            yield message("coverage.thinned_steps", what=kind, ranks=sorted(spans), steps=shown)
