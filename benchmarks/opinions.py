@@ -18,7 +18,7 @@ from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_ope
 from mindrlhf_msprobe.replay.kernels.asked import Asked, arrays_of
 from mindrlhf_msprobe.replay.kernels.asking import KernelProcess, NoAnswerError
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
-from mindrlhf_msprobe.replay.precise.formulas.table import has_formula
+from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
 
 _RANDOM = np.random.default_rng(0)
 _SHAPES = ((4, 4), (2, 4, 8), (2, 4, 8, 8), (2, 3, 4, 8, 8), (6,))

@@ -155,7 +155,7 @@ class Probe:
 
             check_accuracy(recorder, self._config)
         elif self._config.task == FREE_BENCHMARK:
-            from mindrlhf_msprobe.replay.benchmark.free_benchmark import benchmark
+            from mindrlhf_msprobe.replay.benchmark.calls import benchmark
 
             benchmark(recorder, self._config)
 

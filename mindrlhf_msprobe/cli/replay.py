@@ -10,7 +10,7 @@ from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.replaying import Asked
+    from mindrlhf_msprobe.replay.offline.script.recorded import Asked
 
 
 def add_parser(commands: Commands) -> None:
@@ -54,7 +54,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.replay.offline.replaying import Asked
+    from mindrlhf_msprobe.replay.offline.script.recorded import Asked
 
     what = arguments.what
     entry = what[-1] if len(what) > 1 and _is_entry(what) else None

@@ -9,6 +9,7 @@ Nothing here imports MindFormers or MindSpore: modules are prepared when a scrip
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -109,9 +110,8 @@ def _prepare(module: ModuleType) -> None:
 
 def _made(**settings: Any) -> ProbeCallback:
     """Return the callback that a YAML file names."""
-    from mindrlhf_msprobe.integrations.mindformers import ProbeCallback
-
-    return ProbeCallback(**settings)
+    callback: type[ProbeCallback] = importlib.import_module(_HOME).ProbeCallback
+    return callback(**settings)
 
 
 _made.__name__ = _CALLBACK  # MindFormers begins what it says of an error with it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import itertools
 import re
 from pathlib import Path
@@ -103,6 +104,37 @@ def test_rooms_import_what_the_page_says_and_no_more():
         for file in (PACKAGE / room).rglob("*.py"):
             found |= {name.partition(".")[2] for name in imported(file)} & rooms - {room}
         assert found <= allowed[room], room
+
+
+def test_no_module_is_imported_by_what_it_imports():
+    """Not inside functions either; what only types need does not count."""
+
+    def wanted(file: Path) -> set[Path]:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        of_types = {
+            id(node)
+            for each in ast.walk(tree)
+            if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"
+            for node in ast.walk(each)
+        }
+        names = {
+            f"{node.module}.{alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module and id(node) not in of_types
+            for alias in node.names
+        }
+        return {home for name in names if (home := module_of(name)) not in (None, file)}
+
+    graph = {file: wanted(file) for file in PACKAGE.rglob("*.py")}
+    assert [*graphlib.TopologicalSorter(graph).static_order()]
+
+
+def module_of(name: str) -> Path | None:
+    """Return the file of a module, or of the module that has a name; None: of another package."""
+    path = ROOT / name.replace(".", "/")
+    places = (path.with_suffix(".py"), path / "__init__.py")
+    places += (path.parent.with_suffix(".py"), path.parent / "__init__.py")
+    return next((file for file in places if file.exists()), None)
 
 
 def test_only_some_rooms_import_mindspore():

@@ -22,9 +22,9 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.demo.networks import build_networks, initialize, llama_config
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
-from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry
+from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Place, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
 from mindrlhf_msprobe.storage.records import cell_name
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "multiple_of": 16}

@@ -18,9 +18,9 @@ from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_formula
 from mindrlhf_msprobe.replay.offline.judging import conclude
-from mindrlhf_msprobe.replay.offline.replaying import Asked, replay_entry, replay_operators
+from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Place, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 SEEDS = (0, 1, 2)

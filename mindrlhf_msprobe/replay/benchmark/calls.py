@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
@@ -29,6 +29,8 @@ from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.replay.benchmark.disturb import (
     ADD_NOISE,
     CHANGE_VALUE,
@@ -59,6 +61,10 @@ from mindrlhf_msprobe.replay.benchmark.state import (
     with_tensors,
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.storage.step_lines import append_rows
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
 
 FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"
@@ -872,3 +878,27 @@ def _badness(row: Row) -> tuple[bool, float]:
 
 def _finite(number: float) -> float | None:
     return number if np.isfinite(number) else None
+
+
+def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
+    """Have what a recorder records run again on disturbed inputs, and the changes written down."""
+
+    def take(rows: Sequence[Mapping[str, Any]]) -> None:
+        append_rows(recorder.root, recorder.rank, rows)
+
+    def observer_of(phase: Phase, _: int) -> BenchmarkedPhase:
+        settings = Settings(
+            mode=config.pert_mode,
+            handler=config.handler_type,
+            stage=config.fuzz_stage,
+            runs=config.fuzz_runs,
+            thresholds={**THRESHOLDS, **config.fuzz_limits},
+            most_times=config.fuzz_ratio,
+            held_bytes=config.buffer_mb << 20,
+        )
+        place = {"step": recorder.step, "phase": phase.name, "rank": recorder.rank}
+        return BenchmarkedPhase(settings, place, take)
+
+    if config.changes_training:
+        recorder.note_changed_training(task=config.task, pert_mode=config.pert_mode)
+    recorder.observe_calls(observer_of)

@@ -1,7 +1,6 @@
 """How much an output changed where an input was disturbed, and whether that is too much.
 
-Pure functions of numpy, and `benchmark`, which joins a recorder to them. Changes are relative, and
-the largest of all elements counts:
+Pure functions of numpy. Changes are relative, and the largest of all elements counts:
 
     change = max |second - first| / max(|first|, rms(first))
 
@@ -21,19 +20,11 @@ said: softmax of exchanged scores is another one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.replay.benchmark.disturb import CHANGE_VALUE, FORMATS, NO_CHANGE
-from mindrlhf_msprobe.storage.step_lines import append_rows
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.recording.recorder import Recorder
-    from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase
 
 #: Thresholds of the change of an output, by MindSpore's names of its dtype.
 THRESHOLDS: Mapping[str, float] = {
@@ -163,29 +154,3 @@ def coarsest_of(dtypes: Sequence[str]) -> str:
     """Return the floating dtype with the fewest bits of mantissa; "" where none floats."""
     floating = [dtype for dtype in dtypes if dtype in FORMATS]
     return min(floating, key=lambda dtype: FORMATS[dtype].mantissa, default="")
-
-
-def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
-    """Have what a recorder records run again on disturbed inputs, and the changes written down."""
-
-    def take(rows: Sequence[Mapping[str, Any]]) -> None:
-        append_rows(recorder.root, recorder.rank, rows)
-
-    def observer_of(phase: Phase, _: int) -> BenchmarkedPhase:
-        from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
-
-        settings = Settings(
-            mode=config.pert_mode,
-            handler=config.handler_type,
-            stage=config.fuzz_stage,
-            runs=config.fuzz_runs,
-            thresholds={**THRESHOLDS, **config.fuzz_limits},
-            most_times=config.fuzz_ratio,
-            held_bytes=config.buffer_mb << 20,
-        )
-        place = {"step": recorder.step, "phase": phase.name, "rank": recorder.rank}
-        return BenchmarkedPhase(settings, place, take)
-
-    if config.changes_training:
-        recorder.note_changed_training(task=config.task, pert_mode=config.pert_mode)
-    recorder.observe_calls(observer_of)

@@ -21,12 +21,7 @@ from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.common.processes import receive, send, start_fresh
 from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused, filled
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.values import (
-    PRECISIONS,
-    NoGradientError,
-    Tape,
-    Value,
-)
+from mindrlhf_msprobe.replay.precise.values import PRECISIONS, NoGradientError, Tape, Value
 
 if TYPE_CHECKING:
     import subprocess

@@ -28,14 +28,10 @@ from mindrlhf_msprobe.replay.offline.script.template import (
 )
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.basic import Basic
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, compute_operator
-from mindrlhf_msprobe.replay.precise.values import (
-    Precision,
-    Tape,
-    Value,
-    backward,
-    lowest_precision,
-)
+from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
+from mindrlhf_msprobe.replay.precise.gradients import backward
+from mindrlhf_msprobe.replay.precise.values import Precision, Tape, Value, lowest_precision
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 Node = dict[str, Any]  # of entry.json

@@ -46,8 +46,8 @@ from mindrlhf_msprobe.replay.offline.script.operators import (
     prepare,
 )
 from mindrlhf_msprobe.replay.offline.script.recorded import (
+    Asked,
     Call,
-    Place,
     find_call,
     has_elements,
     operator_calls,
@@ -61,36 +61,6 @@ if TYPE_CHECKING:
 
 _JUDGING = "mindrlhf_msprobe.replay.offline.judging"
 _MOST_SAID = 600  # characters of why a script failed
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be computed again.
-
-    Attributes:
-        runs: the dump_path of one run or of two.
-        entry: the name of an entry, forward or backward; None: all operators.
-        output: the folder.
-        phase, step, rank: where the entry is; None: the first place that has its elements.
-        network: `module:factory` or a YAML of MindFormers, for a cell.
-        device: where it is computed; None: as MindSpore chooses.
-        compute_dtype: the lowest dtype that it computes in; None: of inputs, parameters, outputs.
-    """
-
-    runs: tuple[str, ...]
-    entry: str | None
-    output: str
-    phase: str | None = None
-    step: int | None = None
-    rank: int | None = None
-    network: str | None = None
-    device: str | None = None
-    compute_dtype: str | None = None
-
-    @property
-    def place(self) -> Place:
-        """Where it is looked for."""
-        return Place(self.phase, self.step, self.rank)
 
 
 @dataclass(frozen=True)

@@ -42,20 +42,15 @@ from mindrlhf_msprobe.replay.kinds import (
     writes,
 )
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.formulas.table import (
-    NoFormulaError,
-    answer,
-    has_formula,
-    leaves_of,
-)
+from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, leaves_of
+from mindrlhf_msprobe.replay.precise.gradients import Gradients, backward
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
-    Gradients,
     NoGradientError,
     Precision,
     Tape,
     Value,
-    backward,
     lowest_precision,
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct, defined_function

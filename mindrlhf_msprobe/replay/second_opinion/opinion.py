@@ -35,7 +35,8 @@ from mindrlhf_msprobe.replay.benchmark.state import PythonState
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.formulas.table import leaves_of
-from mindrlhf_msprobe.replay.precise.values import Gradients, Precision, Value, fitted
+from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
+from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.replay.second_opinion.again import (
     CannotRunTwiceError,
     SecondRun,

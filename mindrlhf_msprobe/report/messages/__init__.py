@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +22,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-
-#: What one code says: a template, or a function of the parameters.
-Text = str | Callable[..., str]
+from mindrlhf_msprobe.report.messages.choices import CHOICES
+from mindrlhf_msprobe.report.messages.templates import Text, chosen
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files
@@ -140,9 +139,6 @@ def areas() -> Mapping[str, str]:
 @cache
 def texts_in(lang: str, area: str) -> Mapping[str, Text]:
     """Return the texts of an area in a language, by the names of their codes."""
-    from mindrlhf_msprobe.report.messages.choices import CHOICES
-    from mindrlhf_msprobe.report.messages.templates import chosen
-
     if (file := areas().get(area)) is None:
         return {}
     made = _functions(lang, file).get("TEXTS" if file == area else area.upper(), {})

@@ -10,7 +10,8 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mindrlhf_msprobe.report.messages import Text
+#: What one code says: a template, or a function of the parameters.
+Text = str | Callable[..., str]
 
 _FEW = 8
 #: How a parameter is shown in its clause; others as they are.

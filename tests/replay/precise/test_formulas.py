@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
-from mindrlhf_msprobe.replay.precise.formulas.table import (
-    NoFormulaError,
-    compute_operator,
-    leaves_of,
-)
+from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, leaves_of
 from mindrlhf_msprobe.replay.precise.values import PRECISIONS
 
 EXACT = PRECISIONS["float64"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
@@ -25,9 +25,6 @@ from mindrlhf_msprobe.storage.records import (
     network_name,
 )
 
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.replaying import Asked
-
 _MOST_NEAR = 10_000
 
 
@@ -38,6 +35,36 @@ class Place:
     phase: str | None = None
     step: int | None = None
     rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be computed again.
+
+    Attributes:
+        runs: the dump_path of one run or of two.
+        entry: the name of an entry, forward or backward; None: all operators.
+        output: the folder.
+        phase, step, rank: where the entry is; None: the first place that has its elements.
+        network: `module:factory` or a YAML of MindFormers, for a cell.
+        device: where it is computed; None: as MindSpore chooses.
+        compute_dtype: the lowest dtype that it computes in; None: of inputs, parameters, outputs.
+    """
+
+    runs: tuple[str, ...]
+    entry: str | None
+    output: str
+    phase: str | None = None
+    step: int | None = None
+    rank: int | None = None
+    network: str | None = None
+    device: str | None = None
+    compute_dtype: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is looked for."""
+        return Place(self.phase, self.step, self.rank)
 
 
 @dataclass(frozen=True)
@@ -327,8 +354,6 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
         UsageError: the runs do not diverge at something that was computed, or are one run.
         RunError: it was recorded without its elements.
     """
-    from mindrlhf_msprobe.replay.offline.replaying import Asked
-
     entry, at = _blamed(comparison)
     runs = (comparison.run_a, comparison.run_b)
     return Asked(runs, entry, output, at.phase, at.step, at.rank, network=network)

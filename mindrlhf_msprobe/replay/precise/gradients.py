@@ -1,0 +1,185 @@
+"""Gradients of what was computed on a tape, and of equal operands the shares that fit a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mindrlhf_msprobe.replay.precise.basic import Basic
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Sharing, Tape, Value
+
+
+@dataclass
+class Gradients:
+    """What a backward pass found.
+
+    Attributes:
+        of: the gradient of each value that was asked for; None where nothing flows.
+        stopped_at: names of operators whose gradient is not known, where one was needed.
+    """
+
+    of: list[Value | None]
+    stopped_at: list[str] = field(default_factory=list)
+
+
+def backward(
+    tape: Tape, outputs: Sequence[tuple[Value, Value]], wanted: Sequence[Value]
+) -> Gradients:
+    """Take gradients of outputs back to values.
+
+    Args:
+        tape: of the computation.
+        outputs: outputs with the gradients that arrive at them.
+        wanted: the values whose gradients are asked for.
+    """
+    walk = _Backward(tape, _leading_to(outputs, wanted), {id(value) for value in wanted})
+    with tape.without_gradients():
+        for output, gradient in outputs:
+            walk.give(output, gradient)
+        for value in reversed(_ordered([output for output, _ in outputs], walk.needed)):
+            walk.pull(value)
+    return Gradients([walk.sums.get(id(value)) for value in wanted], walk.stopped_at)
+
+
+class _Backward:
+    """Gradients on their way back.
+
+    Args:
+        needed: the values that lead to those that are wanted, by their ids.
+        keep: those that are wanted.
+
+    Attributes:
+        sums: what has arrived at values.
+        stopped_at: names of operators whose gradient is not known.
+    """
+
+    def __init__(self, tape: Tape, needed: set[int], keep: set[int]) -> None:
+        self._tape, self._basic = tape, Basic(tape)
+        self.needed, self._keep = needed, keep
+        self.sums: dict[int, Value] = {}
+        self.stopped_at: list[str] = []
+
+    def give(self, value: Value, gradient: Value) -> None:
+        """Add a gradient to what has arrived at a value."""
+        if id(value) in self.needed:
+            known = self.sums.get(id(value))
+            self.sums[id(value)] = gradient if known is None else self._basic.add(known, gradient)
+
+    def pull(self, value: Value) -> None:
+        """Take what has arrived at a value back to what that was computed of."""
+        take = self.sums.get if id(value) in self._keep else self.sums.pop
+        arrived = take(id(value), None)
+        if arrived is None or value.pull is None:
+            return
+        try:
+            pulled = value.pull(arrived, value, *value.parents)
+        except NoGradientError as error:
+            self.stopped_at.append(str(error))
+            return
+        for parent, of_parent in zip(value.parents, pulled):
+            if of_parent is None:
+                continue
+            if self._tape.slopes:
+                self._tape.note_reach(of_parent.exact, arrived.exact)
+            self.give(parent, of_parent)
+
+
+def _ordered(outputs: Sequence[Value], needed: set[int]) -> list[Value]:
+    """Return all values behind outputs, operands before what was computed of them."""
+    order: list[Value] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Value, bool]] = [(value, False) for value in outputs]
+    while waiting:
+        value, done = waiting.pop()
+        if done:
+            order.append(value)
+        elif id(value) not in seen and id(value) in needed:
+            seen.add(id(value))
+            waiting.append((value, True))
+            waiting.extend((parent, False) for parent in value.parents)
+    return order
+
+
+def _leading_to(outputs: Sequence[tuple[Value, Value]], wanted: Sequence[Value]) -> set[int]:
+    """Return the values on the way from outputs to those that are wanted."""
+    everything = {id(value) for output, _ in outputs for value in _everything([output])}
+    order = _ordered([output for output, _ in outputs], everything)
+    needed = {id(value) for value in wanted}
+    for value in order:
+        if any(id(parent) in needed for parent in value.parents):
+            needed.add(id(value))
+    return needed
+
+
+def _everything(outputs: Sequence[Value]) -> list[Value]:
+    seen: dict[int, Value] = {}
+    waiting = [*outputs]
+    while waiting:
+        value = waiting.pop()
+        if id(value) not in seen:
+            seen[id(value)] = value
+            waiting.extend(value.parents)
+    return list(seen.values())
+
+
+_ROUNDS = 2
+_STEPS = 20
+
+
+def fitted(
+    tape: Tape, compute: Callable[[], Gradients], actual: Sequence[np.ndarray | None]
+) -> tuple[Gradients, Sharing]:
+    """Return gradients with the shares of equal operands that fit best to those of a kernel.
+
+    Any mean of the legal ways may be: what was computed is fitted by such a choice for each
+    operator, and judged by the gradients of that choice. Two gradients that do not sum up to the
+    one that arrived fit none.
+
+    Args:
+        compute: computes gradients on the tape.
+        actual: the kernel's, one for each of those; None: not known.
+    """
+    tape.sharing = sharing = Sharing()
+    try:
+        found = compute()
+        if not sharing.met:
+            return found, sharing
+        wanted = _flat([one for one in actual if one is not None])
+        for _ in range(_ROUNDS):
+            for operator, count in sharing.met.items():
+                ends = []
+                for way in range(count):
+                    sharing.weights[operator] = [float(i == way) for i in range(count)]
+                    pairs = zip(compute().of, actual)
+                    known = [(value, one) for value, one in pairs if one is not None]
+                    ends.append(
+                        _flat([np.zeros(a.shape) if v is None else v.exact for v, a in known])
+                    )
+                sharing.weights[operator] = _closest(ends, wanted)
+        return compute(), sharing
+    finally:
+        tape.sharing = None
+
+
+def _flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    flat = [np.asarray(array, np.float64).ravel() for array in arrays]
+    return np.nan_to_num(np.concatenate(flat)) if flat else np.zeros(0)
+
+
+def _closest(ends: Sequence[np.ndarray], wanted: np.ndarray) -> list[float]:
+    """Return weights, none negative, of sum 1, of the mean of ends next to what is wanted."""
+    weights = np.full(len(ends), 1 / len(ends))
+    for _ in range(_STEPS):
+        for i in range(len(ends)):
+            for j in range(i):
+                along = ends[i] - ends[j]
+                length = float(along @ along)
+                if not length:
+                    continue
+                mean = sum(weight * end for weight, end in zip(weights, ends))
+                step = float((wanted - mean) @ along) / length
+                step = float(np.clip(step, -weights[i], weights[j]))
+                weights[i], weights[j] = weights[i] + step, weights[j] - step
+    return [float(weight) for weight in weights]
