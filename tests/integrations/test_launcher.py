@@ -218,7 +218,7 @@ mindrlhf.install()
 assert not [name for name in ("mindspore", "numpy", "yaml") if name in sys.modules]
 from mindrlhf.configs.grpo_configs import GRPOConfig
 GRPOConfig(sys.argv[1])
-called = ("mindrlhf_msprobe.capture.calls", "mindrlhf_msprobe.capture.words")
+called = tuple(f"mindrlhf_msprobe.capture.{name}" for name in ("arguments", "words"))
 found = [name for name in sys.modules if name.startswith("mindrlhf_msprobe.capture.")]
 assert not [name for name in found if not name.startswith(called)]
 assert "numpy" not in sys.modules
