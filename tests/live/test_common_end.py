@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -264,8 +266,21 @@ def test_a_rank_that_never_comes_to_the_meeting_stops_nobody(tmp_path):
 
 
 def test_a_job_meets_although_a_killed_attempt_has_left_its_files(tmp_path, patient):
-    killed = [CommonEnd(tmp_path, rank, 2, meets=True) for rank in (0, 1)]
-    for one in killed:
-        threading.Thread(target=one.meet, args=(7,), kwargs={"ends": True}, daemon=True).start()
+    """Its ranks had met, and had decided to end after step 7."""
+    program = """
+import sys, threading, time
+from pathlib import Path
+from mindrlhf_msprobe.live.common_end import CommonEnd
+for one in [CommonEnd(Path(sys.argv[1]), rank, 2, meets=True) for rank in (0, 1)]:
+    threading.Thread(target=one.meet, args=(7,), kwargs={"ends": True}).start()
+time.sleep(60)
+"""
+    said = {"last_step", "rank0", "rank1", "met.rank0", "met.rank1"}
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as killed:
+        while not (left := {path.name for path in tmp_path.glob("*/*")} - said):
+            assert killed.poll() is None
+            time.sleep(0.01)
+        killed.kill()
+    assert [*map(len, left)] == [len("met.") + 12]  # what they decided
     ranks = meet(tmp_path, 2, found_at={0: 3})
     assert [rank.ended for rank in ranks] == [4, 4]

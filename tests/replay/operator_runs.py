@@ -122,7 +122,8 @@ def write_run(
             if direction == "forward" and one.attributes is not None:
                 values = {"attributes": one.attributes, **values}
             at = 4 * seq + 2 * (direction == "backward")
-            lines.append({"entry": entry, "seq": at, "end": at + 1, "cell": "", **values})
+            place = {"seq": at, "end": at + 1, "parent": None, "opening": 0, "cell": ""}
+            lines.append({"entry": entry, **place, **values})
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (directory / "records.jsonl").write_text(text, encoding="utf-8")
     return root
