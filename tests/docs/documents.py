@@ -136,7 +136,7 @@ def _steady(line: str) -> str:
     line = re.sub(r"( records in|条记录，用时) [0-9.]+ s[:：].*", r"\1", line)
     line = re.sub(r"\b\d+ (of them|agree only)\b", r"N \1", line)
     line = re.sub(r"(其中|仅) ?\d+ 条", r"\1 N 条", line)
-    line = re.sub(r"\b\d+ unequal\b", "N unequal", line)
+    line = re.sub(r"\b\d+( unequal\b| 个不相等)", r"N\1", line)
     line = re.sub(r"(?<![^\s：，（])/[^\s：，]*/", "/…/", line)
     line = re.sub(r"\b(xxh3_128:)?[0-9a-f]{32}\b", "HASH", line)
     line = re.sub(r"\d{4}-\d\d-\d\dT[0-9:+.Z]+", "TIME", line)
