@@ -24,7 +24,7 @@ _THRESHOLDS = (0.97, 0.03)
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    trend = Command.add(commands, "trend", _trend)
+    trend = Command.add(commands, "trend", _trend, has_groups=True)
     trend.add_argument("runs", nargs="+", metavar="RUN")
     trend.add_argument("--record", metavar="PATTERN")
     for name in ("key", "derived"):
@@ -38,8 +38,8 @@ def add_parser(commands: Commands) -> None:
     trend.add_argument("--json", action="store_true")
     trend.add_argument("--gradients", action="store_true")
     for name, usual in zip(("first", "fall"), _THRESHOLDS):
-        trend.add_argument(f"--{name}", type=float, default=usual, metavar="X")
-    trend.add_argument("--measure", choices=("cosine", "signs"))
+        trend.add_argument(f"--{name}", type=float, default=usual, metavar="X", group="gradients")
+    trend.add_argument("--measure", choices=("cosine", "signs"), group="gradients")
 
 
 def _trend(arguments: argparse.Namespace) -> int:
