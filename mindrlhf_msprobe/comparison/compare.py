@@ -615,9 +615,9 @@ def _check_sides(
 def _mappings(
     mapping: _PathLike | None, **given: Given
 ) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
-    """Return the file of names, the mapping of msprobe that counts, and what is said of them.
+    """Return the file of names, the mapping of another tool that counts, and what is said of them.
 
-    A file of msprobe's that is given as `mapping` is recognised by what it holds.
+    A file in another tool's format that is given as `mapping` is recognised by what it holds.
     """
     if mapping is None and all(value is None or value is False for value in given.values()):
         return None, None, []  # as in most comparisons
