@@ -46,6 +46,8 @@ TEST_TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "playwright>=1.
 
 #: A file stays in one worker: its tests share what they train.
 TWO_WORKERS = ["-n", "2", "--dist", "loadfile"]
+#: Of pytest: the tests marked as slow are run as well.
+SLOW_TOO = ("-m", "")
 
 #: The tests in which MindSpore runs. All others are about files, and the same on every version.
 RUN_MINDSPORE = [
@@ -104,7 +106,7 @@ def tests_mindformers_2(session: nox.Session) -> None:
     """Run the tests of MindFormers' Trainer in PyNative mode, which came after 1.6."""
     session.install(*MINDSPORE_2_10, *MINDFORMERS_2_IMPORTS, *TEST_TOOLS, "-e", ".")
     session.install("--no-deps", MINDFORMERS_2)
-    session.run("python", "-m", "pytest", *(session.posargs or RUN_MINDFORMERS_2))
+    session.run("python", "-m", "pytest", *SLOW_TOO, *(session.posargs or RUN_MINDFORMERS_2))
 
 
 @nox.session(python=PYTHON)
@@ -131,5 +133,6 @@ def interop(session: nox.Session) -> None:
             )
         interpreters[variable] = os.fspath(python)
     session.run(
-        "python", "-m", "pytest", "tests/promises/interop", *session.posargs, env=interpreters
+        *("python", "-m", "pytest", *SLOW_TOO, "tests/promises/interop", *session.posargs),
+        env=interpreters,
     )

@@ -7,6 +7,8 @@ from helpers.programs import run_python
 
 from mindrlhf_msprobe import UsageError, seed_all
 
+pytestmark = pytest.mark.slow
+
 DRAWS = """
 import random, sys
 import mindspore as ms, numpy as np

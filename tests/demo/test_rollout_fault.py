@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mindformers")
 from helpers.command_line import CommandLine
 from helpers.ppo import log_prob_gap, ppo_trainer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mindformers")
 
 from mindrlhf_msprobe import Probe, check_run, open_run

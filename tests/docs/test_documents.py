@@ -194,6 +194,7 @@ def _is_run_by_ci(block: Block) -> bool:
     return block.language == "bash" and block.text.rstrip().endswith(RUN_BY_CI)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_does_what_the_page_says(page, tmp_path, monkeypatch, demo, command_line):
     """Commands and Python run in order in one directory, with the exit codes and outputs shown."""

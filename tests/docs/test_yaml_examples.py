@@ -14,6 +14,8 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
 from mindrlhf_msprobe.storage.step_lines import read_findings
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "yaml_examples"
 COMMAND = "#   mindrlhf-msprobe "
 SAME, DIVERGED = 0, 1

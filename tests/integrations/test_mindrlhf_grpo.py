@@ -22,6 +22,8 @@ from mindrlhf_msprobe.integrations.patches import PREPARED
 from mindrlhf_msprobe.probe import recording_probes
 from mindrlhf_msprobe.report.messages import text_of
 
+pytestmark = pytest.mark.slow
+
 STAND_IN = Path(__file__).parent / "stand_ins" / "grpo"
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ms = pytest.importorskip("mindspore")
 
 from helpers.programs import run_python

@@ -25,6 +25,8 @@ from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
     module,
 )
 
+pytestmark = pytest.mark.slow
+
 STAND_IN = Path(__file__).parent / "stand_ins" / "vllm"
 GENERATE = "actor_generate_sequences"
 LOG_PROB, TOKENS, ASKED = "rollout_log_prob", "rollout_tokens", "rollout_prompts"

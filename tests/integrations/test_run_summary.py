@@ -14,6 +14,8 @@ from drivers.launching import RUN, python
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.storage.reading.inventory import inventory
 
+pytestmark = pytest.mark.slow
+
 MAIN = Path(__file__).parent / "stand_ins" / "grpo" / "main.py"
 SECTION = {"msprobe": True, "dump_path": "my run", "key_data_dump": True, "actor_infer_dump": True}
 SAID = "mindrlhf-msprobe run: "

@@ -15,6 +15,8 @@ from mindspore import nn
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.live.training import Live
 
+pytestmark = pytest.mark.slow
+
 PARTS_AT = 3
 
 

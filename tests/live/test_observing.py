@@ -23,6 +23,8 @@ from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.step_lines import FindingsFile, read_findings
 
+pytestmark = pytest.mark.slow
+
 RULE = "non_finite.first"
 
 

@@ -13,6 +13,8 @@ import pytest
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.storage.reading.reader import Run
 
+pytestmark = pytest.mark.slow
+
 START = """
 import os, signal, sys, threading, time
 import numpy as np

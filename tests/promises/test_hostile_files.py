@@ -12,6 +12,8 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe.cli import main
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(40)
 VALUES = [None, True, -1, 10**4000, 1e308, "x" * 5000, "\x1b[2J\n", [], {}, [[[[]]]], "NaN", 2**63]
 

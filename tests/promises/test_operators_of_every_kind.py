@@ -23,6 +23,8 @@ from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
+pytestmark = pytest.mark.slow
+
 PHASE = "actor_update"
 
 

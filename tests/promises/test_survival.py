@@ -21,6 +21,8 @@ from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import sys
 from pathlib import Path

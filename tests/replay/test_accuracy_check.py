@@ -19,6 +19,8 @@ from mindrlhf_msprobe.replay.second_opinion.opinion import Turns
 from mindrlhf_msprobe.storage.step_lines import opinion_lines
 from tests.helpers.small_networks import hook_count
 
+pytestmark = pytest.mark.slow
+
 
 class Block(nn.Cell):
     """What must not be computed twice: averages, draws, counts."""

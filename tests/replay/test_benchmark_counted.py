@@ -10,6 +10,8 @@ import pytest
 
 from tests.helpers.programs import run_python
 
+pytestmark = pytest.mark.slow
+
 _TRIALS = '''
 import json, os, sys, tempfile
 import mindspore as ms, numpy as np

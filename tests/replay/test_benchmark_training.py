@@ -16,6 +16,8 @@ from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
 
+pytestmark = pytest.mark.slow
+
 MODES = ("no_change", "add_noise", "bit_noise", "change_value", "improve_precision")
 
 

@@ -13,6 +13,8 @@ from mindspore.ops.auto_generate import gen_ops_prim as generated
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 
+pytestmark = pytest.mark.slow
+
 Case = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
 

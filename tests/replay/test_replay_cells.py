@@ -27,6 +27,8 @@ from mindrlhf_msprobe.replay.offline.script import folder, template
 from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
 from mindrlhf_msprobe.storage.records import cell_name
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "multiple_of": 16}
 LINEAR = "model.layers.1.feed_forward.w2"
 LAYER = "Cell.model.layers.1.LLamaDecodeLayer.forward.0"

@@ -23,6 +23,8 @@ from mindrlhf_msprobe.replay.offline.script import folder, template
 from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
 from mindrlhf_msprobe.storage.operators import parse_operator
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (0, 1, 2)
 
 

@@ -16,6 +16,8 @@ from helpers.small_networks import Cubed, tensor
 from mindrlhf_msprobe.capture.framework import private
 from mindrlhf_msprobe.capture.framework.hooks import CellHooks
 
+pytestmark = pytest.mark.slow
+
 #: What a version does not have; nothing of it is missed.
 _OF_2_10 = {"mindspore.common.recompute._RecomputeHandle.recompute"}
 ABSENT = {"2.7": _OF_2_10, "2.8": _OF_2_10, "2.9": _OF_2_10, "2.10": set()}

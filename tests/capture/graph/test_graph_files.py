@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ms = pytest.importorskip("mindspore")
 
 from graph_files_job import FOLDER, jitted, kinds, same, size_of

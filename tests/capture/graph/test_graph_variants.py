@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ms = pytest.importorskip("mindspore")
 
 from helpers.small_networks import Policy, Scale, Twice, tensor

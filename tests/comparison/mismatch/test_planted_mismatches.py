@@ -10,6 +10,8 @@ import math
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mindformers")
 from helpers import wrong_rollouts
 from helpers.rollouts import recorded

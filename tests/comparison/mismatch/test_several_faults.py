@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mindformers")
 from helpers import wrong_rollouts
 from helpers.rollouts import recorded

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mindformers")
 import mindspore as ms
 from helpers import wrong_rollouts

@@ -9,6 +9,8 @@ from reference_tool import compare, compare_8, interpreter
 
 from mindrlhf_msprobe import compare_runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_the_pairs_are_msprobes(tmp_path, name):

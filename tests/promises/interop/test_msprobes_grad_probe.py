@@ -17,6 +17,8 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.leaves import GradientLeaf
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 TRAINING = """
 import importlib, json, sys

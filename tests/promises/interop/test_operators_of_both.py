@@ -10,6 +10,8 @@ from reference_tool import compare, interpreter, record
 
 from mindrlhf_msprobe.storage.operators import parse_operator
 
+pytestmark = pytest.mark.slow
+
 LEVELS = ["L1", "mix"]
 RANK = "actor_update/step0/rank0"
 #: What msprobe records and this tool does not: it looks at a tensor's shape.

@@ -8,6 +8,8 @@ from reference_tool import interpreter, record_operators
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = {"26": "MSPROBE_REFERENCE_PYTHON", "8": "MSPROBE_REFERENCE_8_PYTHON"}
 
 

@@ -16,6 +16,8 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import Tolerance
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = {"26": "MSPROBE_REFERENCE_PYTHON", "8": "MSPROBE_REFERENCE_8_PYTHON"}
 TASKS = {"statistics": "L0", "md5": "L0", "tensor": "L0", "mix": "mix"}
 FAULTY = "Cell.layers.1.q.Dense.forward.0"

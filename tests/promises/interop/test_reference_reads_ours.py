@@ -12,6 +12,8 @@ from reference_tool import compare, compare_key_data, graph, interpreter, record
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.findings import Status
 
+pytestmark = pytest.mark.slow
+
 KINDS = [("statistics", "plain"), ("tensor", "plain"), ("statistics", "odd"), ("tensor", "odd")]
 RANK = "actor_update/step0/rank0"
 NO_DIFFERENCE = {"0", "0.0", "", "unsupported"}

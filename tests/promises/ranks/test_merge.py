@@ -20,6 +20,8 @@ from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings import Outcome
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 
+pytestmark = pytest.mark.slow
+
 WORLD = {"RANK_SIZE": "4", "MS_SCHED_HOST": "10.0.0.1", "MS_SCHED_PORT": "8118"}
 
 

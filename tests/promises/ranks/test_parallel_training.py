@@ -16,7 +16,10 @@ from mindrlhf_msprobe import Tolerance, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Outcome
 
-pytestmark = pytest.mark.skipif(not MSRUN.exists(), reason=f"MindSpore's {MSRUN} is not there")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not MSRUN.exists(), reason=f"MindSpore's {MSRUN} is not there"),
+]
 
 #: What ranks divide → a weight of rank 1, as that rank calls it.
 DIVIDED = {

@@ -15,6 +15,8 @@ import pytest
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.cli import main
 
+pytestmark = pytest.mark.slow
+
 JOB = """
 import sys
 from mindrlhf_msprobe import Probe

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 from helpers.odd_runs import ATTACKED, HOSTILE, LONG, ODD, RIGHT_TO_LEFT, hostile, long_names
 
+pytestmark = pytest.mark.slow
+
 VIEWS = ("where", "course", "text", "findings", "records")
 #: What each page has to say somewhere.
 SAID = {

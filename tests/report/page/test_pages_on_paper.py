@@ -7,6 +7,8 @@ import zlib
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 #: What a page of paper is drawn with, compressed.
 PARTS = re.compile(rb"stream\r?\n(.*?)\r?\nendstream", re.DOTALL)
 #: The colours that scripts gave to elements, and of the squares of the map of errors.

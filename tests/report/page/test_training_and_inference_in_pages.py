@@ -30,6 +30,8 @@ from mindrlhf_msprobe.findings.mismatch import (
 )
 from mindrlhf_msprobe.report.page.page import Shown, write_page
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("bokeh")
 pytest.importorskip("jinja2")
 
