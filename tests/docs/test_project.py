@@ -176,10 +176,8 @@ def test_entries_of_two_branches_in_the_changelog_do_not_conflict(tmp_path):
 def test_a_comparison_knows_no_other_tool_by_name():
     """What is peculiar to one stands in its dialect; only its mapping files have own modules."""
     room = ROOT / "mindrlhf_msprobe" / "comparison"
-    own = "|".join(
-        ("mindrlhf[_-]msprobe", "msprobe_(?:mapping|partners)", "msprobemapping")
-        + ("msprobe_config", '"msprobe"', "msprobe_float32_[a-z]+")
-    )
+    names = ["mindrlhf[_-]msprobe", "msprobe_(?:mapping|partners)", "msprobemapping"]
+    own = "|".join([*names, "msprobe_config", '"msprobe"', "msprobe_float32_[a-z]+"])
     named = [
         str(path.relative_to(room))
         for path in room.rglob("*.py")
