@@ -5,7 +5,7 @@ axis is one row. Of each row one signed sum is kept for each block of 64 columns
 signs in every block, so that sketches are linear: sketch(a) - sketch(b) = sketch(a - b), partial
 sums add, and columns that are put side by side at the border of a block have their sketches side by
 side. For signs drawn at random the square of the distance of two rows' sums is expected to be that
-of the rows themselves; how near it is, and where that is from, stands in docs/en/files.md.
+of the rows themselves; how near it is, and where that is from, stands in docs/en/format.md.
 
 All sketches of a phase, step and rank lie in one file, one behind the other.
 """
