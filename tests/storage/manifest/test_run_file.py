@@ -180,8 +180,8 @@ def test_what_a_file_lacks_has_a_default() -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_page_lists_every_key(language: str) -> None:
-    """format.md names the keys of the file in its first table, and those of parts in their row."""
-    page = (DOCUMENTS / language / "format.md").read_text("utf-8")
+    """files.md names the keys of the file in its first table, and those of parts in their row."""
+    page = (DOCUMENTS / language / "files.md").read_text("utf-8")
     section = page.partition("\n## run.json")[2].partition("\n\n|")[2].partition("\n\n")[0]
     rows = [row.split("|", 2)[1:] for row in section.splitlines()[2:]]
     listed = [name for row in rows for name in re.findall("`([^`]+)`", row[0])]
