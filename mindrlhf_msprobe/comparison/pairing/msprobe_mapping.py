@@ -19,6 +19,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
+from mindrlhf_msprobe.storage.operators import KINDS
 
 #: Functions of mindspore.ops that PyTorch has in torch, not in torch.nn.functional.
 _FUNCTIONS = """
@@ -170,6 +171,7 @@ class MsprobeMapping:
 
 
 _WITH_CLASS = re.compile(r"[^*\\]+\.[A-Z]\w*")
+_OF_OPERATOR = re.compile(rf"(?:{'|'.join(KINDS)})\.")
 _OF_A_PASS = re.compile(r"\.(forward|backward)\.")
 
 
@@ -195,7 +197,8 @@ def recognised(path: str | os.PathLike[str]) -> Kind | None:
     if names and all(_OF_A_PASS.search(name) for name in names):
         return Kind.DATA
     names += map(str, content.values())
-    return Kind.CELL if names and all(map(_WITH_CLASS.fullmatch, names)) else None
+    are_cells = names and all(_WITH_CLASS.fullmatch(name) for name in names)
+    return Kind.CELL if are_cells and not any(map(_OF_OPERATOR.match, names)) else None
 
 
 def _is_layer(inside: Any) -> bool:
