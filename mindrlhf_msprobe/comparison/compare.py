@@ -72,8 +72,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given
-    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
+    from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given, MsprobeMapping
 
 _PathLike = str | Path
 ENGINES = ("local", "ray")
