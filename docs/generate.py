@@ -1,15 +1,19 @@
-"""Write what of the documents the code itself says: `python docs/generate.py`.
+"""Write those parts of the documents that the code itself says: `python docs/generate.py`.
 
-Between `<!-- generated: NAME -->` and `<!-- end -->` of configuration.md stand the keys of
-msprobe_config, made of configuration.yaml and the defaults of ProbeConfig. Of api.md it is the
-public names, made of their docstrings; their Chinese stands in api_zh.yaml.
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`: in configuration.md the keys of
+msprobe_config, made of configuration.yaml and the defaults of ProbeConfig; in api.md the public
+names, made of their docstrings. The Chinese of a docstring stands in api_zh.yaml.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +22,224 @@ import yaml
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+#: Public, and not in `__all__`; see `mindrlhf_msprobe`.
+ALSO_PUBLIC = ("ProbeCallback",)
+
+#: The names of older tools: integration.md describes them.
+OF_OLDER_TOOLS = (
+    *("MsProbe", "SingleSave", "SingleComparator", "compare_distributed", "compare"),
+    *("GradComparator", "PrecisionDebugger", "seed_all", "save", "save_grad", "step"),
+)
+
+#: What api.md describes, part by part: functions with their arguments, and what is returned.
+PARTS = {
+    "recording": ("Probe",),
+    "reading": ("Run", "Entry", "Record", "Leaf", "KeyDatum", "StepTimes", "Series"),
+    "comparing": ("compare_runs", "Comparison", "Verdict", "Divergence", "Finding"),
+    "checking": ("check_run", "CheckResults", "CheckResult", "CheckFinding"),
+}
+DESCRIBED = ("names", *(each for part in PARTS.values() for each in part))
+
+#: Where those of them stand that the package does not offer at its top.
+HOMES = {
+    **dict.fromkeys(("Entry", "Record"), "storage.records"),
+    **dict.fromkeys(("Comparison", "Verdict", "Divergence", "Finding"), "findings"),
+    **dict.fromkeys(("CheckResults", "CheckResult", "CheckFinding"), "findings.health"),
+    "Leaf": "storage.leaves",
+    "KeyDatum": "storage.reading.keydata",
+    "StepTimes": "storage.reading.step_times",
+    "Series": "storage.reading.series",
+}
+
+#: Public for other tools: their names stand in api.md, and what they do in their docstrings.
+INTERNAL = {
+    "Probe": ("record_more", "enter_phases", "leave_phases"),
+    "Run": (
+        *("dialect", "directories", "each_entry", "entries_of", "journal", "journal_lines"),
+        *("keys_at", "lines", "locator", "phases_at", "places", "side_lines", "times_are_lost"),
+    ),
+    "Leaf": ("stored", "to_json", "to_key_data_json"),
+}
+
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_STOP = re.compile(r"; |(?<!e\.g)\.(?: (?=[A-Z`])|$)")
 
 
 def configuration(language: str) -> dict[str, str]:
     """Return the generated part of configuration.md, by name."""
     from mindrlhf_msprobe import ProbeConfig
 
-    defaults = ProbeConfig().to_json()
+    defaults = {key: f"`{json.dumps(value)}`" for key, value in ProbeConfig().to_json().items()}
     head, comma = {
         "en": ("| key | default | meaning |", ", "),
         "zh": ("| 配置项 | 默认值 | 含义 |", "、"),
     }[language]
     lines: list[str] = []
-    for group in yaml.safe_load((HERE / "configuration.yaml").read_text(encoding="utf-8")):
-        lines += [f"## {group['title'][language]}", "", head, "|---|---|---|"]
+    for group in read("configuration.yaml"):
+        lines += ["", f"## {group['title'][language]}", "", head, "|---|---|---|"]
         for keys, texts in group["keys"].items():
-            names = keys.split(", ")
-            shown = [_codes(names), _codes([json.dumps(defaults[name]) for name in names])]
-            if len({*map(str, map(defaults.get, names))}) == 1:
-                shown[1] = _codes([json.dumps(defaults[names[0]])])
-            cells = [comma.join(codes) for codes in shown]
-            lines.append(f"| {cells[0]} | {cells[1]} | {texts[language]} |")
-        lines.append("")
+            names = comma.join(f"`{key}`" for key in keys.split(", "))
+            values = comma.join(dict.fromkeys(defaults[key] for key in keys.split(", ")))
+            lines.append(f"| {names} | {values} | {texts[language]} |")
     return {"keys": "\n".join(lines)}
 
 
-def _codes(texts: list[str]) -> list[str]:
-    return [f"`{text}`" for text in texts]
+def api(language: str) -> dict[str, str]:
+    """Return the generated parts of api.md, by name."""
+    lists = {name: listed(name, language) for name in DESCRIBED}
+    parts = {
+        part: "\n\n".join(f"### {name}\n\n{lists[name]}" for name in names)
+        for part, names in PARTS.items()
+    }
+    return {"names": lists["names"], **parts}
 
 
-def fresh(page: Path, parts: dict[str, Any]) -> str:
+def listed(name: str, language: str) -> str:
+    """Return the list of what the docstrings, or the Chinese for them, say of one name."""
+    texts = described(name) if language == "en" else read("api_zh.yaml")[name]
+    owner, comma = owner_of(name), {"en": ", ", "zh": "、"}[language]
+    lines = [texts[""], ""] if texts.get("") else []
+    for names, text in texts.items():
+        if names:
+            codes = comma.join(f"`{signature_of(owner, each)}`" for each in names.split(", "))
+            lines.append(f"- {codes}: {text}".removesuffix(": "))
+    if name in INTERNAL:
+        codes = comma.join(f"`{each}`" for each in INTERNAL[name])
+        lines.append(
+            {"en": "- for tools, see `help()`: ", "zh": "- 供工具使用，见 `help()`："}[language]
+            + codes
+        )
+    return "\n".join(lines)
+
+
+def owner_of(name: str) -> Any:
+    """Return the class or function that a list describes, None of `names`: it is the package's."""
+    home = f"mindrlhf_msprobe.{HOMES[name]}" if name in HOMES else "mindrlhf_msprobe"
+    return getattr(importlib.import_module(home), name, None)
+
+
+def members_of(name: str) -> list[str]:
+    """Return what a part describes, in the order of the source."""
+    import mindrlhf_msprobe
+
+    if name == "names":
+        names = (*mindrlhf_msprobe.__all__, *ALSO_PUBLIC)
+        others = ("__version__", *DESCRIBED, *OF_OLDER_TOOLS)
+        return [each for each in names if each not in others]
+    if inspect.isfunction(owner_of(name)):
+        return list(inspect.signature(owner_of(name)).parameters)
+    found = dict.fromkeys(
+        one.strip() for names in attributes_of(owner_of(name)) for one in names.split(",")
+    )
+    if dataclasses.is_dataclass(owner_of(name)):
+        found = dict.fromkeys(field.name for field in dataclasses.fields(owner_of(name)))
+    for cls in ancestors(owner_of(name)):
+        found |= dict.fromkeys(each for each in vars(cls) if not each.startswith("_"))
+    return [each for each in found if each not in INTERNAL.get(name, ())]
+
+
+def ancestors(cls: type) -> list[type]:
+    """Return a class and those of its name that it extends, the first of them first."""
+    return [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__]
+
+
+def described(name: str) -> dict[str, str]:
+    """Return what the docstrings say of a part's members; members without a word come last."""
+    owner, members = owner_of(name), members_of(name)
+    if inspect.isfunction(owner_of(name)):
+        return {"": summary(owner)} | section(owner, "Args")
+    if name == "names":
+        import mindrlhf_msprobe
+
+        return {each: summary(getattr(mindrlhf_msprobe, each)) for each in members}
+    groups = {names.split(", ")[0]: (names, text) for names, text in attributes_of(owner).items()}
+    grouped = {one for names, _ in groups.values() for one in names.split(", ")}
+    found, silent = {"": summary(owner)}, []
+    for each in members:
+        member = inspect.getattr_static(owner, each, None)
+        if each in groups:
+            found[groups[each][0]] = groups[each][1]
+        elif each not in grouped and (said := unwrapped(member)) is not None:
+            found[each] = summary(said)
+        elif each not in grouped:
+            silent.append(each)
+    return found | ({", ".join(silent): ""} if silent else {})
+
+
+def attributes_of(cls: type) -> dict[str, str]:
+    """Return the attributes that a class and those of its name describe: names → text."""
+    return {k: v for each in ancestors(cls) for k, v in section(each, "Attributes").items()}
+
+
+def unwrapped(member: Any) -> Any:
+    """Return the function behind a method or property, None of a plain attribute."""
+    for name in ("fget", "func", "__func__"):
+        member = getattr(member, name, member)
+    return member if inspect.isfunction(member) else None
+
+
+def summary(of: Any) -> str:
+    """Return the first sentence of a docstring."""
+    return sentence((inspect.getdoc(of) or "").partition("\n\n")[0])
+
+
+def sentence(text: str) -> str:
+    """Return the first sentence of a text in one line, up to its semicolon or full stop."""
+    return _STOP.split(" ".join(text.split()))[0].removeprefix("Return ")
+
+
+def section(of: Any, title: str) -> dict[str, str]:
+    """Return one of a docstring's sections: the names before each colon → the text behind it."""
+    lines = (inspect.getdoc(of) or "").partition(f"{title}:\n")[2].partition("\n\n")[0]
+    items = re.split(r"^    (?=\w)", lines, flags=re.MULTILINE)[1:]
+    pairs = (item.partition(": ") for item in items)
+    return {names: sentence(text) for names, _, text in pairs}
+
+
+def signature_of(owner: Any, name: str) -> str:
+    """Return how a member is written: a call with its arguments, or its name."""
+    import mindrlhf_msprobe
+
+    if inspect.isfunction(owner):  # its arguments are described
+        return name
+    static = inspect.getattr_static(mindrlhf_msprobe if owner is None else owner, name, None)
+    call = getattr(static, "__func__", static)
+    if not inspect.isfunction(call):
+        return name
+    arguments = [
+        one.replace(annotation=one.empty, default=one.default if shows(one.default) else ...)
+        for one in inspect.signature(call).parameters.values()
+        if one.name not in ("self", "cls")
+    ]
+    if len(arguments) > 7:
+        arguments = [one for one in arguments if one.default is one.empty]
+        return f"{name}({', '.join(one.name for one in arguments)}, …)"
+    return name + str(inspect.Signature(arguments)).replace("Ellipsis", "…")
+
+
+def shows(default: Any) -> bool:
+    """Return whether the text of a default says what it is."""
+    return default is inspect.Parameter.empty or type(default) is not object
+
+
+def read(name: str) -> Any:
+    """Return the content of a YAML file that lies beside this one."""
+    return yaml.safe_load((HERE / name).read_text(encoding="utf-8"))
+
+
+def fresh(page: Path, parts: Mapping[str, str]) -> str:
     """Return a page's text with its generated parts as they should be."""
     text = page.read_text(encoding="utf-8")
-    return _GENERATED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n{found[3]}", text)
+    return _GENERATED.sub(lambda found: f"{found[1]}{parts[found[2]]}\n\n{found[3]}", text)
 
 
 def pages() -> dict[Path, str]:
     """Return what every generated page should hold."""
     return {
-        page: fresh(page, parts)
+        page: fresh(page, make(language))
         for language in ("en", "zh")
-        for page, parts in ((HERE / language / "configuration.md", configuration(language)),)
+        for name, make in (("configuration.md", configuration), ("api.md", api))
+        for page in (HERE / language / name,)
     }
 
 

@@ -166,7 +166,7 @@ class Probe:
 
     @property
     def plays(self) -> bool:
-        """Whether values of another run are given to the training, on a rank not recorded, too."""
+        """Whether values of another run are given to the training, also on ranks that record nothing."""
         return self._playback is not None and self._playback.plays
 
     @property
@@ -200,7 +200,7 @@ class Probe:
             self._steps_ended = max(0, step - self._config.initial_step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
-        """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
+        """Name the networks by role, before anything is compiled: `watch(actor=cell, critic=cell)`.
 
         May be called again; a role given again replaces its network. A role whose network is None
         does not exist in this training, and its phases record nothing.
@@ -259,7 +259,7 @@ class Probe:
             recorder.leave_out_data(key, why, quiet=quiet)
 
     def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
-        """Say what generation runs with in this step: temperature, top_p, lengths, seed, …
+        """Say what generation runs with in this step: temperature, top_p, seed, …
 
         Written to run.json under `generation`, so that a comparison names what differs, and from
         which step on. The arguments of a method `generate` of a watched network, or of a cell in
@@ -275,7 +275,7 @@ class Probe:
             recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
     def note_checkpoint(self, role: str, path: str, *, saved_after: int | None = None) -> None:
-        """Say which checkpoint a role's network was loaded from; "" if from none.
+        """Say which checkpoint a role's network was loaded from, "" if from none.
 
         Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
         none begin with random weights of their own, so that `check` expects no KL of 0 of them.
@@ -336,9 +336,9 @@ class Probe:
         return phase
 
     def save_data(self, name: Any = None, data: Any = MISSING, /, **named: Any) -> None:
-        """Save key data by name.
+        """Save key data: `save_data(loss=loss)`, `save_data("loss", loss)` or `save_data({"loss": loss})`.
 
-        `save_data("loss", loss)`, `save_data({"loss": loss})` or `save_data(loss=loss)`. Takes
+        Takes
         tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of them.
         The n-th save of a key in a step is its micro-step n.
 
@@ -349,7 +349,7 @@ class Probe:
             self._save(recorder, key_data_items(name, data, named), None)
 
     def save_data_at(self, micro_step: int | None, data: Mapping[str, Any]) -> None:
-        """Save key data at a micro-step of the caller's, for tools that count themselves.
+        """Save a mapping of key data at a micro-step of the caller's (None: none).
 
         What was saved there in this step under the same key is replaced. `save_data` goes on
         counting as if this had not been called.
@@ -511,7 +511,9 @@ class Probe:
         raise end
 
     def close(self) -> None:
-        """End the run; a phase that is still open ends with it.
+        """End the run, as leaving the `with` block or the process does.
+
+        A phase that is still open ends with it.
 
         Called again, or at exit, it does nothing more. The run has finished, unless an exception
         is on its way (in a `finally` block, say), or the last phase ended in one: then run.json
