@@ -70,7 +70,7 @@ def test_every_name_is_in_a_file_beside_it(page):
         defined = set().union(*map(names_in, files))
         names = {code for code in touched if _NAME.fullmatch(code)} - keys - {"culprit"}
         names = {name for name in names if not re.search(r"\.(py|json|yaml)$", name)}
-        assert names <= defined | {name.partition(".")[2] for name in defined}
+        assert not files or names <= defined | {name.partition(".")[2] for name in defined}
 
 
 def test_both_languages_name_the_same():
