@@ -51,14 +51,43 @@ HOMES = {
     "Series": "storage.reading.series",
 }
 
-#: Public for other tools: their names stand in api.md, and what they do in their docstrings.
-INTERNAL = {
+#: What is named without a word more: `help()` tells of members, the command line of arguments.
+BRIEF = {
     "Probe": ("record_more", "enter_phases", "leave_phases"),
     "Run": (
-        *("dialect", "directories", "each_entry", "entries_of", "journal", "journal_lines"),
-        *("keys_at", "lines", "locator", "phases_at", "places", "side_lines", "times_are_lost"),
+        *("dialect", "directories", "each_entry", "entries_of", "first_weights", "foreign"),
+        *("initial_weights", "is_thinned", "journal", "journal_lines", "keys_at", "left_out"),
+        *("lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at", "places"),
+        *("side_lines", "stop_of", "timed_steps", "times_are_lost"),
     ),
-    "Leaf": ("stored", "to_json", "to_key_data_json"),
+    "Entry": ("seq", "end", "parent", "opening", "attributes", "call_name"),
+    "Record": ("location", "sketches"),
+    "Leaf": (
+        *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),
+        *("rounding", "shard", "sketch", "whole", "stored", "to_json", "to_key_data_json"),
+    ),
+    "KeyDatum": ("structure",),
+    "StepTimes": ("unlisted", "unlisted_key_data"),
+    "Series": ("identity", "to_json"),
+    "compare_runs": (
+        *("noise", "mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping"),
+        *("tokenizer", "layout", "steps", "include", "exclude", "keys", "first_only", "common"),
+        *("after", "engine", "address", "workers", "csv", "lang", "all_rows"),
+    ),
+    "Comparison": ("agreements", "all_cells", "chosen", "fingerprints", "verdict_file"),
+    "Verdict": ("not_read", "unread"),
+    "Divergence": (
+        *("agreed_before", "agreed_phases", "agreed_steps", "last_agreeing", "argument"),
+        *("is_explained", "next_step_bytes", "next_step_estimated", "next_step_whole"),
+        *("non_finite_in", "occasion", "to_json"),
+    ),
+    "Finding": ("argument", "io", "path", "of_text"),
+    "CheckResult": ("to_json",),
+    "CheckFinding": ("all", "to_json"),
+}
+_MORE = {
+    "en": ("more, see `help({})`: ", "as the options of `mindrlhf-msprobe compare`: "),
+    "zh": ("其余见 `help({})`：", "与 `mindrlhf-msprobe compare` 的选项相同："),
 }
 
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -103,12 +132,10 @@ def listed(name: str, language: str) -> str:
         if names:
             codes = comma.join(f"`{signature_of(owner, each)}`" for each in names.split(", "))
             lines.append(f"- {codes}: {text}".removesuffix(": "))
-    if name in INTERNAL:
-        codes = comma.join(f"`{each}`" for each in INTERNAL[name])
-        lines.append(
-            {"en": "- for tools, see `help()`: ", "zh": "- 供工具使用，见 `help()`："}[language]
-            + codes
-        )
+    if name in BRIEF:
+        codes = comma.join(f"`{each}`" for each in BRIEF[name])
+        lead = _MORE[language][inspect.isfunction(owner)].format(name)
+        lines.append(f"- {lead}{codes}")
     return "\n".join(lines)
 
 
@@ -127,7 +154,8 @@ def members_of(name: str) -> list[str]:
         others = ("__version__", *DESCRIBED, *OF_OLDER_TOOLS)
         return [each for each in names if each not in others]
     if inspect.isfunction(owner_of(name)):
-        return list(inspect.signature(owner_of(name)).parameters)
+        found = dict.fromkeys(inspect.signature(owner_of(name)).parameters)
+        return [each for each in found if each not in BRIEF.get(name, ())]
     found = dict.fromkeys(
         one.strip() for names in attributes_of(owner_of(name)) for one in names.split(",")
     )
@@ -135,7 +163,7 @@ def members_of(name: str) -> list[str]:
         found = dict.fromkeys(field.name for field in dataclasses.fields(owner_of(name)))
     for cls in ancestors(owner_of(name)):
         found |= dict.fromkeys(each for each in vars(cls) if not each.startswith("_"))
-    return [each for each in found if each not in INTERNAL.get(name, ())]
+    return [each for each in found if each not in BRIEF.get(name, ())]
 
 
 def ancestors(cls: type) -> list[type]:
@@ -146,22 +174,20 @@ def ancestors(cls: type) -> list[type]:
 def described(name: str) -> dict[str, str]:
     """Return what the docstrings say of a part's members; members without a word come last."""
     owner, members = owner_of(name), members_of(name)
-    if inspect.isfunction(owner_of(name)):
-        return {"": summary(owner)} | section(owner, "Args")
     if name == "names":
         import mindrlhf_msprobe
 
         return {each: summary(getattr(mindrlhf_msprobe, each)) for each in members}
-    groups = {names.split(", ")[0]: (names, text) for names, text in attributes_of(owner).items()}
-    grouped = {one for names, _ in groups.values() for one in names.split(", ")}
+    listed = section(owner, "Args") if inspect.isfunction(owner) else attributes_of(owner)
+    texts = {each: (names, text) for names, text in listed.items() for each in names.split(", ")}
     found, silent = {"": summary(owner)}, []
     for each in members:
-        member = inspect.getattr_static(owner, each, None)
-        if each in groups:
-            found[groups[each][0]] = groups[each][1]
-        elif each not in grouped and (said := unwrapped(member)) is not None:
+        if each in texts:
+            names, text = texts[each]
+            found[", ".join(one for one in names.split(", ") if one in members)] = text
+        elif said := unwrapped(inspect.getattr_static(owner, each, None)):
             found[each] = summary(said)
-        elif each not in grouped:
+        else:
             silent.append(each)
     return found | ({", ".join(silent): ""} if silent else {})
 

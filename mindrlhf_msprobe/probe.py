@@ -166,7 +166,7 @@ class Probe:
 
     @property
     def plays(self) -> bool:
-        """Whether values of another run are given to the training, also on ranks that record nothing."""
+        """Whether the training is given values of another run, also on a rank not recorded."""
         return self._playback is not None and self._playback.plays
 
     @property
@@ -336,11 +336,10 @@ class Probe:
         return phase
 
     def save_data(self, name: Any = None, data: Any = MISSING, /, **named: Any) -> None:
-        """Save key data: `save_data(loss=loss)`, `save_data("loss", loss)` or `save_data({"loss": loss})`.
+        """Save key data: `save_data(loss=loss)`, or `("loss", loss)`, or `({"loss": loss})`.
 
-        Takes
-        tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of them.
-        The n-th save of a key in a step is its micro-step n.
+        Takes tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of
+        them. The n-th save of a key in a step is its micro-step n.
 
         Raises:
             UsageError: a key cannot name a directory; the other keys of the call are saved.

@@ -249,7 +249,7 @@ class CheckResults:
 
     @property
     def status(self) -> Health:
-        """That of all runs: unhealthy if one is; else not checked if one could not be; else healthy."""
+        """Unhealthy if one run is; else not checked if one could not be; else healthy."""
         found = {run.status for run in self.runs}
         order = (Health.UNHEALTHY, Health.NOT_CHECKED, Health.HEALTHY)
         return next((status for status in order if status in found), Health.NOT_CHECKED)

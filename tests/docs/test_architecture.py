@@ -63,7 +63,7 @@ def test_every_name_is_in_a_file_beside_it(page):
     """The names in the second column of "to add" are defined in one of the files there."""
     keys = {*ProbeConfig().to_json()}
     for _, touched in (row for row in rows_of(page) if len(row) == 2):
-        files = [home(code) for code in touched if code.endswith(".py")]
+        files = [home(code) for code in touched if re.fullmatch(r"\S+\.py", code)]
         files += [
             file for code in touched if code.endswith("/") for file in home(code).rglob("*.py")
         ]
