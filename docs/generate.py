@@ -68,7 +68,7 @@ BRIEF = {
     ),
     "KeyDatum": ("structure",),
     "StepTimes": ("unlisted", "unlisted_key_data"),
-    "Series": ("identity", "to_json"),
+    "Series": ("identity", "kind", "notes", "to_json"),
     "compare_runs": (
         *("noise", "mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping"),
         *("tokenizer", "layout", "steps", "include", "exclude", "keys", "first_only", "common"),
