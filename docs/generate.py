@@ -90,6 +90,8 @@ _MORE = {
     "zh": ("其余见 `help({})`：", "与 `mindrlhf-msprobe compare` 的选项相同："),
 }
 
+_MARKS = {"en": (", ", ": ", "."), "zh": ("、", "：", "。")}
+
 _GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _STOP = re.compile(r"; |(?<!e\.g)\.(?: (?=[A-Z`])|$)")
 
@@ -99,11 +101,8 @@ def configuration(language: str) -> dict[str, str]:
     from mindrlhf_msprobe import ProbeConfig
 
     defaults = {key: f"`{json.dumps(value)}`" for key, value in ProbeConfig().to_json().items()}
-    head, comma = {
-        "en": ("| key | default | meaning |", ", "),
-        "zh": ("| 配置项 | 默认值 | 含义 |", "、"),
-    }[language]
-    lines: list[str] = []
+    head = {"en": "| key | default | meaning |", "zh": "| 配置项 | 默认值 | 含义 |"}[language]
+    comma, lines = _MARKS[language][0], list[str]()
     for group in read("configuration.yaml"):
         lines += ["", f"## {group['title'][language]}", "", head, "|---|---|---|"]
         for keys, texts in group["keys"].items():
@@ -126,12 +125,12 @@ def api(language: str) -> dict[str, str]:
 def listed(name: str, language: str) -> str:
     """Return the list of what the docstrings, or the Chinese for them, say of one name."""
     texts = described(name) if language == "en" else read("api_zh.yaml")[name]
-    owner, comma = owner_of(name), {"en": ", ", "zh": "、"}[language]
-    lines = [texts[""], ""] if texts.get("") else []
+    owner, (comma, colon, stop) = owner_of(name), _MARKS[language]
+    lines = [texts[""].rstrip(stop) + stop, ""] if texts.get("") else []
     for names, text in texts.items():
         if names:
             codes = comma.join(f"`{signature_of(owner, each)}`" for each in names.split(", "))
-            lines.append(f"- {codes}: {text}".removesuffix(": "))
+            lines.append(f"- {codes}{colon}{text}".removesuffix(colon))
     if name in BRIEF:
         codes = comma.join(f"`{each}`" for each in BRIEF[name])
         lead = _MORE[language][inspect.isfunction(owner)].format(name)

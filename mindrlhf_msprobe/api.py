@@ -44,7 +44,7 @@ class Run(reader.Run):
         phase: str | None = None,
         rank: int | None = None,
     ) -> list[Series]:
-        """Return quantities over the steps as arrays, in one pass over the run.
+        """Return quantities over the steps as `Series`, by a pattern of names, in one pass.
 
         Without any choice: the mean of every key, and every derived quantity that there is.
 

@@ -200,7 +200,8 @@ class Probe:
             self._steps_ended = max(0, step - self._config.initial_step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
-        """Name the networks by role, before anything is compiled: `watch(actor=cell, critic=cell)`.
+        """Name the networks by role, before anything is compiled: `watch(actor=cell, critic=cell)`,
+        and the `optimizers` whose gradients are wanted.
 
         May be called again; a role given again replaces its network. A role whose network is None
         does not exist in this training, and its phases record nothing.
@@ -259,7 +260,8 @@ class Probe:
             recorder.leave_out_data(key, why, quiet=quiet)
 
     def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
-        """Say what generation runs with in this step: temperature, top_p, seed, …
+        """Say what generation runs with in this step (temperature, top_p, …), where that is not the
+        arguments of a watched network's `generate`.
 
         Written to run.json under `generation`, so that a comparison names what differs, and from
         which step on. The arguments of a method `generate` of a watched network, or of a cell in
@@ -275,7 +277,8 @@ class Probe:
             recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
     def note_checkpoint(self, role: str, path: str, *, saved_after: int | None = None) -> None:
-        """Say which checkpoint a role's network was loaded from, "" if from none.
+        """Say which checkpoint a role's network was loaded from ("" for none), or saved to with
+        `saved_after`.
 
         Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
         none begin with random weights of their own, so that `check` expects no KL of 0 of them.
@@ -294,7 +297,8 @@ class Probe:
         *,
         token_range: tuple[int, int] | None = None,
     ) -> PhaseContext | NoPhase:
-        """Return a context manager, also usable as a decorator, around one phase of the step.
+        """Return a context manager, also a decorator, around a phase of the step (a list of those
+        that one call runs), for another network with `model`.
 
         Args:
             name: the phase, e.g. `actor_update`. Or several, e.g. `["actor_update",
@@ -390,7 +394,7 @@ class Probe:
         *,
         generators: Sequence[Any] = (),
     ) -> _Value:
-        """Return `generate(batch)`, or what another run recorded of this call.
+        """Return `generate(batch)`, or with `rollout_from` what another run recorded of this call.
 
         With `key_data_dump` the batch and the result are saved, under the keys
         `probe_rollout.batch` and `probe_rollout`. In a run with `rollout_from: RUN` the result of
@@ -418,7 +422,7 @@ class Probe:
         return value
 
     def replace(self, name: str, value: _Value) -> _Value:
-        """Return `value`, or what another run recorded of this call.
+        """Return `value`, or with the key `replace` what another run recorded of this call.
 
         As `rollout`, for any value of the training: it is saved under `probe_replace.<name>`, and
         in a run with `replace: {name: RUN}` that of RUN is returned, of the same step and call.
@@ -450,7 +454,7 @@ class Probe:
         return self._playback
 
     def save_configs(self, configurations: Any) -> None:
-        """Write the trainer's configurations to configurations.json.
+        """Write the trainer's configurations (name → configuration) to configurations.json.
 
         Args:
             configurations: name → configuration (mappings, dataclasses, enums, paths, dtypes, …);
