@@ -1,6 +1,6 @@
 PYTHON ?= .venv/bin/python
 
-.PHONY: venv test lint format demo picture ci
+.PHONY: venv test lint format docs demo picture ci
 
 venv:
 	python3.11 -m venv .venv
@@ -17,6 +17,9 @@ lint:
 format:
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
+
+docs:
+	$(PYTHON) docs/generate.py
 
 demo:
 	rm -rf demo_out

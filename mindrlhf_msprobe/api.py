@@ -44,7 +44,7 @@ class Run(reader.Run):
         phase: str | None = None,
         rank: int | None = None,
     ) -> list[Series]:
-        """Return quantities over the steps as arrays, in one pass over the run.
+        """Return quantities over the steps as `Series`, by a pattern of names, in one pass.
 
         Without any choice: the mean of every key, and every derived quantity that there is.
 
@@ -117,49 +117,49 @@ def compare_runs(
     """Compare two runs, or two phases or ranks of one run; say where they first diverge, and why.
 
     Args:
-        a, b: the runs' directories, or one phase's or step's directory of each. Without `b`, or
+        a, b: the runs' directories; or one phase's or step's directory of each. Without `b`, or
             with the same run twice, `phases` or `ranks` say what of the run is compared.
-        output_path: where tables and verdict.json are written; None writes nothing.
-        tolerance: what counts as the same: a Tolerance, the path of a YAML file with rules, or
-            Tolerances of both. The default is bitwise.
-        noise: further runs of A's configuration. What they differ by among themselves and from A
-            does not count as a difference.
-        mapping: the path of a YAML file that says how cells of A are called in B, or one of the
-            following four, which is recognised by what it holds.
-        cell_mapping, api_mapping, data_mapping, layer_mapping: which record of B (NPU) is which of
-            A (Bench), by a file as `-cm`, `-am`, `-dm`, `-lm` take it. True stands for what needs
-            no file; data_mapping may be a dict. With one of them names alone decide.
+        output_path: where tables and verdict.json are written, None for nowhere.
+        tolerance: a Tolerance, the path of a YAML file with rules, or Tolerances of both; bitwise
+            by default.
+        noise: further runs of A's configuration, whose differences do not count; nor do theirs from
+            A.
+        mapping: a YAML file that says how cells of A are called in B; or one of the following
+            four, which is recognised by what it holds.
+        cell_mapping, api_mapping, data_mapping, layer_mapping: msprobe's mappings of B (NPU) to A
+            (Bench), a file as `-cm`, `-am`, `-dm`, `-lm` take it, or True. True stands for what
+            needs no file; data_mapping may be a dict. With one of them names alone decide.
         tokenizer: a tokenizer.json, to show token ids as text (extra `tokenizer`).
-        phases: which phase of A is compared with which of B.
-        ranks: which rank of A is compared with which of B.
-        layout: the path of a YAML file that says how the ranks of A and of B divide the work. What
-            they hold is put together, and compared as the records of one rank. Without it, run.json
-            tells where the trainer knows it.
+        phases: a pair: which phase of A is compared with which of B.
+        ranks: a pair: which rank of A is compared with which of B.
+        layout: a YAML file that says how the ranks of A and B divide the work. What they hold is
+            put together, and compared as the records of one rank. Without it, run.json tells where
+            the trainer knows it.
         key_data_only: leave out layer data; the columns of `SingleComparator` come first in tables.
         steps: the steps that are compared: `2-5`, `2,4-6`, a number, or numbers.
-        include, exclude: regular expressions, searched in the names of records: those that any of
-            `include` and none of `exclude` matches are compared.
-        keys: the key data that are compared, and nothing else; `old_log_prob=log_prob`, or a
-            mapping, compares one of A with another one of B, or of A itself.
+        include, exclude: regular expressions on the names of records: one of `include` must match,
+            and none of `exclude`.
+        keys: the key data that are compared, and nothing else, e.g. `old_log_prob=log_prob` for two
+            names. A mapping, too, compares one of A with another one of B, or of A itself.
         first_only: end at the first divergence, and write its entry alone.
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.
         after: the output directory of an earlier comparison of the same training, recorded
-            otherwise: what it found is taken into account.
+            otherwise; what it found is taken into account.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
-        workers: how many processes compare at once, at most: never more than there is work for,
-            nor than four for each core (Ray: than the cluster has cores); 1: only this one; None:
-            as many as there are cores, where it is worth while to start them.
+        workers: how many processes compare at most; never more than there is work for, nor than
+            four for each core (Ray: than the cluster has cores); 1: only this one; None: as many as
+            there are cores, where it is worth while to start them.
         csv: write the tables as CSV as well.
-        lang: `en` or `zh`, of all that is said: the texts of the comparison, summary.xlsx and
-            verdict.json; None: the locale's.
-        all_rows: list every record. By default, of a comparison of more than 50 000 records those
-            of cells that agree are one row a phase, step and rank in the tables, and one of
-            `Comparison.agreements` instead of a finding each.
+        lang: `en` or `zh`, of all that is said, None for the locale's; the texts of the comparison,
+            summary.xlsx and verdict.json.
+        all_rows: list every record, also those of agreeing cells beyond 50 000. By default these
+            are one row a phase, step and rank in the tables, and one of `Comparison.agreements`
+            instead of a finding each.
         keep_earlier: name the files with the time in them, beside those of earlier comparisons;
             else they take the place of these.
-        progress: called with how many records are done, and of how many as far as is known.
+        progress: called with how many records are done, and of how many; as far as is known.
 
     Returns:
         The comparison; `bool(result)` is true only if something was compared and nothing

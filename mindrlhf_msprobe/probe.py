@@ -166,7 +166,7 @@ class Probe:
 
     @property
     def plays(self) -> bool:
-        """Whether values of another run are given to the training, on a rank not recorded, too."""
+        """Whether the training is given values of another run, also on a rank not recorded."""
         return self._playback is not None and self._playback.plays
 
     @property
@@ -200,7 +200,8 @@ class Probe:
             self._steps_ended = max(0, step - self._config.initial_step)
 
     def watch(self, /, *, optimizers: Mapping[str, Any] | None = None, **networks: Any) -> None:
-        """Name the networks by role: `watch(actor=cell, reference=cell, critic=cell)`.
+        """Name the networks by role, before anything is compiled: `watch(actor=cell, critic=cell)`,
+        and the `optimizers` whose gradients are wanted.
 
         May be called again; a role given again replaces its network. A role whose network is None
         does not exist in this training, and its phases record nothing.
@@ -259,7 +260,8 @@ class Probe:
             recorder.leave_out_data(key, why, quiet=quiet)
 
     def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
-        """Say what generation runs with in this step: temperature, top_p, lengths, seed, …
+        """Say what generation runs with in this step (temperature, top_p, …), where that is not the
+        arguments of a watched network's `generate`.
 
         Written to run.json under `generation`, so that a comparison names what differs, and from
         which step on. The arguments of a method `generate` of a watched network, or of a cell in
@@ -275,7 +277,8 @@ class Probe:
             recorder.note_generation(self._known_phase("note_generation", phase), settings)
 
     def note_checkpoint(self, role: str, path: str, *, saved_after: int | None = None) -> None:
-        """Say which checkpoint a role's network was loaded from; "" if from none.
+        """Say which checkpoint a role's network was loaded from ("" for none), or saved to with
+        `saved_after`.
 
         Written to run.json under `checkpoints`. A reference and an actor that were both loaded from
         none begin with random weights of their own, so that `check` expects no KL of 0 of them.
@@ -294,7 +297,8 @@ class Probe:
         *,
         token_range: tuple[int, int] | None = None,
     ) -> PhaseContext | NoPhase:
-        """Return a context manager, also usable as a decorator, around one phase of the step.
+        """Return a context manager, also a decorator, around a phase of the step (a list of those
+        that one call runs), for another network with `model`.
 
         Args:
             name: the phase, e.g. `actor_update`. Or several, e.g. `["actor_update",
@@ -336,11 +340,10 @@ class Probe:
         return phase
 
     def save_data(self, name: Any = None, data: Any = MISSING, /, **named: Any) -> None:
-        """Save key data by name.
+        """Save key data: `save_data(loss=loss)`, or `("loss", loss)`, or `({"loss": loss})`.
 
-        `save_data("loss", loss)`, `save_data({"loss": loss})` or `save_data(loss=loss)`. Takes
-        tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of them.
-        The n-th save of a key in a step is its micro-step n.
+        Takes tensors, numpy arrays, Python numbers, texts, None, and lists, tuples and dicts of
+        them. The n-th save of a key in a step is its micro-step n.
 
         Raises:
             UsageError: a key cannot name a directory; the other keys of the call are saved.
@@ -349,7 +352,7 @@ class Probe:
             self._save(recorder, key_data_items(name, data, named), None)
 
     def save_data_at(self, micro_step: int | None, data: Mapping[str, Any]) -> None:
-        """Save key data at a micro-step of the caller's, for tools that count themselves.
+        """Save a mapping of key data at a micro-step of the caller's (None: none).
 
         What was saved there in this step under the same key is replaced. `save_data` goes on
         counting as if this had not been called.
@@ -391,7 +394,7 @@ class Probe:
         *,
         generators: Sequence[Any] = (),
     ) -> _Value:
-        """Return `generate(batch)`, or what another run recorded of this call.
+        """Return `generate(batch)`, or with `rollout_from` what another run recorded of this call.
 
         With `key_data_dump` the batch and the result are saved, under the keys
         `probe_rollout.batch` and `probe_rollout`. In a run with `rollout_from: RUN` the result of
@@ -419,7 +422,7 @@ class Probe:
         return value
 
     def replace(self, name: str, value: _Value) -> _Value:
-        """Return `value`, or what another run recorded of this call.
+        """Return `value`, or with the key `replace` what another run recorded of this call.
 
         As `rollout`, for any value of the training: it is saved under `probe_replace.<name>`, and
         in a run with `replace: {name: RUN}` that of RUN is returned, of the same step and call.
@@ -451,7 +454,7 @@ class Probe:
         return self._playback
 
     def save_configs(self, configurations: Any) -> None:
-        """Write the trainer's configurations to configurations.json.
+        """Write the trainer's configurations (name → configuration) to configurations.json.
 
         Args:
             configurations: name → configuration (mappings, dataclasses, enums, paths, dtypes, …);
@@ -511,7 +514,9 @@ class Probe:
         raise end
 
     def close(self) -> None:
-        """End the run; a phase that is still open ends with it.
+        """End the run, as leaving the `with` block or the process does.
+
+        A phase that is still open ends with it.
 
         Called again, or at exit, it does nothing more. The run has finished, unless an exception
         is on its way (in a `finally` block, say), or the last phase ended in one: then run.json

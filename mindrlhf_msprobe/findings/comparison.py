@@ -205,36 +205,33 @@ class Divergence:
     """Where two runs first diverge, and why.
 
     Attributes:
-        record: the first record that differs, in causal order.
-        explanation: what `reasons` say, in the language that was asked for.
-        reasons: what happened to the record and why, a sentence a message.
+        record: the first record that differs.
+        explanation: `reasons` as text.
+        reasons: what happened to the record and why, as messages.
         entry: the origin: the innermost cell or operator to blame; None for key data.
-        key: of key data, else None.
-        occasion: which micro-step of key data it is, or which opening of the phase in this step.
-        culprit: what else is to blame, where the records around tell it; None where they do not.
-        agreed_before: how many records of this step and rank, before it, agree.
-        agreed_phases: how many phases of this step and rank agree as a whole, before it.
-        agreed_steps: how many earlier steps agree as a whole.
-        last_agreeing: the last record before it, which agrees; None if it is the first.
-        next_step: an msprobe_config section that records the place more closely (with "msprobe" in
-            it; without, a config.json for PrecisionDebugger), or None.
-        non_finite_in: of the cause non_finite, the sides that hold NaN or infinity: "A", "B".
+        key: of key data, the key; else None.
+        occasion: which micro-step of key data, or which opening of the phase, it is.
+        culprit: what else is to blame, where the records around it tell; else None.
+        agreed_before: how many records before it agree, in this step and rank.
+        agreed_phases: how many phases before it agree, in this step and rank.
+        agreed_steps: how many earlier steps agree.
+        last_agreeing: the last record before it, None if it is the first.
+        next_step: an msprobe_config section that records the place more closely, or None; without
+            "msprobe" in it, a config.json for PrecisionDebugger.
+        non_finite_in: of the cause non_finite, the sides with NaN or infinity: "A", "B".
         check_first: what differs before any tensor and can explain it, the nearest first.
-        next_step_bytes: what that takes on disk, of one rank; None where that is not known.
-        next_step_estimated: whether that is an estimate from the cells of the networks, of which
+        next_step_bytes: what that takes on disk for one rank, None where that is not known.
+        next_step_estimated: whether that is estimated from the cells of the networks, of which
             nothing was recorded yet.
-        next_step_whole: what all that may be to blame would take, where the next step is a round of
-            a bisection over layers; else None.
+        next_step_whole: in a bisection over layers, what recording all of them would take; else
+            None.
         inside: what differs inside the record, as far as that is certain.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
-        source: where A called the origin, `File …, line …, in …` and the line; "" if not known.
-        operator: of an operator, what it is called, e.g. `Mint.matmul`; "" where a cell or key data
-            are to blame.
-        cell: the cell to blame, or the one around the operator: "" outside every cell, None for key
-            data and if not known.
-        line: the file's own name and the line of `source`, e.g. `attention.py:88`; "" if not known.
-        born: where what differs first is no more than rounding, the operator behind it that makes
-            an error of it; None where there is none.
+        source: the call stack line where A called the origin, with its code; "" if not known.
+        operator: the operator to blame, e.g. `Mint.matmul`, else "".
+        cell: the cell to blame, or around the operator: "" outside every cell, None if not known.
+        line: file and line of `source`, e.g. `attention.py:88`; "" if not known.
+        born: the operator that makes an error of a first difference of mere rounding, or None.
     """
 
     step: int
@@ -448,15 +445,16 @@ class Verdict:
     """What a comparison concludes.
 
     Attributes:
-        spread: in causal order, where the difference went in the step and rank of the first
-            divergence.
-        parted: every rank that diverges, the one that does so first at the head, in the order in
-            which they do; see `comparison.verdict.conclude`.
-        agreeing_ranks: the ranks of which everything that was compared agrees.
-        not_read: where all that was compared agrees and the runs are incomparable all the same:
-            what of them could not be read.
-        non_finite: what agrees although it is NaN or infinite, on both sides.
-        suspicious: what of that is not meant to be so.
+        status: `identical`, `within_tolerance`, `diverged` or `incomparable`.
+        counts: status → how many pairs.
+        coverage: what one run was not to record: `reason`, `only_in`, `records`.
+        spread: how the difference spreads in the step and rank of the first divergence.
+        parted: the ranks that diverge, the first one first; see `comparison.verdict.conclude`.
+        agreeing_ranks: the ranks of which everything compared agrees.
+        not_read: what could not be read, where all that was compared agrees: the runs are
+            incomparable then.
+        non_finite: what agrees with NaN or infinity on both sides.
+        suspicious: what of `non_finite` is not meant to be so.
     """
 
     status: Outcome
@@ -475,7 +473,7 @@ class Verdict:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """What `not_read` says, each in the language that was chosen, else the locale's."""
+        """`not_read` as texts; each in the language that was chosen, else the locale's."""
         return tuple(map(str, self.not_read))
 
     @property
@@ -605,20 +603,21 @@ class Comparison:
     """A finished comparison; true only if something was compared and nothing diverged.
 
     Attributes:
-        findings: one for each pair, in causal order; those of cells that agree are left out where
-            they are in `agreements`.
-        agreements: of a comparison of very many records, what agrees, by phase, step and rank.
+        run_a, run_b, output_path: the directories.
+        findings: one for each pair, in causal order, but those of agreeing cells that `agreements`
+            counts.
+        agreements: of more than 50 000 records, what agrees, by phase, step and rank.
         preflight: what differs before any tensor.
         rules: the tolerances that were used, and how often.
-        remarks: how the runs were brought together, e.g. which prefix was taken off.
+        remarks: how the runs were aligned, e.g. which prefix was taken off.
         incomplete: what could not be read of either run, and what it lost while recording.
         tables: the files written, by name, relative to `output_path`.
-        fingerprints: (name, fingerprint) of each, by which a later comparison knows them again.
-        verdict_file: what the verdict is called beside them.
-        chosen: which part of the runs was compared; None: all of it.
+        fingerprints: (name, fingerprint) of each table, by which a later comparison knows it again.
+        verdict_file: the name of verdict.json beside the tables.
+        chosen: which part of the runs was compared, None for all of it.
         all_cells: whether neither run left out cells by their names.
-        earlier: what an earlier comparison found, and how this one stands to it.
-        stops: where the runs stopped, as far as they did not finish.
+        earlier: with `after`, what the earlier comparison found, and whether this one confirms it.
+        stops: where the runs stopped that did not finish.
     """
 
     run_a: str
@@ -648,12 +647,12 @@ class Comparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What `remarks` say, each in the language that was chosen, else the locale's."""
+        """`remarks` as texts; each in the language that was chosen, else the locale's."""
         return tuple(map(str, self.remarks))
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What `incomplete` says, likewise."""
+        """`incomplete` as texts; likewise."""
         return tuple(map(str, self.incomplete))
 
     def __bool__(self) -> bool:

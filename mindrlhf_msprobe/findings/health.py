@@ -103,15 +103,17 @@ class CheckFinding:
 
     Attributes:
         rule: the rule's name, e.g. `non_finite.first`.
+        severity: `error`, `warning` or `note`.
         said: what was found, a code with parameters.
         place: where it was found first.
         causes: what it usually comes from, the likeliest first.
+        evidence: records that show it, each with `place`, `values` and `note`.
         next_step: an msprobe_config section that records the place more closely, or None.
         stack: the call stack of the entry, innermost first.
-        times: how often the same was found: at this place and in later steps.
-        last_step: the last step in which it was.
-        ranks: the ranks on which it was.
-        followed_by: the later findings that follow from it, in order of time.
+        times: how often it was found, here and in later steps.
+        last_step: the last step of it.
+        ranks: the ranks of it.
+        followed_by: the later findings that follow from it.
     """
 
     rule: str
@@ -129,7 +131,7 @@ class CheckFinding:
 
     @property
     def text(self) -> str:
-        """What `said` says, in the language that was chosen, else the locale's."""
+        """`said` as text; in the language that was chosen, else the locale's."""
         return in_words(self.said)
 
     def all(self) -> Iterator[CheckFinding]:
@@ -179,8 +181,8 @@ class CheckResult:
         path: the run's directory.
         findings: in order of time; what follows from one stands under it.
         checked: the names of the rules that ran.
-        not_checked: those that could not, and what of the others could not.
-        problems: what of the run could not be read, or is missing.
+        not_checked: what could not be checked, each with `rule` and `why`.
+        problems: what of the run could not be read.
         steps, ranks, entries, saves: how many there were of each.
     """
 
@@ -210,9 +212,9 @@ class CheckResult:
 
     @property
     def status(self) -> Health:
-        """Whether the run is healthy: a note alone does not make it unhealthy.
+        """`healthy`, `unhealthy` or `not_checked`.
 
-        Where a rule failed that is not known.
+        A note alone does not make a run unhealthy. Where a rule failed its health is not known.
         """
         if any(finding.severity.counts for finding in self.all_findings):
             return Health.UNHEALTHY

@@ -83,17 +83,18 @@ class Finding:
     """The comparison of one pair of records.
 
     Attributes:
-        step, rank, phase: where it stands; for key data the phase is the one whose result they
-            are, or None.
+        step, rank, phase: where it stands; the phase of key data is the one whose result they are,
+            or None.
         entry: the entry it belongs to; None for key data.
         key, micro_step: of key data; None for an entry's record.
         io: input, output, parameters, parameters_grad, or data.
         path: the place inside the structure of its entry or key.
         argument: of a positional input, what `construct` calls the argument; "" if not known.
-        notes: what a reader should know about the status, e.g. that only statistics were compared.
-        compared_by: a tolerance and the rule that gave it, and the noise of further runs; empty if
-            bitwise.
-        suspicions: why a record that agrees deserves a look all the same; empty if it does not.
+        a, b: each side's `name`, `dtype`, `shape`, statistics, `value` and `fingerprint`.
+        metrics: errors of the elements, such as `max_abs_err` and `cosine`; None without elements.
+        notes: what to know about the status, e.g. that only statistics were compared.
+        compared_by: the tolerance, its rule, and the noise of further runs; empty if bitwise.
+        suspicions: why a record that agrees deserves a look.
     """
 
     record: str
@@ -139,17 +140,17 @@ class Finding:
 
     @property
     def note(self) -> str:
-        """What `notes` say, in the language that was chosen, else the locale's."""
+        """`notes` as text; in the language that was chosen, else the locale's."""
         return words_of(self.notes)
 
     @property
     def tolerance(self) -> str:
-        """What `compared_by` says, likewise; "" if bitwise."""
+        """`compared_by` as text; likewise, "" if bitwise."""
         return words_of(self.compared_by)
 
     @property
     def suspicion(self) -> str:
-        """What `suspicions` say, likewise; "" if there are none."""
+        """`suspicions` as text; likewise, "" if there are none."""
         return words_of(self.suspicions)
 
 

@@ -52,27 +52,26 @@ class Leaf:
     """One described value.
 
     Attributes:
-        type: `mindspore.Tensor`, `numpy.ndarray`, `str` for a text of key data, or the name of a
-            Python type.
-        dtype, shape: of a tensor, dtype by MindSpore's name (`Float32`, `BFloat16`, …).
-        max, min, mean, norm: over all elements, IEEE rules (one NaN makes them NaN); norm is the
-            L2 norm. None for an empty tensor; for bool only max and min.
+        type: `mindspore.Tensor`, `numpy.ndarray`, `str`, or the name of a Python type.
+        dtype, shape: of a tensor, e.g. `Float32`, `BFloat16`.
+        max, min, mean, norm: over all elements, NaN if one is; norm is the L2 norm. None for an
+            empty tensor; for bool only max and min.
         nan_count, inf_count: None where not counted (msprobe's files).
         fingerprint: `<algorithm>:<hex>`, or None.
-        at_optimizer: a parameter's gradient as it entered the optimizer, unscaled and clipped if
-            the training does so.
+        at_optimizer: a gradient as it entered the optimizer, unscaled and clipped if the training
+            does so.
         rounding: of a gradient that is the difference of two, how much each element may be off.
-        md5: what msprobe calls so: the CRC-32 of the bytes, bfloat16 as float32; or None.
-        value: of a Python scalar; the text of a `str` leaf.
+        md5: the CRC-32 of the bytes, which msprobe calls md5, or None; of bfloat16 as float32.
+        value: of a Python scalar or a text.
         data_name: the .npy file that holds all elements, or None.
-        why: this value could not be recorded, or cannot be read; None if it could.
+        why: why it could not be recorded or read, or None.
         opaque: nothing but the type is known.
-        whole: a gradient of a tensor that the cell was given in several places, or returned as it
-            was: it is that of all places together.
-        dialect: the name of the tool that made the statistics, as the reader of its files says
-            (`storage.foreign.dialect`); "" of this package.
-        sketch: where the sketch of its rows lies (`storage.arrays.sketches`), or None.
-        shard: of a tensor that is spread over ranks, which part this is; or None.
+        whole: a gradient summed over all places in which the cell was given, or returned, the
+            tensor.
+        dialect: the tool that made the statistics, "" for this package; the reader of its files
+            names it (`storage.foreign.dialect`).
+        sketch: where the sketch of its rows lies, or None; see `storage.arrays.sketches`.
+        shard: of a tensor spread over ranks, which part this is, or None.
     """
 
     type: str

@@ -98,15 +98,13 @@ class Record:
     """One value of an entry, or one element of key data.
 
     Attributes:
-        name: `<entry>.<io>.<path>`, or for key data `<key>` or `<key>.<path>`.
+        name: `<entry>.<io>.<path>`, of key data `<key>` or `<key>.<path>`.
         io: input, output, parameters, parameters_grad, or data for key data.
         path: the place inside the structure, e.g. `0` or `0.hidden_states`.
         leaf: the value's description.
-        location: where the .npy lies that holds its elements, or None; of a tensor in a JSON file
-            the file, `#` and its name. Text, because a Path takes
-            ten times as long to make, and a run has many records.
-        argument: of a positional input, what `construct` calls the argument that it is or lies in;
-            "" where that is not known.
+        location: `file` as text, or None; of a tensor in a JSON file the file, `#` and its name.
+            Text, because a Path takes ten times as long to make, and a run has many records.
+        argument: of a positional input, its name in `construct`, else "".
         sketches: the file that holds its sketch, or None.
     """
 
@@ -197,15 +195,15 @@ class Entry:
     """One cell in one direction at one call, with its records.
 
     Attributes:
-        seq, end: places in the process's time when the cell was entered and left; end is None for
-            a cell that never returned.
-        parent: the nearest recorded entry that was running around this one, or None.
-        opening: how many times its phase had been opened in this step before (0, 1, …).
-        token: the generated token it belongs to, in the generate phase, else None.
+        seq, end: when the cell was entered and left, in the process's time; end is None for a cell
+            that never returned.
+        parent: the nearest recorded entry around this one, or None.
+        opening: how often its phase had been opened in this step before.
+        token: in the generate phase the token it belongs to, else None.
         stack: the call stack, innermost first; one `File …, line …` text a frame.
-        around: of an operator, the name of the cell in which it was called, recorded or not: ""
-            outside every cell, "root" for the network itself; None where it is not known.
-        attributes: of a primitive, what it was made with; None where that is not known.
+        around: of an operator, the cell that called it, recorded or not: "" outside every cell,
+            `root` for the network, None where it is not known.
+        attributes: of a primitive, what it was made with, or None.
     """
 
     name: str
@@ -244,7 +242,7 @@ class Entry:
 
     @property
     def call_name(self) -> str:
-        """The entry's name without its call number: the same for all calls of one cell."""
+        """The name without its call number, the same for all calls of one cell."""
         if operator := parse_operator(self.name):
             return f"{operator.operator}.{operator.direction}"
         return self.name.rpartition(".")[0]

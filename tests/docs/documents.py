@@ -7,6 +7,8 @@ Remarks are HTML comments in the lines above a block, which readers do not see:
     <!-- file: NAME -->           the block is a file of that name
     <!-- output -->               of a text block: it is what the block before it printed
 
+What docs/generate.py writes stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+
 A block whose first line is `# NAME.py`, `# NAME.yaml` or the like is a file of that name.
 """
 
@@ -64,6 +66,8 @@ def blocks(page: Path) -> list[Block]:
     for number, line in lines:
         place = f"{page.relative_to(ROOT)}:{number}"
         remark, fence = _REMARK.match(line.strip()), _FENCE.match(line)
+        if remark and remark[1] in ("generated", "end"):
+            continue
         if remark:
             assert remark[1] in ("given", "exit", "file", "output"), (
                 f"{place}: unknown remark {line}"

@@ -29,7 +29,7 @@ from documents import (
 from given import Given
 from helpers.command_line import CommandLine
 
-from mindrlhf_msprobe import ProbeConfig, load_config
+from mindrlhf_msprobe import load_config
 from mindrlhf_msprobe.cli import _COMMANDS, _parser
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.probe import recording_probes
@@ -329,15 +329,3 @@ def test_commands_named_in_sentences_exist(page):
             script = ROOT / code.split()[1]
             source = script.read_text(encoding="utf-8")
             assert all(word in source for word in code.split() if word.startswith("--")), code
-
-
-@pytest.mark.parametrize("page", ["docs/en/configuration.md", "docs/zh/configuration.md"])
-def test_every_key_is_documented_with_its_default(page):
-    """The tables of the configuration page name every key of the section and its default."""
-    documented: dict[str, Any] = {}
-    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
-        cells = [re.findall(r"`(.*?)`", cell) for cell in line.split("|")[1:3]]
-        if len(cells) == 2 and cells[0] and cells[1]:
-            defaults = cells[1] if len(cells[1]) > 1 else cells[1] * len(cells[0])
-            documented |= dict(zip(cells[0], map(yaml.safe_load, defaults)))
-    assert documented == ProbeConfig().to_json()

@@ -2,7 +2,7 @@
 
 Dumps come from elsewhere: a file may say that it is as large as no memory, or hold a line without
 end. These are bounds that no real run comes near; what lies beyond one is unreadable, and said to
-be. They stand in docs/en/format.md.
+be. They stand in docs/en/files.md.
 """
 
 from __future__ import annotations

@@ -4,8 +4,25 @@ The last axis of a tensor is its columns, all others together, in C order, its r
 axis is one row. Of each row one signed sum is kept for each block of 64 columns, with the same
 signs in every block, so that sketches are linear: sketch(a) - sketch(b) = sketch(a - b), partial
 sums add, and columns that are put side by side at the border of a block have their sketches side by
-side. For signs drawn at random the square of the distance of two rows' sums is expected to be that
-of the rows themselves; how near it is, and where that is from, stands in docs/en/format.md.
+side.
+
+A sketch, little-endian: uint64 [rows], xxh3_64 (seed 0) of each row's bytes in the dtype that was
+recorded (bfloat16: two bytes an element); float32 [rows, ceil(columns / 64)], the sum of
+sign[i mod 64] * x[i] over a block, whose halves are added to each other until one number is left
+(Float64 in float64, rounded at the end), so that it is the same on every machine; zeros up to a
+multiple of 8 bytes. The file begins with `HEAD`. Equal tensors of a place share a sketch.
+
+How near the distance of two sketches is to that of the rows: let d be the difference of rows, d_b
+its blocks of 64, G the sum of the d_b d_b^T. For signs drawn independently the expected sum of the
+squares is tr G = |d|^2, with a relative standard error of at most sqrt(2 / r), where r =
+(tr G)^2 / |G|^2 lies between 1 and 64; by Chebyshev's inequality it is off by more than t |d|^2 in
+at most 2 / (r t^2) of the draws. For noise in n rows of k blocks that is sqrt(2 / (n k)), for one
+pattern over the columns with a factor a row sqrt(2 / k), for one column 0, and for the same pattern
+in every block sqrt(2), the worst; for constants, alternating columns and the other Walsh functions
+the signs below make it 0. A sum is rounded by about 2^-25 of its block's norm. One sum a block is
+the "tug of war" sketch of Alon, Matias and Szegedy (1996); blocks side by side are CountSketch
+(Charikar, Chen, Farach-Colton, 2002) with a fixed place for each column; projections on +-1:
+Achlioptas (2003).
 
 All sketches of a phase, step and rank lie in one file, one behind the other.
 """

@@ -31,13 +31,12 @@ class KeyDatum:
     """What was saved under one key, at one step, rank and micro-step.
 
     Attributes:
-        seq: its place in the process's time, or None (msprobe's files).
+        seq: when it was saved, in the process's time; None in msprobe's files.
         records: its elements; `record.path` is "" for a single tensor, else the place in the
             structure (`0`, `1`, `mask`, …). An empty list or dict is an element of its own, so
             that it is missed where it is not.
         structure: the JSON structure it was saved in.
-        phase: which phase of the step had begun last when it was saved, recorded or not; None if
-            none had, or if that is not known.
+        phase: the phase that had begun last, recorded or not, or None.
     """
 
     key: str

@@ -122,10 +122,10 @@ class Run:
 
     Attributes:
         path: its directory.
-        run_files: what run.json and the other ranks' manifests say, each key an attribute with its
-            type; empty for msprobe's.
-        problems: what could not be read so far; reading entries or key data may add to it.
-        left_out: directories of dumps that stood here before the run, and are none of it.
+        run_files: what run.json and the other ranks' manifests say, each key an attribute; empty
+            for msprobe's.
+        problems: what could not be read so far.
+        left_out: directories of dumps that stood here before the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -395,7 +395,7 @@ class Run:
 
     @property
     def lost(self) -> list[str]:
-        """What `losses` say, each in the language that was chosen, else the locale's."""
+        """`losses` as texts; each in the language that was chosen, else the locale's."""
         return [*map(str, self.losses)]
 
     @property
@@ -467,7 +467,7 @@ class Run:
             self._problem(Problem(lines.path, why, None, None, rank))
 
     def initial_weights(self, role: str, rank: int = 0) -> dict[str, str]:
-        """Return the fingerprint of each parameter of a role's network when it was first entered.
+        """Return the fingerprints of the parameters of a role's network when it was first entered.
 
         By the parameters' names; without those of which none is known.
         """
@@ -478,7 +478,7 @@ class Run:
         return {}
 
     def first_weights(self, phase: str, role: str, rank: int = 0) -> dict[str, str]:
-        """Return the fingerprints of the network of a phase when it was first entered.
+        """Return the same of the network of a phase.
 
         They stand under the first phase in which it ran; under the role those of the one network
         that has none of its own. Where it is not known which network ran in the phase, the role's.

@@ -25,9 +25,9 @@ class Series:
     """One quantity over the steps of one rank.
 
     Attributes:
-        name: a record's or key's name, or that of a derived quantity.
+        name: of a record, key or derived quantity.
         kind: record, key or derived.
-        statistic: which of `STATISTICS` of the record or key; "" of a derived quantity.
+        statistic: which one of the record or key, "" of a derived quantity.
         phase: of a record, and of what is derived from records; else None.
         steps: int64 [n], ascending.
         micro_steps: int64 [n], the n-th save of a key, or the n-th update, in its step.
@@ -47,7 +47,7 @@ class Series:
 
     @property
     def identity(self) -> tuple[str, str, str, int, str]:
-        """What two runs' series have in common that are the same quantity."""
+        """What the same quantity has in another run, too."""
         return self.kind, self.name, self.statistic, self.rank, self.phase or ""
 
     def __len__(self) -> int:

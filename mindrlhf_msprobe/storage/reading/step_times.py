@@ -79,11 +79,12 @@ class StepTimes:
     Attributes:
         step, rank: which.
         ended: when `Probe.step()` was called, in seconds since 1970 (UTC).
-        seconds: how long the step took: from the end of the one before, or from the first phase or
-            save of the run, to that call.
-        phases: each opening, in the order in which they ended.
-        key_data: each save, in the order in which they were handed over.
-        unlisted: of phases that were opened very often.
+        seconds: how long the step took, from the end of the one before; of the first, from its
+            first phase or save.
+        phases: the openings that ended: `phase`, `opening`, `recorded`, `began`, `seconds`,
+            `recording`.
+        key_data: the saves: `key`, `micro_step`, `at`.
+        unlisted: openings beyond 1000 a step: `phase`, `openings`, `seconds`.
         unlisted_key_data: how many saves are not listed.
     """
 
@@ -97,7 +98,7 @@ class StepTimes:
     unlisted_key_data: int = 0
 
     def of_phases(self) -> dict[str, tuple[int, float]]:
-        """Return for each phase how often it was opened, and for how many seconds in all."""
+        """Return for each phase how often it was opened, and its seconds in all."""
         found: dict[str, tuple[int, float]] = {}
         opened = [(one.phase, 1, one.seconds) for one in self.phases]
         opened += [(one.phase, one.openings, one.seconds) for one in self.unlisted]
