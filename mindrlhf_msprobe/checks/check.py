@@ -18,6 +18,7 @@ from mindrlhf_msprobe.checks.views import Journal, Step, place_of, steps
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.findings.comparison import Stopped
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
@@ -266,6 +267,7 @@ class Checking:
             ranks=len(self.ranks),
             entries=self.entries,
             saves=self.saves,
+            stopped=tuple(Stopped.all_of("", self._run.stops)),
         )
 
     def _limits(self) -> list[NotChecked]:

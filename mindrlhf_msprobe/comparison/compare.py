@@ -274,14 +274,8 @@ def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
     """
     begun = {*runs[0].steps, *runs[1].steps}
     for name, side in zip(("A", "B"), runs[:1] if runs[0] is runs[1] else runs):
-        alike: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
-        for stop in side.stops:
-            if stop.state == RUNNING and stop.step not in begun:
-                continue
-            key = (stop.state, stop.step, stop.phase, stop.error, stop.text)
-            alike.setdefault(key, []).append(stop.rank)
-        for (state, step, phase, error, text), ranks in alike.items():
-            yield Stopped(name, state, step, phase, error, text, tuple(ranks))
+        lacking = (s for s in side.stops if s.state != RUNNING or s.step in begun)
+        yield from Stopped.all_of(name, lacking)
 
 
 def _findings(results: Iterable[StepResult]) -> Sequence[Finding]:

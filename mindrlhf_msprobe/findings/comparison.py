@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from itertools import groupby
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -26,6 +26,11 @@ from mindrlhf_msprobe.findings.words import (
     with_codes,
     words_of,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from mindrlhf_msprobe.storage.manifest.run_file import Stop
 
 
 @dataclass(frozen=True)
@@ -501,6 +506,16 @@ class Stopped(Shown):
     error: str | None
     text: str
     ranks: tuple[int, ...]
+
+    @classmethod
+    def all_of(cls, run: str, stops: Iterable[Stop]) -> Iterator[Self]:
+        """Yield where the ranks of a run stopped, those that stopped alike together."""
+        alike: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
+        for stop in stops:
+            key = (stop.state, stop.step, stop.phase, stop.error, stop.text)
+            alike.setdefault(key, []).append(stop.rank)
+        for key, ranks in alike.items():
+            yield cls(run, *key, tuple(ranks))
 
 
 @dataclass(frozen=True)

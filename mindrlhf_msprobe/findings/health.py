@@ -10,7 +10,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword
+from mindrlhf_msprobe.findings.comparison import Stopped
+from mindrlhf_msprobe.findings.words import Keyword, by_fields
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
@@ -184,6 +185,7 @@ class CheckResult:
         not_checked: what could not be checked, each with `rule` and `why`.
         problems: what of the run could not be read.
         steps, ranks, entries, saves: how many there were of each.
+        stopped: where the ranks stopped that did not finish.
     """
 
     path: str
@@ -195,6 +197,7 @@ class CheckResult:
     ranks: int = 0
     entries: int = 0
     saves: int = 0
+    stopped: tuple[Stopped, ...] = ()
 
     def __bool__(self) -> bool:
         return self.status is Health.HEALTHY
@@ -227,6 +230,7 @@ class CheckResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
+        stopped = [{n: v for n, v in by_fields(s).items() if n != "run"} for s in self.stopped]
         return {
             **{"run": self.path, "status": self.status.value, "counts": self.counts},
             "findings": [finding.to_json() for finding in self.findings],
@@ -235,6 +239,7 @@ class CheckResult:
             "problems": [in_words(problem) for problem in self.problems],
             **{"steps": self.steps, "ranks": self.ranks},
             **{"entries": self.entries, "saves": self.saves},
+            **({"stopped": stopped} if stopped else {}),
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import textwrap
 
@@ -49,6 +50,32 @@ def only(rule):
 
     areas = {one.area for one in own_rules()}
     return {**{name: False for name in names if name in areas}, **rule}
+
+
+def test_where_a_training_stopped_is_said(tmp_path, capsys):
+    """It is no finding, but whoever reads HEALTHY is to know that the training did not end."""
+    program = """
+import sys
+import numpy as np
+from mindrlhf_msprobe import Probe
+probe = Probe.from_config({"msprobe": True, "key_data_dump": True, "dump_path": sys.argv[1]})
+with probe:
+    for step in range(3):
+        with probe.phase("actor_update"):
+            probe.save_data(loss=1.0)
+            if step == 2:
+                raise FloatingPointError("loss is nan")
+        probe.step()
+"""
+    run = tmp_path / "run"
+    subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True)
+    assert main(["check", str(run), "--lang", "en"]) == 0
+    said = "the training stopped in step 2, actor_update: FloatingPointError: loss is nan"
+    assert said in capsys.readouterr().out
+    assert main(["check", str(run), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"][0]["stopped"]
+    assert (found["state"], found["step"], found["ranks"]) == ("failed", 2, [0])
+    assert "stopped" not in check_run(MSPROBE_DATA / "statistics_a").to_json()
 
 
 def test_exit_codes(healthy, broken, tmp_path, capsys):

@@ -19,12 +19,14 @@ from mindrlhf_msprobe.findings.health import (
     Place,
 )
 from mindrlhf_msprobe.report.console.comparison import settings_in_one_line
+from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 
 _MOST_FINDINGS = 20  # of one run, and of what follows from one finding
 _MOST_EVIDENCE = 4
 _MOST_FRAMES = 4
 _MOST_CAUSES = 4
+_MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
 
@@ -103,6 +105,8 @@ def _reason(why: Message) -> str:
 
 def _run(run: CheckResult, *, not_checked: bool) -> list[str]:
     lines = [run_headline(run)]
+    for stop in run.stopped[:_MOST_STOPS]:
+        lines.append("  " + say("checks.stopped", stopped=stopped_at(stop, stop.ranks)))
     for finding in run.findings[:_MOST_FINDINGS]:
         lines += _finding(finding, "")
     if len(run.findings) > _MOST_FINDINGS:
