@@ -1,10 +1,13 @@
 """Ray beside the local engine, with the same number of workers on the same files.
 
     python benchmarks/compare_engines.py [--workers N] [--pairs N] [--elements N] [--rounds N]
-        [--directory DIR]
+        [--ranks N] [--steps N] [--entries N] [--directory DIR]
 
 Both compare in this process, one after the other, without tables; Ray is started before its time
 is taken, and how long that took is printed beside it. The best of the rounds counts.
+
+Compared are `pairs` tensors of one rank; with `--ranks` statistics instead, of so many ranks, each
+with `steps` and `entries`, as compare_large.py writes them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import time
 
 from compare_common import arguments, workspace, write_key_data
+from compare_large import Size, write_rank
 
 from mindrlhf_msprobe import compare_runs
 
@@ -25,9 +29,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--elements", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--entries", type=int, default=250)
     options = parser.parse_args()
     with workspace(options.directory) as root:
-        write_key_data(root, options.pairs, options.elements, equal=False)
+        if options.ranks:
+            size = Size(options.steps, options.ranks, options.entries, 0.01, scattered=False)
+            for rank in range(options.ranks):
+                for side in "AB":
+                    write_rank(root / side, rank, size, changed=side == "B", shifted=False)
+        else:
+            write_key_data(root, options.pairs, options.elements, equal=False)
 
         def best(engine: str) -> float:
             return min(seconds(engine) for _ in range(options.rounds))
