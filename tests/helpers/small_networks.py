@@ -3,6 +3,8 @@
 import dataclasses
 import os
 from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mindspore as ms
@@ -14,7 +16,19 @@ if ms.get_context("device_target") != "CPU":
 ms.set_context(mode=ms.PYNATIVE_MODE)
 ms.runtime.launch_blocking()
 
+MODES = {"pynative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+@contextmanager
+def in_mode(mode: int) -> Iterator[None]:
+    """Run something in a mode, and what follows in PyNative."""
+    ms.set_context(mode=mode)
+    try:
+        yield
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 @dataclasses.dataclass
