@@ -661,7 +661,8 @@ def test_where_a_probe_of_gradients_does_harm_there_is_none(
     if said:
         assert noted == {"product": expected}
     tolerance = () if said else (1e-2, 1e-2)
-    found = lined_up(tmp_path / "pynative", tmp_path / "graph", *tolerance, lang="zh")
+    runs = [tmp_path / "pynative", tmp_path / "graph"]
+    found = lined_up(*(runs[::-1] if said else runs), *tolerance, lang="zh")
     assert all(words in " ".join(found) for words in said)
 
 

@@ -74,12 +74,14 @@ def test_a_copy_made_inside_a_phase_is_a_plain_network(layer_probe, recorded, mo
             twin = copy.deepcopy(network)
             assert ours(twin) == set()
             assert hook_count(twin) == len(seen)
-            twin(x)
+            twin.layers[0].factor.set_data(Tensor(np.float32(10.0)))
+            inside = twin(x).asnumpy()
             network(x)
         assert hook_count(network) == hook_count(twin)
         assert len(seen) == (3 if seen else 0)
         assert hook_count(copy.deepcopy(network)) == len(seen[:1])
-        twin(x)
+        assert inside.tobytes() == twin(x).asnumpy().tobytes()
+    assert inside[0] == 30**3  # it runs on its own weights
     names = {entry.name for entry in recorded(probe).entries()}
     assert {n for n in names if n.startswith("Cell.cubed")} == {
         f"Cell.cubed.Cubed.forward.{n}" for n in range(2)

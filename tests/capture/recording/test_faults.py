@@ -1,6 +1,5 @@
 """Recording never stops the training: faults are logged once, counted and written down."""
 
-import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -172,24 +171,6 @@ def test_a_full_or_vanished_disk_does_not_stop_training(layer_probe, warnings_of
     assert probe.current_step == 2
     assert np.array_equal(out.asnumpy(), tensor(2).asnumpy() * 2)
     assert any("Recording stops in step 0" in w for w in warnings_of())
-
-
-def test_a_copy_of_a_hooked_network_is_not_recorded(run_phase) -> None:
-    """A network copied inside a phase runs on its own weights, unrecorded, then and later."""
-    network, twins, found = nn.SequentialCell(Scale(2.0), Cubed()), [], []
-
-    def body() -> None:
-        twins.append(copy.deepcopy(network))
-        twins[0][0].factor.set_data(ms.Tensor(np.float32(10.0)))
-        found.append(twins[0](tensor(2, start=1.0)).asnumpy())
-        network(tensor(2))
-
-    run = run_phase(network, body)
-    (inside,), after = found, twins[0](tensor(2, start=1.0)).asnumpy()
-    assert inside.tobytes() == after.tobytes()
-    assert inside[0] == 1000
-    assert [e.cell for e in run.entries()] == ["root", "0", "1"]
-    assert not run.manifests[0]["lost"]
 
 
 def test_hooks_of_others_stay(layer_probe: Callable[..., Probe]) -> None:
