@@ -27,12 +27,6 @@ def test_this_version_has_every_name_that_is_used():
     assert private.missing() == {}
 
 
-def test_no_name_is_listed_twice():
-    """One line a name."""
-    names = [(name.where, name.name) for name in private.NAMES]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize("own", [False, True], ids=["the class's", "its own"])
 @pytest.mark.parametrize("first_closes_first", [False, True])
 def test_what_stood_in_a_cell_comes_back(own, first_closes_first):

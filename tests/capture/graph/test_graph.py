@@ -1065,8 +1065,10 @@ class UsesSeveral(nn.Cell):
         return out.sum()
 
 
-@pytest.mark.parametrize("together", [400, 1, 2])
-@pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
+@pytest.mark.parametrize(
+    ("together", "directions"),
+    [(400, ["forward"]), *((most, ["forward", "backward"]) for most in (400, 1, 2))],
+)
 def test_one_host_call_takes_what_a_cell_is_given_and_one_what_it_returns(
     run_phase: Callable[..., Run], monkeypatch, together: int, directions: list[str]
 ) -> None:

@@ -277,26 +277,3 @@ def test_the_version_of_cann_is_read_from_its_own_files(
     assert cann_version({"ASCEND_TOOLKIT_HOME": root}, nowhere) == version
     assert cann_version({}, tmp_path / "latest") == version
     assert cann_version({"ASCEND_HOME_PATH": "\0"}, nowhere) is None
-
-
-def test_asking_is_silent(tmp_path: Path) -> None:
-    """MindSpore says nothing about the settings it is asked for, at the start or in a phase."""
-    code = f"""
-import os
-os.environ.pop("GLOG_v", None)  # warnings are shown
-import mindspore as ms
-from mindspore import nn
-from mindrlhf_msprobe import Probe
-ms.set_context(mode=ms.PYNATIVE_MODE)
-with Probe.from_config(
-    dict(msprobe=True, reference_dump=True, dump_path={str(tmp_path / "run")!r})
-) as probe:
-    network = nn.Dense(2, 2)
-    probe.watch(reference=network)
-    with probe.phase("reference_compute_log_prob"):
-        network(ms.ops.ones((1, 2)))
-    probe.step()
-"""
-    done = run_python(code, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stdout + done.stderr

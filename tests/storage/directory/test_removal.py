@@ -38,6 +38,7 @@ def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
 #: Files of others, by their place in the dump_path.
 OF_OTHERS = [
     "step5/rank0/model.ckpt",
+    "figures/step0/rank0/plot.png",
     "data/images/step3/rank0/cat.jpg",
     "data/loss/step0/rank0/micro_step0/notes.txt",
     "data/loss/step2/rank0/micro_step7/loss.npy",

@@ -326,15 +326,6 @@ def test_a_link_that_is_made_while_the_run_is_recorded_is_not_followed(tmp_path,
     assert len(run.lost) == 1
 
 
-def test_overwrite_leaves_what_only_looks_like_a_run(tmp_path):
-    """A directory of the user's own, without dumps in it."""
-    mine = tmp_path / "run/figures/step0/rank0"
-    mine.mkdir(parents=True)
-    (mine / "plot.png").write_text("")
-    record_training(tmp_path / "run", steps=1, existing="overwrite")
-    assert (mine / "plot.png").exists()
-
-
 # Survival.
 
 KILLED = """
