@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,6 +69,19 @@ class Scale(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         return x * self.factor
+
+
+class Does(nn.Cell):
+    """Computes what a function says, of itself, its children and what it is given."""
+
+    def __init__(self, compute: Callable[..., Any], **children: nn.Cell) -> None:
+        super().__init__()
+        self.compute = (compute,)
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def construct(self, *given: Any) -> Any:
+        return self.compute[0](self, *given)
 
 
 class Echo(nn.Cell):

@@ -13,7 +13,7 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from helpers.programs import run_python
-from helpers.small_networks import Scale, tensor
+from helpers.small_networks import Does, Scale, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import check_run, open_run
@@ -22,19 +22,6 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 
 LARGE = 300  # squared, as float32, more than what is copied to the host in any case
 INF, NAN = float("inf"), float("nan")
-
-
-class Does(nn.Cell):
-    """Computes what a function says, of its input and its children."""
-
-    def __init__(self, compute: Callable[..., Any], **children: nn.Cell) -> None:
-        super().__init__()
-        self.compute = (compute,)
-        for name, child in children.items():
-            setattr(self, name, child)
-
-    def construct(self, x: Tensor) -> Any:
-        return self.compute[0](self, x)
 
 
 def log_of(shift: float) -> Does:

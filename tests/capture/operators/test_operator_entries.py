@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers.programs import run_python
-from helpers.small_networks import Scale, tensor
+from helpers.small_networks import Does, Scale, tensor
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.communication import comm_func
 from mindspore.ops import softmax as imported_softmax
@@ -410,11 +410,7 @@ def test_random_operators_draw_what_they_would_draw(record):
 def test_an_operator_that_raises_has_no_end_and_what_follows_is_recorded(record):
     """Caught by the trainer; also inside a cell that raised with it."""
 
-    class Fails(nn.Cell):
-        def construct(self, x):
-            return mint.add(x, "a text")
-
-    network = Fails()
+    network = Does(lambda _, x: mint.add(x, "a text"))
 
     def call():
         for attempt in (lambda: network(X), lambda: mint.add(X, "a text")):
@@ -462,25 +458,14 @@ def test_operators_of_every_thread_are_recorded_in_the_cells_of_their_thread(rec
 def test_a_recomputed_cell_calls_its_operators_once(record):
     """The second run, for the gradients, is no call; its gradients belong to the first."""
 
-    class Again(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.inner = Inner()
-            self.inner.recompute()
-
-        def construct(self, x):
-            return self.inner(x).sum()
-
-    def entries_of(network):
+    def entries_of(inner):
+        network = Does(lambda net, x: net.inner(x).sum(), inner=inner)
         gradient = ms.value_and_grad(network, 0, network.trainable_params())
         return record(lambda: gradient(X), network)
 
-    recomputed = Again()
-    entries = entries_of(recomputed)
-    plain = Again.__new__(Again)
-    nn.Cell.__init__(plain)
-    plain.inner = Inner()
-    expected = entries_of(plain)
+    recomputed = Inner()
+    recomputed.recompute()
+    entries, expected = entries_of(recomputed), entries_of(Inner())
     names = {name for name in entries if parse_operator(name)}
     assert names == {name for name in expected if parse_operator(name)}
     assert "Mint.matmul.0.backward" in names

@@ -15,6 +15,7 @@ from helpers import small_networks
 from helpers.small_networks import (
     Catches,
     Cubed,
+    Does,
     Echo,
     Hidden,
     Mixed,
@@ -271,25 +272,14 @@ def test_odd_signatures_are_recorded(run_phase: Callable[..., Run]) -> None:
 def test_containers_are_followed(run_phase: Callable[..., Run]) -> None:
     """Cells in lists, dicts and sequences are recorded; the containers that never run are not."""
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.items = nn.CellDict({"a-b": Scale(), "c_d": Scale()})
-            self.layers = nn.CellList([nn.SequentialCell(Scale(), Scale())])
-
-        def construct(self, x: Any) -> Any:
-            return self.layers[0](self.items["c_d"](self.items["a-b"](x)))
-
-    network = Net()
+    network = Does(
+        lambda net, x: net.layers[0](net.items["c_d"](net.items["a-b"](x))),
+        items=nn.CellDict({"a-b": Scale(), "c_d": Scale()}),
+        layers=nn.CellList([nn.SequentialCell(Scale(), Scale())]),
+    )
     run = run_phase(network, lambda: network(tensor(2)), task="tensor")
-    assert [e.cell for e in run.entries()] == [
-        "root",
-        "items.a-b",
-        "items.c_d",
-        "layers.0",
-        "layers.0.0",
-        "layers.0.1",
-    ]
+    names = ["root", "items.a-b", "items.c_d", "layers.0", "layers.0.0", "layers.0.1"]
+    assert [e.cell for e in run.entries()] == names
     assert all(r.array() is not None for e in run.entries() for r in e.records if r.file)
 
 
@@ -322,21 +312,10 @@ def test_cells_that_are_false_or_equal_are_still_cells(run_phase: Callable[..., 
 
 def test_a_child_called_root_keeps_its_own_entry(run_phase: Callable[..., Run]) -> None:
     """A child whose name is root does not collide with the network itself."""
-
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.root = Scale()
-
-        def construct(self, x: Any) -> Any:
-            return self.root(x)
-
-    network = Net()
+    network = Does(lambda net, x: net.root(x), root=Scale())
     run = run_phase(network, lambda: network(tensor(2)))
-    assert [e.name for e in run.entries()] == [
-        "Cell.root.Net.forward.0",
-        "Cell.root~.Scale.forward.0",
-    ]
+    names = ["Cell.root.Does.forward.0", "Cell.root~.Scale.forward.0"]
+    assert [e.name for e in run.entries()] == names
 
 
 def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> None:
@@ -402,13 +381,7 @@ def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
     run_phase: Callable[..., Run],
 ) -> None:
     """Inputs are recorded as they were before the cell ran, also if the cell overwrites them."""
-
-    class Overwrites(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            ops.assign(x, x * 0 + 9)
-            return x
-
-    network = Overwrites()
+    network = Does(lambda _, x: ops.assign(x, x * 0 + 9))
     x = ms.Parameter(tensor(2, start=1.0), name="x")
     before = x.asnumpy().copy()
     run = run_phase(network, lambda: network(x), task="tensor")
@@ -482,17 +455,12 @@ def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
 
 def test_a_cell_that_calls_itself_nests(run_phase: Callable[..., Run]) -> None:
     """A recursive cell is its own parent, one call inside the other."""
-
-    class Down(nn.Cell):
-        def construct(self, x: Any, depth: int) -> Any:
-            return self(x + 1, depth - 1) if depth else x
-
-    network = Down()
+    network = Does(lambda net, x, depth: net(x + 1, depth - 1) if depth else x)
     run = run_phase(network, lambda: network(tensor(2), 2))
     assert [(e.call, e.parent) for e in run.entries()] == [
         (0, None),
-        (1, "Cell.root.Down.forward.0"),
-        (2, "Cell.root.Down.forward.1"),
+        (1, "Cell.root.Does.forward.0"),
+        (2, "Cell.root.Does.forward.1"),
     ]
 
 
@@ -502,16 +470,11 @@ def test_a_phase_opened_inside_a_running_cell(
     """A cell entered before the phase opened is not recorded; what begins inside is, whole."""
     probe = layer_probe()
 
-    class Opens(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Scale()
+    def opens(net: nn.Cell, x: Any) -> Any:
+        with probe.phase(PHASE):
+            return net.inner(x)
 
-        def construct(self, x: Any) -> Any:
-            with probe.phase(PHASE):
-                return self.inner(x)
-
-    network = Opens()
+    network = Does(opens, inner=Scale())
     probe.watch(actor=network)
     network(tensor(2))
     assert [(e.cell, e.parent) for e in recorded(probe).entries()] == [("inner", None)]
@@ -524,12 +487,11 @@ def test_a_phase_that_opens_in_one_cell_and_closes_after_it(
     probe = layer_probe()
     context = probe.phase(PHASE)
 
-    class Opens(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            context.__enter__()
-            return x
+    def opens(_: nn.Cell, x: Any) -> Any:
+        context.__enter__()
+        return x
 
-    network = nn.SequentialCell(Opens(), Scale())
+    network = nn.SequentialCell(Does(opens), Scale())
     probe.watch(actor=network)
     network(tensor(2))
     context.__exit__(None, None, None)
@@ -574,13 +536,12 @@ def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[.
     """A cell that another thread has not left when the phase ends is an unfinished entry."""
     started, finish = threading.Event(), threading.Event()
 
-    class Waits(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            started.set()
-            finish.wait(30)
-            return x
+    def waits(_: nn.Cell, x: Any) -> Any:
+        started.set()
+        finish.wait(30)
+        return x
 
-    network = Waits()
+    network = Does(waits)
     thread = threading.Thread(target=lambda: network(tensor(2)))
 
     def body() -> None:
@@ -590,7 +551,7 @@ def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[.
     run = run_phase(network, body)
     finish.set()
     thread.join()
-    assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Waits.forward.0", None)]
+    assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Does.forward.0", None)]
 
 
 def test_the_stack_names_the_users_and_the_models_lines(run_phase: Callable[..., Run]) -> None:

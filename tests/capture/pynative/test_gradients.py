@@ -20,6 +20,7 @@ from helpers.small_networks import (
     Catches,
     Cubed,
     Decoder,
+    Does,
     Hidden,
     Mixed,
     Pair,
@@ -204,16 +205,8 @@ def test_a_shared_cell_has_a_backward_entry_for_each_call(run_update):
 
 
 def test_a_custom_bprop_is_recorded_as_it_is(run_update):
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.cubed = Scale(2.0), Cubed()
-
-        def construct(self, x: Tensor) -> Tensor:
-            return self.cubed(self.scale(x))
-
     x = tensor(3, start=1.0)
-    network = Net()
+    network = Does(lambda net, x: net.cubed(net.scale(x)), scale=Scale(2.0), cubed=Cubed())
     got = arrays(run_update(network, lambda: (network(x) * x).sum()))
     assert np.array_equal(got["Cell.cubed.Cubed.backward.0.input.0"], x.asnumpy())
     assert np.array_equal(got["Cell.cubed.Cubed.backward.0.output.0"], 5 * x.asnumpy())
@@ -314,61 +307,41 @@ def test_nested_arguments_and_keyword_arguments(run_update):
 
 
 def test_a_cell_that_returns_its_input_and_one_that_uses_its_output(run_update):
-    class Keeps(nn.Cell):
-        def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            y = x * 2
-            return y, y * 10
+    def uses(_: nn.Cell, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        return y, y * 10
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.same, self.keeps = nn.Identity(), Keeps()
-
-        def construct(self, x: Tensor) -> Tensor:
-            y, z = self.keeps(self.same(x * 1))
-            return y + z
-
+    inner = Does(
+        lambda net, x: sum(net.keeps(net.same(x * 1))), same=nn.Identity(), keeps=Does(uses)
+    )
     x = tensor(3, start=1.0)
-    network = nn.SequentialCell([Net(), Scale(1.0)])
+    network = nn.SequentialCell([inner, Scale(1.0)])
     got = arrays(run_update(network, lambda y: (network(y) * x).sum(), x))
     # What the cell itself does with its output does not arrive from outside.
-    assert np.array_equal(got["Cell.0.keeps.Keeps.backward.0.input.0"], x.asnumpy())
-    np.testing.assert_allclose(got["Cell.0.keeps.Keeps.backward.0.output.0"], 22 * x.asnumpy())
+    assert np.array_equal(got["Cell.0.keeps.Does.backward.0.input.0"], x.asnumpy())
+    np.testing.assert_allclose(got["Cell.0.keeps.Does.backward.0.output.0"], 22 * x.asnumpy())
     for io in ("input", "output"):
         gradient = got[f"Cell.0.same.Identity.backward.0.{io}.0"]
         np.testing.assert_allclose(gradient, 22 * x.asnumpy())
 
 
-class Product(nn.Cell):
-    """The product of what it is given."""
-
-    def construct(self, a: Tensor, b: Tensor) -> Tensor:
-        return a * b
-
-
 def test_a_tensor_given_twice_shows_its_whole_gradient_in_both_places(run_update):
-    class Once(nn.Cell):
-        def construct(self, a: Tensor, b: Tensor) -> Tensor:
-            return a * b if a is b else a * b * 0  # the cell sees one object, as without a probe
+    def once(_: nn.Cell, a: Tensor, b: Tensor) -> Tensor:
+        return a * b if a is b else a * b * 0  # the cell sees one object, as without a probe
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.product = Scale(1.0), Once()
-
-        def construct(self, x: Tensor) -> Tensor:
-            y = self.scale(x)
-            return self.product(y, y)
+    def twice(net: nn.Cell, x: Tensor) -> Tensor:
+        y = net.scale(x)
+        return net.product(y, y)
 
     x = tensor(3, start=1.0)
-    network = Net()
+    network = Does(twice, scale=Scale(1.0), product=Does(once))
     run = run_update(network, lambda: network(x).sum())
     got = arrays(run)
     for place in "01":
-        gradient = got[f"Cell.product.Once.backward.0.output.{place}"]
+        gradient = got[f"Cell.product.Does.backward.0.output.{place}"]
         np.testing.assert_allclose(gradient, 2 * x.asnumpy())
     whole = {r.name for e in run.entries() for r in e.records if r.leaf.whole}
-    assert whole == {f"Cell.product.Once.backward.0.output.{place}" for place in "01"}
+    assert whole == {f"Cell.product.Does.backward.0.output.{place}" for place in "01"}
 
 
 def test_the_input_of_the_differentiated_function_gets_its_gradient(run_phase):
@@ -402,20 +375,11 @@ def test_finite_differences_agree(run_update):
 
 
 def test_bfloat16_keeps_its_dtype(run_update):
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.double = Doubles()
+    def half(net: nn.Cell, x: Tensor) -> Tensor:
+        y = (x * 1).astype(ms.bfloat16)
+        return (net.double(y) + y).astype(ms.float32)
 
-        def construct(self, x: Tensor) -> Tensor:
-            y = (x * 1).astype(ms.bfloat16)
-            return (self.double(y) + y).astype(ms.float32)
-
-    class Doubles(nn.Cell):
-        def construct(self, x: Tensor) -> Tensor:
-            return x + x
-
-    network = Net()
+    network = Does(half, double=Does(lambda _, x: x + x))
     weights = Tensor([1.0, 3.0, 1.5], ms.float32)
     scale = Scale(1.0)
     cells = nn.SequentialCell([scale, network])
@@ -424,7 +388,7 @@ def test_bfloat16_keeps_its_dtype(run_update):
         record
         for entry in run.entries(phase=PHASE, step=0, rank=0)
         for record in entry.records
-        if record.name == "Cell.1.double.Doubles.backward.0.output.0"
+        if record.name == "Cell.1.double.Does.backward.0.output.0"
     )
     assert leaves.leaf.dtype == "BFloat16"
     assert np.array_equal(leaves.array(), np.float32([2.0, 6.0, 3.0]))
@@ -549,7 +513,7 @@ def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(run_phase
     class Keeps(nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.product, self.scale = Product(), Scale(2.0)
+            self.product, self.scale = Does(lambda _, x, table: x * table), Scale(2.0)
             self.table = None
 
         def construct(self, x: Tensor) -> Tensor:
@@ -669,16 +633,11 @@ def test_a_cell_that_raised_has_no_gradients(run_update):
 def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
     """inf - inf is no gradient of the cell: nothing is known of what left it."""
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.scale = Scale(2.0), Scale(1.0)
+    def beside(net: nn.Cell, x: Tensor) -> Tensor:
+        x = net.scale(x)
+        return net.inner(x) + x * 3e38 * 1e38
 
-        def construct(self, x: Tensor) -> Tensor:
-            x = self.scale(x)
-            return self.inner(x) + x * 3e38 * 1e38
-
-    network = Net()
+    network = Does(beside, inner=Scale(2.0), scale=Scale(1.0))
     run = run_update(network, lambda: network(tensor(3, start=1.0)).sum())
     got = arrays(run)
     assert np.array_equal(got["Cell.inner.Scale.backward.0.input.0"], np.ones(3, np.float32))

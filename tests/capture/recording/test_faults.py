@@ -14,6 +14,7 @@ from helpers.programs import read_json, run_python
 from helpers.small_networks import (
     BrokenTensor,
     Cubed,
+    Does,
     Echo,
     Opaque,
     Scale,
@@ -120,13 +121,12 @@ def test_strict_does_not_hide_the_trainings_own_exception(
     probe = layer_probe(strict=True)
     root = Path(probe.config.dump_path)
 
-    class Fails(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            os.rename(root, f"{root}.away")
-            root.write_text("a file where the directory was")
-            raise LookupError("training's own")
+    def fails(_: nn.Cell, x: Any) -> Any:
+        os.rename(root, f"{root}.away")
+        root.write_text("a file where the directory was")
+        raise LookupError("training's own")
 
-    network = Fails()
+    network = Does(fails)
     probe.watch(actor=network)
     with pytest.raises(LookupError, match="training's own"), probe.phase("actor_update"):
         network(tensor(2))

@@ -7,7 +7,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Mixed, Scale, Twice, tensor
+from helpers.small_networks import Does, Mixed, Scale, Twice, tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import compare_runs
@@ -203,17 +203,12 @@ def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device) -> Non
     """inf - inf is no gradient of the cell, and no NaN of its own; the next call's is known."""
     on_device(True)
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.scale = Scale(2.0), Scale(1.0)
-
-        def construct(self, x: Tensor, beside: float) -> Tensor:
-            x = self.scale(x)
-            return self.inner(x) + x * beside * beside
+    def forward(net: nn.Cell, x: Tensor, beside: float) -> Tensor:
+        x = net.scale(x)
+        return net.inner(x) + x * beside * beside
 
     def record() -> Run:
-        network = Net()
+        network = Does(forward, inner=Scale(2.0), scale=Scale(1.0))
 
         def body() -> None:
             for beside in (3e38, 1.0):
