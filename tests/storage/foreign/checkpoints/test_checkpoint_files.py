@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import re
 import shutil
 import struct
 import zipfile
@@ -240,9 +239,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, name):
     content, words = REFUSED[name]
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=re.escape(words)) as refused:
+    with pytest.raises(CheckpointError) as refused:
         open_checkpoint(path)
     assert name in str(refused.value)
+    assert words in str(refused.value).replace(name, "")
 
 
 @pytest.mark.parametrize("kind", [write_ckpt, write_safetensors])
