@@ -7,6 +7,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
+from helpers.small_networks import in_mode
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
@@ -78,11 +79,8 @@ def test_pynative(tmp_path, replaced):
 
 def test_graph_mode(tmp_path):
     """They are the same as in PyNative."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
+    with in_mode(ms.GRAPH_MODE):
         run = record(tmp_path / "run", [1.0, 0.0])
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
     found = names(run)
     assert found.items() <= EXPECTED.items()
     assert found["Cell.loss.Loss.forward.0.input.1"] == "responses_mask"

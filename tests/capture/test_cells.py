@@ -1,8 +1,7 @@
 """Cells have the same names wherever their network runs."""
 
-import mindspore as ms
 import pytest
-from helpers.small_networks import Scale, tensor
+from helpers.small_networks import MODES, Scale, tensor
 from mindspore import nn, ops
 
 from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
@@ -58,22 +57,12 @@ def test_an_inner_cell_lies_inside():
     assert set(named_cells(policy)) == {"root", "first", "outer"}
 
 
-@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
-def test_entries_have_these_names(layer_probe, recorded, mode):
-    before = ms.get_context("mode")
-    ms.set_context(mode=mode)
-    try:
-        policy = Policy()
-        loss = Loss(policy)
-        name_as_seen_from(policy, loss)
-        probe = layer_probe()
-        probe.watch(actor=loss)
-        with probe.phase("actor_update"):
-            loss(tensor(2, 3))
-        probe.step()
-    finally:
-        ms.set_context(mode=before)
-    run = recorded(probe)
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_entries_have_these_names(run_phase, mode):
+    policy = Policy()
+    loss = Loss(policy)
+    name_as_seen_from(policy, loss)
+    run = run_phase(loss, lambda: loss(tensor(2, 3)), mode=mode)
     assert {entry.name for entry in run.entries()} == {
         "Cell.outer~.Loss.forward.0",
         "Cell.root.Policy.forward.0",

@@ -7,13 +7,13 @@ import traceback
 import mindspore as ms
 import numpy as np
 import pytest
+from helpers.small_networks import MODES, in_mode
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, ProbeConfig, open_run
 from mindrlhf_msprobe.capture.cells import construct_frames
 from mindrlhf_msprobe.capture.local_values import SavedLocals, copy_that_saves
 
-MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 SCALE = 2.0
 
 
@@ -52,10 +52,8 @@ WANTED = [
 
 @pytest.fixture(params=MODES.values(), ids=MODES)
 def mode(request):
-    before = ms.get_context("mode")
-    ms.set_context(mode=request.param)
-    yield request.param
-    ms.set_context(mode=before)
+    with in_mode(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -91,22 +89,13 @@ def test_a_traceback_shows_the_lines_of_the_original():
     assert frame.line == "y = self.dense(x)  # assigned"
 
 
-def test_a_graph_is_said_to_be_where_the_trainer_wrote_it(tmp_path):
+def test_a_graph_is_said_to_be_where_the_trainer_wrote_it(run_phase):
     """The copy lies in no file; the outer cell shows its construct's line, behind a wrapper too."""
     line = inspect.getsourcelines(Loss.construct)[1]
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        loss = Loss()
-        SavedLocals(loss, "construct", WANTED, compiled=True)
-        config = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
-        with Probe(config) as probe:
-            probe.watch(actor=loss)
-            with probe.phase("actor_update"):
-                loss(Tensor(np.arange(8).reshape(2, 4), ms.float32))
-    finally:
-        ms.set_context(mode=before)
-    (root,) = [e for e in open_run(tmp_path).entries() if ".root." in e.name]
+    loss, x = Loss(), Tensor(np.arange(8).reshape(2, 4), ms.float32)
+    SavedLocals(loss, "construct", WANTED, compiled=True)
+    entries = run_phase(loss, lambda: loss(x), mode=ms.GRAPH_MODE).entries()
+    (root,) = [e for e in entries if ".root." in e.name]
     (frame,) = root.stack
     assert frame.startswith(f"File {__file__}, line {line}, in construct")
 

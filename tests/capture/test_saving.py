@@ -5,6 +5,7 @@ import threading
 import mindspore as ms
 import numpy as np
 import pytest
+from helpers.small_networks import MODES
 from mindspore import Tensor, mutable, nn, ops
 
 import mindrlhf_msprobe
@@ -12,7 +13,6 @@ from mindrlhf_msprobe import Probe, ProbeConfig, UsageError, open_run, save, sav
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 
-MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 KEYS = ["half", "loss", "nothing", "tree", "y", "y_grad"]
 
 
@@ -52,9 +52,14 @@ def _as_before(monkeypatch):
     ms.set_context(mode=before)
 
 
+def recording(path, **settings):
+    given = {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **settings}
+    return Probe(ProbeConfig(**given))
+
+
 @pytest.fixture
 def probe(tmp_path):
-    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))) as probe:
+    with recording(tmp_path) as probe:
         yield probe
 
 
@@ -115,7 +120,7 @@ def test_a_recomputed_cell_saves_once(tmp_path, how):
     found = {}
     for name in ("", how):
         path = tmp_path / (name or "plain")
-        with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(path))) as probe:
+        with recording(path) as probe:
             train(Recomputed(name))
             probe.save_data({"saved_last": 1})
         run = open_run(path)
@@ -157,10 +162,9 @@ def test_values_are_saved_as_they_were_and_training_stays_as_it_is(mode, probe, 
 def test_both_modes_record_the_same(tmp_path):
     for name, mode in MODES.items():
         ms.set_context(mode=mode)
-        section = ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
-        with Probe(section):
+        with recording(tmp_path / name):
             train(Loss())
-    result = mindrlhf_msprobe.compare_runs(tmp_path / "PyNative", tmp_path / "graph")
+    result = mindrlhf_msprobe.compare_runs(tmp_path / "pynative", tmp_path / "graph")
     assert result.verdict.status == "identical"
 
 
@@ -170,7 +174,7 @@ def test_what_was_compiled_without_a_probe_is_coverage(tmp_path, caplog):
     x = Tensor(np.ones((2, 4), np.float32))
     cell(x)
     assert caplog.text.count("no probe records") == 1
-    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))) as probe:
+    with recording(tmp_path) as probe:
         cell(x)
         probe.step()
     run = open_run(tmp_path)
@@ -184,7 +188,7 @@ def test_what_is_compiled_again_with_a_probe_is_no_coverage(tmp_path, caplog):
     ms.set_context(mode=ms.GRAPH_MODE)
     x = Tensor(np.ones((2, 4), np.float32))
     trainer(Loss())(x)
-    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+    with recording(tmp_path):
         trainer(Loss())(x)
         step()
     run = open_run(tmp_path)
@@ -197,7 +201,7 @@ def test_after_a_run_it_is_said_again(tmp_path, caplog):
     """Once for all names, and once more when there was a probe between."""
     for name in ("a", "b"):
         save("ignored", name, 1.0)
-    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+    with recording(tmp_path):
         save("ignored", "a", 1.0)
     for name in ("a", "b"):
         save("ignored", name, 1.0)
@@ -213,12 +217,6 @@ def test_a_switched_off_probe_saves_nothing_and_says_nothing(mode, tmp_path, cap
     assert not (tmp_path / "run").exists()
 
 
-def test_without_any_probe_it_is_said_once(caplog):
-    for _ in range(3):
-        save("ignored", "loss", 1.0)
-    assert caplog.text.count("no probe records") == 1
-
-
 def test_a_bad_name_is_said_once_and_training_goes_on(probe, tmp_path, caplog):
     for name in ("a/b", "a/b", 3, None):
         save("ignored", name, 1.0)
@@ -231,10 +229,7 @@ def test_a_bad_name_is_said_once_and_training_goes_on(probe, tmp_path, caplog):
 
 
 def test_the_newest_probe_that_records_counts(tmp_path):
-    def config(name):
-        return ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
-
-    first, second = Probe(config("first")), Probe(config("second"))
+    first, second = recording(tmp_path / "first"), recording(tmp_path / "second")
     save("ignored", "loss", 1.0)
     second.close()
     save("ignored", "loss", 2.0)
@@ -258,8 +253,7 @@ def test_saves_of_other_threads_are_kept(probe, tmp_path):
 
 def test_step_inside_a_phase_is_said_and_does_nothing(tmp_path, caplog):
     network = nn.Dense(2, 2)
-    section = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
-    with Probe(section) as probe:
+    with recording(tmp_path, key_data_dump=False, actor_train_dump=True) as probe:
         probe.watch(actor=network)
         with probe.phase("actor_update"):
             step()
@@ -276,8 +270,7 @@ def test_the_names_are_not_among_those_of_an_import_of_all():
 
 def test_a_probe_without_key_data_takes_none(tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
-    section = ProbeConfig(msprobe=True, actor_train_dump=True, dump_path=str(tmp_path))
-    with Probe(section):
+    with recording(tmp_path, key_data_dump=False, actor_train_dump=True):
         train(Loss(), steps=1)
     assert open_run(tmp_path).keys == []
 
@@ -316,8 +309,7 @@ class Unknown(nn.Cell):
 def test_what_a_graph_cannot_hand_over_is_never_taken_for_the_same(tmp_path, caplog):
     ms.set_context(mode=ms.GRAPH_MODE)
     for name, limit in (("a", 1.5), ("b", 0.5)):
-        section = ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path / name))
-        with Probe(section):
+        with recording(tmp_path / name):
             Unknown()(Tensor([1.0, 2.0], ms.float32), Tensor(limit, ms.float32), mutable(2))
             step()
     run = open_run(tmp_path / "a")
@@ -341,7 +333,7 @@ def test_a_save_that_is_left_out_keeps_its_micro_step(tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
     dynamic, fixed = Unknown(), Unknown()
     dynamic.set_inputs(Tensor(shape=[None], dtype=ms.float32), Tensor(1.0), mutable(2))
-    with Probe(ProbeConfig(msprobe=True, key_data_dump=True, dump_path=str(tmp_path))):
+    with recording(tmp_path):
         for network in (dynamic, fixed):
             network(Tensor([1.0, 2.0], ms.float32), Tensor(1.0), mutable(2))
         step()

@@ -1,6 +1,7 @@
 """Cells that stand around another one are no part of its name."""
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import mindspore as ms
 import pytest
@@ -11,8 +12,6 @@ from mindspore import Tensor, nn, ops
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.capture.settings.environment import initial_weights
-
-PHASE = "actor_update"
 
 
 def wrapped(network: Decoder) -> Decoder:
@@ -78,32 +77,24 @@ def test_the_names_of_a_wrapped_network_inside_the_cells_that_train_it() -> None
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_run_with_recomputing_wrappers_agrees_with_one_without(
-    make_probe, tmp_path: Path, task: str
-) -> None:
-    weights = []
-    for name in ("plain", "around", "unprobed"):
-        network = Decoder() if name == "plain" else wrapped(Decoder())
-        probe = make_probe(
-            msprobe=name != "unprobed",
-            actor_train_dump=True,
-            task=task,
-            dump_path=str(tmp_path / name),
-            step_end=1,
-            strict=True,
-        )
+def test_a_run_with_recomputing_wrappers_agrees_with_one_without(run_phase, task: str) -> None:
+    def trains(network: nn.Cell) -> Callable[[], Any]:
         optimizer = nn.SGD(network.trainable_params(), 0.1)
-        probe.watch(actor=network, optimizers={"actor": optimizer})
-        gradient = ms.value_and_grad(lambda: loss(network), None, optimizer.parameters)  # noqa: B023
-        for _ in range(2):
-            with probe.phase(PHASE):
-                _, gradients = gradient()
-                optimizer(gradients)
-            probe.step()
-        probe.close()
+        gradient = ms.value_and_grad(lambda: loss(network), None, optimizer.parameters)
+        return optimizer, lambda: optimizer(gradient()[1])
+
+    runs, weights = [], []
+    for network in (Decoder(), wrapped(Decoder())):
+        optimizer, body = trains(network)
+        given = {"optimizer": optimizer, "steps": 2, "strict": True, "task": task}
+        runs.append(run_phase(network, body, **given))
         weights.append([p.asnumpy().tobytes() for p in network.get_parameters()])
-    assert weights[1] == weights[2]
-    result = compare_runs(tmp_path / "plain", tmp_path / "around")
+    unprobed = wrapped(Decoder())
+    _, body = trains(unprobed)
+    body()
+    body()
+    assert weights[1] == [p.asnumpy().tobytes() for p in unprobed.get_parameters()]
+    result = compare_runs(*(run.path for run in runs))
     assert result.verdict.status.value in ("identical", "within_tolerance"), result
     assert {finding.status.value for finding in result.findings} <= {
         "identical",

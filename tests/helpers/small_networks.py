@@ -3,6 +3,8 @@
 import dataclasses
 import os
 from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import mindspore as ms
@@ -14,7 +16,19 @@ if ms.get_context("device_target") != "CPU":
 ms.set_context(mode=ms.PYNATIVE_MODE)
 ms.runtime.launch_blocking()
 
+MODES = {"pynative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
+
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+@contextmanager
+def in_mode(mode: int) -> Iterator[None]:
+    """Run something in a mode, and what follows in PyNative."""
+    ms.set_context(mode=mode)
+    try:
+        yield
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 @dataclasses.dataclass
@@ -55,6 +69,19 @@ class Scale(nn.Cell):
 
     def construct(self, x: Tensor) -> Tensor:
         return x * self.factor
+
+
+class Does(nn.Cell):
+    """Computes what a function says, of itself, its children and what it is given."""
+
+    def __init__(self, compute: Callable[..., Any], **children: nn.Cell) -> None:
+        super().__init__()
+        self.compute = (compute,)
+        for name, child in children.items():
+            setattr(self, name, child)
+
+    def construct(self, *given: Any) -> Any:
+        return self.compute[0](self, *given)
 
 
 class Echo(nn.Cell):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
+from helpers.programs import run_python
 from helpers.small_networks import Cubed, tensor
 
 from mindrlhf_msprobe.capture.framework import private
@@ -29,12 +27,6 @@ def test_this_version_has_every_name_that_is_used():
     absent = {f"{name.where}.{name.name}" for name in private.NAMES if not name.found}
     assert absent == ABSENT.get(version, set())
     assert private.missing() == {}
-
-
-def test_no_name_is_listed_twice():
-    """One line a name."""
-    names = [(name.where, name.name) for name in private.NAMES]
-    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["the class's", "its own"])
@@ -114,17 +106,17 @@ print(json.dumps({
 """
 
 
-def trained(hidden, mode, directory):
-    directory.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN, hidden, str(mode)],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a function that trains without a name and returns what was recorded, once each."""
+
+    @functools.cache
+    def train(hidden, mode):
+        done = run_python(HIDDEN, tmp_path_factory.mktemp("without"), hidden, str(mode))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return train
 
 
 @pytest.mark.parametrize(
@@ -136,10 +128,9 @@ def trained(hidden, mode, directory):
         ("_Vmap", ms.GRAPH_MODE),
     ],
 )
-def test_without_a_name_the_rest_is_recorded(hidden, mode, tmp_path):
+def test_without_a_name_the_rest_is_recorded(hidden, mode, trained):
     """The training runs on, nothing counts as a fault, and what is lost is said."""
-    without = trained(hidden, mode, tmp_path / "without")
-    whole = trained("no such name", mode, tmp_path / "whole")
+    without, whole = trained(hidden, mode), trained("no such name", mode)
     assert any(hidden in name for name in without["missing"])
     assert whole["missing"] == whole["coverage"] == []
     assert without["coverage"] == without["missing"]

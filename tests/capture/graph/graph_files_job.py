@@ -60,17 +60,16 @@ def same(path: Path, **settings: Any) -> list[str]:
 
 def jitted(path: Path) -> None:
     """Record in PyNative mode a network of which one cell is compiled."""
-    before = ms.get_context("mode")
-    ms.set_context(mode=ms.PYNATIVE_MODE)
     network, x = Policy(), tensor(4, 3)
     network.backbone.construct = ms.jit(network.backbone.construct)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
     with Probe.from_config({**ON, "dump_path": str(path)}) as probe:
         probe.watch(actor=network)
         with probe.phase("actor_generate_sequences"):
             network(x)
             network(x)
         probe.step()
-    ms.set_context(mode=before)
+    ms.set_context(mode=ms.GRAPH_MODE)
 
 
 class Kinds(nn.Cell):

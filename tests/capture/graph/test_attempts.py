@@ -2,7 +2,6 @@
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import tensor
+from helpers.small_networks import in_mode, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
@@ -165,32 +164,24 @@ def trained(
     network: nn.Cell, settings: dict[str, Any] | None, path: Path, *, jit: bool = False
 ) -> list[bytes]:
     """Train for two steps and return the bits of losses, gradients and weights."""
-    ms.set_context(mode=ms.PYNATIVE_MODE if jit else ms.GRAPH_MODE)
     optimizer = nn.SGD(network.trainable_params(), 0.01)
-    probe = None
-    if settings is not None:
-        on = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "dump_path": str(path)}
-        probe = Probe.from_config({**on, **settings})
-        probe.watch(actor=network, optimizers={"actor": optimizer})
 
     def loss_of(x: Tensor) -> Tensor:
         return network(x).sum()
 
-    forward = ms.value_and_grad(loss_of, None, optimizer.parameters)
-    step = ms.jit(forward) if jit else forward
+    section = {"msprobe": settings is not None, "actor_train_dump": True, "step_end": 9}
+    section |= {"dump_path": str(path), **(settings or {})}
     bits = []
-    try:
+    with in_mode(ms.PYNATIVE_MODE if jit else ms.GRAPH_MODE), Probe.from_config(section) as probe:
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+        forward = ms.value_and_grad(loss_of, None, optimizer.parameters)
+        step = ms.jit(forward) if jit else forward
         for _ in range(2):
-            with probe.phase("actor_update") if probe else nullcontext():
+            with probe.phase("actor_update"):
                 loss, gradients = step(tensor(3, 4))
                 optimizer(gradients)
-            if probe is not None:
-                probe.step()
+            probe.step()
             bits += [each.asnumpy().tobytes() for each in (loss, *gradients)]
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        if probe is not None:
-            probe.close()
     return bits + [each.asnumpy().tobytes() for each in network.get_parameters()]
 
 
@@ -231,23 +222,12 @@ def test_cells_left_out_change_in_place_as_well(tmp_path: Path) -> None:
         assert trained(UsedAfter(AddsInPlace()), settings, tmp_path / str(i)) == plain
 
 
-def test_without_gradients_a_change_in_place_is_recorded(tmp_path: Path) -> None:
+def test_without_gradients_a_change_in_place_is_recorded(run_phase: Callable[..., Any]) -> None:
     """A graph that is not differentiated holds its probes."""
     network = UsedAfter(AddsInPlace())
-    ms.set_context(mode=ms.GRAPH_MODE)
-    on = {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
-    try:
-        with Probe.from_config(on) as probe:
-            probe.watch(actor=network)
-            with probe.phase("actor_update"):
-                network(tensor(3, 4))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-    assert [entry.name.split(".")[1] for entry in open_run(tmp_path / "run").entries()] == [
-        "root",
-        "inner",
-    ]
-    assert not reasons(tmp_path / "run")
+    run = run_phase(network, lambda: network(tensor(3, 4)), mode=ms.GRAPH_MODE)
+    assert [entry.cell for entry in run.entries()] == ["root", "inner"]
+    assert not reasons(run.path)
 
 
 class TakesPair(Weighted):
@@ -424,14 +404,10 @@ class TrainStep(nn.Cell):
 def one_step(step: TrainStep, network: nn.Cell, tmp_path: Path, *, on: bool = True) -> Any:
     """Train for one step in graph mode, recorded or not."""
     section = {"msprobe": on, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        with Probe.from_config(section) as probe:
-            probe.watch(actor=network, optimizers={"actor": step.optimizer})
-            with probe.phase("actor_update"):
-                return step(tensor(3, 4))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    with in_mode(ms.GRAPH_MODE), Probe.from_config(section) as probe:
+        probe.watch(actor=network, optimizers={"actor": step.optimizer})
+        with probe.phase("actor_update"):
+            return step(tensor(3, 4))
 
 
 @pytest.mark.parametrize("inner", [Weighted, AddsInPlace])

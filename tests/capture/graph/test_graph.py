@@ -5,7 +5,6 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,29 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Cubed, Decoder, Echo, Mixed, Policy, Scale, Twice, tensor
+from helpers.small_networks import (
+    MODES,
+    Cubed,
+    Decoder,
+    Echo,
+    Mixed,
+    Norm,
+    Policy,
+    Scale,
+    Twice,
+    in_mode,
+    tensor,
+)
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.capture.graph.calls import GraphCalls
 from mindrlhf_msprobe.capture.tensors import summary
-from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison import Tolerance
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry, Record
 
+PYNATIVE, GRAPH = MODES.values()
 STEPS = 2
 SETTINGS: dict[str, dict[str, Any] | None] = {
     "off": {"msprobe": False},
@@ -36,9 +49,8 @@ SETTINGS: dict[str, dict[str, Any] | None] = {
 @pytest.fixture
 def graph_mode() -> Iterator[None]:
     """Run a test in GRAPH_MODE."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with in_mode(GRAPH):
+        yield
 
 
 def train(
@@ -47,32 +59,24 @@ def train(
     x: Tensor,
     settings: dict[str, Any] | None,
     path: Path,
-    mode: int = ms.GRAPH_MODE,
+    mode: int = GRAPH,
 ) -> list[bytes]:
     """Score, train and return the bits of every output, loss, gradient and, at the end, weight."""
-    ms.set_context(mode=mode)
     optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
-    probe = None
-    if settings is not None:
-        on = {"msprobe": True, "actor_train_dump": True, "actor_infer_dump": True, "step_end": 9}
-        probe = Probe.from_config({**on, "dump_path": str(path), **settings})
-        probe.watch(actor=network, optimizers={"actor": optimizer})
-    step = ms.value_and_grad(loss_of(network), None, optimizer.parameters)
+    section = {"msprobe": settings is not None, "actor_train_dump": True, "actor_infer_dump": True}
+    section |= {"step_end": 9, "dump_path": str(path), **(settings or {})}
     bits = []
-    try:
+    with in_mode(mode), Probe.from_config(section) as probe:
+        probe.watch(actor=network, optimizers={"actor": optimizer})
+        step = ms.value_and_grad(loss_of(network), None, optimizer.parameters)
         for _ in range(STEPS):
-            with probe.phase("actor_generate_sequences") if probe else nullcontext():
+            with probe.phase("actor_generate_sequences"):
                 network(x)
-            with probe.phase("actor_update") if probe else nullcontext():
+            with probe.phase("actor_update"):
                 loss, gradients = step(x)
                 optimizer(gradients)
-            if probe is not None:
-                probe.step()
+            probe.step()
             bits += [r.asnumpy().tobytes() for r in (loss, *gradients)]
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        if probe is not None:
-            probe.close()
     return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
 
 
@@ -85,20 +89,47 @@ def mixed_loss(network: nn.Cell) -> Callable[[Tensor], Tensor]:
     return loss
 
 
+def squares(network: nn.Cell) -> Callable[[Tensor], Tensor]:
+    """Return a loss of any other."""
+
+    def loss(x: Tensor) -> Tensor:
+        found = network(x)
+        return (found * found).mean()
+
+    return loss
+
+
+def forward(run: Run) -> list[Entry]:
+    return [entry for entry in run.entries() if entry.direction == "forward"]
+
+
+def records(run: Run) -> dict[str, Record]:
+    return {record.name: record for entry in run.entries() for record in entry.records}
+
+
+def gaps_of(run: Run) -> dict[str, set[str]]:
+    """Return the codes of what run.json says is missing of each cell in a graph."""
+    gaps = run.manifests[0].get("coverage", {}).get("graph_mode", {}).get("actor", {})
+    return {cell: {why["code"] for why in whys} for cell, whys in gaps.items()}
+
+
+def lined_up(first: Path, second: Path, *tolerance: float, lang: str = "en") -> list[str]:
+    """Compare two runs, in which nothing may be apart, and return what is said to be missing."""
+    within = Tolerance(*tolerance) if tolerance else None
+    result = compare_runs(first, second, tolerance=within, lang=lang)
+    assert result.findings
+    assert {f.record for f in result.findings if not f.status.agrees} == set()
+    return [gap.reason for gap in result.verdict.coverage]
+
+
 def forward_of(path: Path) -> list[tuple[Any, ...]]:
     """Return what a run holds of every forward entry, in the order in which they began."""
-    entries = [e for e in open_run(path).entries() if e.direction == "forward"]
     return [
         (
-            e.phase,
-            e.step,
-            e.name,
-            e.parent,
-            e.opening,
-            e.token,
+            *(e.phase, e.step, e.name, e.parent, e.opening, e.token),
             [(r.name, r.leaf) for r in e.records],
         )
-        for e in sorted(entries, key=lambda entry: entry.seq)
+        for e in sorted(forward(open_run(path)), key=lambda entry: entry.seq)
     ]
 
 
@@ -107,7 +138,7 @@ def mixed_bits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], P
     """Train the network of odd cells without the probe, and record it in PyNative."""
     path = tmp_path_factory.mktemp("pynative") / "run"
     bits = train(Mixed(), mixed_loss, tensor(3, 4, start=-0.5), None, path)
-    train(Mixed(), mixed_loss, tensor(3, 4, start=-0.5), {}, path, ms.PYNATIVE_MODE)
+    train(Mixed(), mixed_loss, tensor(3, 4, start=-0.5), {}, path, PYNATIVE)
     return bits, path
 
 
@@ -156,7 +187,7 @@ def test_a_llama_trains_the_same(tmp_path: Path, build_llama: Callable[[], nn.Ce
     assert train(build_llama(), loss_of, tokens, {}, path) == train(
         build_llama(), loss_of, tokens, None, path
     )
-    train(build_llama(), loss_of, tokens, {}, tmp_path / "eager", ms.PYNATIVE_MODE)
+    train(build_llama(), loss_of, tokens, {}, tmp_path / "eager", PYNATIVE)
     graph, eager = forward_of(path), forward_of(tmp_path / "eager")
     assert [entry[:6] for entry in graph] == [entry[:6] for entry in eager]
     first = [entry for entry in graph if entry[1] == 0]
@@ -193,10 +224,7 @@ class UsesNested(nn.Cell):
         return (out * out).sum()
 
 
-@pytest.mark.usefixtures("graph_mode")
-def test_gradients_are_those_of_the_formula(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_gradients_are_those_of_the_formula(run_phase: Callable[..., Run]) -> None:
     """Gradients of tuples, dicts and keywords stand where the values stand; unused ones are None.
 
     out = 2 h x + h with h = x w, loss = sum of squares: dloss/dout = 2 out, dloss/dh = 2 out 2 x
@@ -205,13 +233,10 @@ def test_gradients_are_those_of_the_formula(
     network, x = UsesNested(), tensor(2, start=0.5)
     optimizer = nn.SGD(network.trainable_params(), 0.1)
     weight = network.weight.asnumpy().copy()
-    probe = layer_probe(task="tensor")
-    probe.watch(actor=network, optimizers={"actor": optimizer})
-    with probe.phase("actor_update"):
-        _, gradients = ms.value_and_grad(network, None, optimizer.parameters)(x)
-        optimizer(gradients)
-    entries = {entry.name: entry for entry in recorded(probe).entries()}
-    values = {r.name: r for entry in entries.values() for r in entry.records}
+    step = ms.value_and_grad(network, None, optimizer.parameters)
+    given = {"optimizer": optimizer, "mode": GRAPH, "task": "tensor"}
+    run = run_phase(network, lambda: optimizer(step(x)[1]), **given)
+    entries, values = {entry.name: entry for entry in run.entries()}, records(run)
     h = x.asnumpy() * weight
     out = 2 * h * x.asnumpy() + h
     expected = {
@@ -259,24 +284,25 @@ class UsesAccumulates(nn.Cell):
 
 @pytest.mark.usefixtures("graph_mode")
 def test_a_parameter_that_changes_in_place_keeps_its_gradient(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
 ) -> None:
     """A cell that takes a Parameter computes and differentiates as without the probe."""
-    bits, probe, x = [], layer_probe(task="tensor"), tensor(2, start=2.0)
-    for watched in (False, True):
+
+    def trained(probe: Probe) -> list[Any]:
         network = UsesAccumulates()
-        if watched:
-            probe.watch(actor=network)
-        step = ms.value_and_grad(network, None, network.trainable_params())
+        probe.watch(actor=network)
+        step, bits = ms.value_and_grad(network, None, network.trainable_params()), []
         for _ in range(2):
-            with probe.phase("actor_update") if watched else nullcontext():
-                loss, gradients = step(x)
+            with probe.phase("actor_update"):
+                loss, gradients = step(tensor(2, start=2.0))
             bits.append([t.asnumpy().tolist() for t in (loss, *gradients, network.total)])
-    assert bits[:2] == bits[2:]
-    values = {r.name: r for entry in recorded(probe).entries() for r in entry.records}
-    for call in range(2):
-        given = values[f"Cell.accumulates.Accumulates.forward.{call}.input.1"].array()
-        assert given.tolist() == (tensor(2).asnumpy().tolist() if call == 0 else bits[0][2])
+        return bits
+
+    probe, bits = layer_probe(task="tensor"), trained(Probe())
+    assert trained(probe) == bits
+    values = records(recorded(probe))
+    given = [values[f"Cell.accumulates.Accumulates.forward.{n}.input.1"] for n in range(2)]
+    assert [each.array().tolist() for each in given] == [tensor(2).asnumpy().tolist(), bits[0][2]]
 
 
 class Loops(nn.Cell):
@@ -296,19 +322,11 @@ class Loops(nn.Cell):
         return x.sum()
 
 
-@pytest.mark.usefixtures("graph_mode")
-def test_calls_in_loops_and_branches_are_counted(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_calls_in_loops_and_branches_are_counted(run_phase: Callable[..., Run]) -> None:
     """Each turn of a tensor loop is a call of its own, backward too, over all runs of a phase."""
     network = Loops()
-    probe = layer_probe()
-    probe.watch(actor=network)
     step = ms.value_and_grad(network, None, network.trainable_params())
-    with probe.phase("actor_update"):
-        for _ in range(2):
-            step(tensor(2, 3))
-    run = recorded(probe)
+    run = run_phase(network, lambda: [step(tensor(2, 3)) for _ in range(2)], mode=GRAPH)
     entries = {e.name: e for e in run.entries()}
     calls = [f"Cell.child.Scale.{d}.{n}" for d in ("forward", "backward") for n in range(8)]
     assert set(calls) <= set(entries)
@@ -319,8 +337,7 @@ def test_calls_in_loops_and_branches_are_counted(
     assert [e.name for e in order if e.cell == "root"] == [
         f"Cell.root.Loops.{d}.{n}" for n in range(2) for d in ("forward", "backward")
     ]
-    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
-    assert gaps["parameters_grad"] == [{"code": "coverage.optimizer_not_watched"}]
+    assert gaps_of(run)["parameters_grad"] == {"coverage.optimizer_not_watched"}
 
 
 @pytest.mark.usefixtures("graph_mode")
@@ -362,28 +379,20 @@ def test_one_network_serves_two_roles(
     assert [len(list(run.entries(phase=phase))) for phase in run.phases] == [4, 4]
 
 
-@pytest.mark.usefixtures("graph_mode")
 def test_what_a_graph_cannot_hand_over_is_coverage(
-    tmp_path: Path, warnings_of: Callable[[], list[str]]
+    run_phase: Callable[..., Run], warnings_of: Callable[[], list[str]], tmp_path: Path
 ) -> None:
     """A dynamic shape is named in run.json and once in the log, and is no divergence."""
-    x = tensor(3, 4)
-    for name, mode in (("graph", ms.GRAPH_MODE), ("eager", ms.PYNATIVE_MODE)):
-        ms.set_context(mode=mode)
+    runs, x = [], tensor(3, 4)
+    for mode in (GRAPH, PYNATIVE):
         network = Scale()
-        if name == "graph":
+        if mode == GRAPH:
             network.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
-        section = {"msprobe": True, "reference_dump": True, "dump_path": str(tmp_path / name)}
-        with Probe.from_config(section) as probe:
-            probe.watch(reference=network)
-            for _ in range(2):
-                with probe.phase("reference_compute_log_prob"):
-                    network(x)
-            probe.step()
-    gaps = open_run(tmp_path / "graph").manifests[0]["coverage"]["graph_mode"]
-    assert gaps == {"reference": {"root": [{"code": "coverage.dynamic_shape"}]}}
+        given = {"phase": "actor_compute_log_prob", "openings": 2, "mode": mode}
+        runs.append(run_phase(network, lambda network=network: network(x), **given))
+    assert gaps_of(runs[0]) == {"root": {"coverage.dynamic_shape"}}
     assert sum("dynamic" in text for text in warnings_of()) == 1
-    result = compare_runs(tmp_path / "graph", tmp_path / "eager", output_path=tmp_path / "out")
+    result = compare_runs(runs[0].path, runs[1].path, output_path=tmp_path / "out")
     assert bool(result)
     assert [gap.reason for gap in result.verdict.coverage] == [
         "not recorded in graph mode: a tensor whose shape is dynamic"
@@ -392,9 +401,7 @@ def test_what_a_graph_cannot_hand_over_is_coverage(
 
 @pytest.mark.usefixtures("graph_mode")
 def test_a_fault_never_reaches_the_graph(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], monkeypatch
 ) -> None:
     """What fails while a graph hands it over is counted; strict runs raise when the phase ends."""
 
@@ -436,34 +443,26 @@ def test_a_training_step_lines_up_with_pynative_gradients_and_recomputed_cells_i
 ) -> None:
     """Every record of the one has its counterpart in the other; they differ by rounding only."""
     tokens = Tensor(np.arange(10).reshape(2, 5) * 7 % 11, ms.int32)
+    section = {"actor_train_dump": True, "task": "tensor", "strict": True}
 
-    def run(mode: int, recomputed: bool, path: Path | None) -> list[bytes]:
-        ms.set_context(mode=mode)
-        try:
+    def run(mode: int, recomputed: bool, path: Path, on: bool = True) -> list[bytes]:
+        given = {**section, "msprobe": on, "dump_path": str(path)}
+        with in_mode(mode), Probe.from_config(given) as probe:
             network = Decoder(recomputed)
             optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
             train = nn.TrainOneStepCell(DecoderLoss(network), optimizer)
-            probe = Probe.from_config(
-                {"msprobe": path is not None, "actor_train_dump": True, "task": "tensor"}
-                | {"dump_path": str(path), "strict": True}
-            )
             probe.watch(actor=network, optimizers={"actor": optimizer})
             with probe.phase("actor_update"):
                 loss = train(tokens)
-            probe.close()
             return [t.asnumpy().tobytes() for t in (loss, *network.get_parameters())]
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
 
-    run(ms.PYNATIVE_MODE, False, tmp_path / "pynative")
-    bits = run(ms.GRAPH_MODE, True, tmp_path / "graph")
-    assert bits == run(ms.GRAPH_MODE, True, None)
-    result = compare_runs(
-        tmp_path / "pynative", tmp_path / "graph", tolerance=Tolerance(1e-4, 1e-5)
-    )
+    eager, graph = tmp_path / "pynative", tmp_path / "graph"
+    run(PYNATIVE, False, eager)
+    assert run(GRAPH, True, graph) == run(GRAPH, True, graph, False)
+    result = compare_runs(eager, graph, tolerance=Tolerance(1e-4, 1e-5))
     counts = {status for status, count in result.verdict.counts.items() if count}
     assert counts <= {"identical", "within_tolerance"}
-    directions = {entry.direction for entry in open_run(tmp_path / "graph").entries()}
+    directions = {entry.direction for entry in open_run(graph).entries()}
     assert directions == {"forward", "backward", "parameters_grad"}
 
 
@@ -482,26 +481,23 @@ class SelfAttention(nn.Cell):
         return self.dropout(attended) + x, weights
 
 
-class FirstOutput(nn.Cell):
-    """Takes the first of what its network returns, should that be several things."""
+def squares_of_first(network: nn.Cell) -> Callable[[Tensor], Tensor]:
+    """Return a loss of the first of what its network returns, should that be several things."""
 
-    def __init__(self, network: nn.Cell) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
-
-    def construct(self, x: Tensor) -> Tensor:
-        found = self.network(x)
+    def loss(x: Tensor) -> Tensor:
+        found = network(x)
         if isinstance(found, (tuple, list)):
             found = found[0]
         return (found * found).sum()
 
+    return loss
+
 
 def test_what_the_modes_see_unlike_is_no_divergence(tmp_path: Path) -> None:
     """Shares of a gradient against the whole, and zeros against no gradient, are none."""
-    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
+    for name, mode in MODES.items():
         ms.set_seed(1)
-        network = SelfAttention()
-        train(network, FirstOutput, tensor(2, 3, 4), {}, tmp_path / name, mode)
+        train(SelfAttention(), squares_of_first, tensor(2, 3, 4), {}, tmp_path / name, mode)
     runs = tmp_path / "pynative", tmp_path / "graph"
     result = compare_runs(*runs, tolerance=Tolerance(1e-4, 1e-4))
     counts = {status for status, count in result.verdict.counts.items() if count}
@@ -535,50 +531,37 @@ class ResidualLoss(nn.Cell):
         return (found * found).mean()
 
 
-@pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_cell_that_trains_lines_up_without_a_tolerance(tmp_path: Path, task: str) -> None:
-    """What a residual connection rounds in PyNative, and what a graph cannot have, is said."""
-    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-        ms.set_context(mode=mode)
+def residual_losses(
+    run_phase: Callable[..., Run], train_cell: Callable[..., nn.Cell], **settings: Any
+) -> list[Run]:
+    """Record one step of the same training in both modes."""
+    runs = []
+    for mode in MODES.values():
         ms.set_seed(1)
         network = ResidualLoss()
         optimizer = nn.SGD(network.trainable_params(), 0.1)
-        train = nn.TrainOneStepCell(network, optimizer)
-        probe = Probe.from_config(
-            {"msprobe": True, "actor_train_dump": True, "task": task, "strict": True}
-            | {"dump_path": str(tmp_path / name)}
-        )
-        probe.watch(actor=train, optimizers={"actor": optimizer})
-        try:
-            with probe.phase("actor_update"):
-                train(tensor(3, 4))
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.step()
-        probe.close()
-    result = compare_runs(tmp_path / "pynative", tmp_path / "graph")
-    apart = {finding.record for finding in result.findings if not finding.status.agrees}
-    assert apart == set()
-    rounded = {f.record for f in result.findings if "difference of two gradients" in f.note}
+        cell = train_cell(network, optimizer)
+        given = {"optimizer": optimizer, "mode": mode, "strict": True, **settings}
+        runs.append(run_phase(cell, lambda cell=cell: cell(tensor(3, 4)), **given))
+    return runs
+
+
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_a_cell_that_trains_lines_up_without_a_tolerance(
+    run_phase: Callable[..., Run], task: str
+) -> None:
+    """What a residual connection rounds in PyNative, and what a graph cannot have, is said."""
+    eager, graph = residual_losses(run_phase, nn.TrainOneStepCell, task=task)
+    reasons = lined_up(eager.path, graph.path)
+    findings = compare_runs(eager.path, graph.path).findings
+    rounded = {f.record for f in findings if "difference of two gradients" in f.note}
     assert rounded <= {
         f"Cell.network.blocks.{n}.norm.LayerNorm.backward.0.output.0" for n in (1, 2)
     }
-    reasons = {gap.reason for gap in result.verdict.coverage if "graph mode" in gap.reason}
+    reasons = [reason for reason in reasons if "graph mode" in reason]
     assert any("the optimizer's own call" in reason for reason in reasons)
     assert any("in a tuple" in reason for reason in reasons)
-    root = open_run(tmp_path / "pynative").entries()[0]
-    assert {record.io for record in root.records} == {"input", "output"}
-
-
-class HandMadeNorm(nn.Cell):
-    """RMSNorm in plain operators."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma = Parameter(Tensor(np.ones(4, np.float32)), name="gamma")
-
-    def construct(self, x: Tensor) -> Tensor:
-        return x * ops.rsqrt(ops.mean(x * x, -1, True) + 1e-6) * self.gamma
+    assert {record.io for record in eager.entries()[0].records} == {"input", "output"}
 
 
 class Gated(nn.Cell):
@@ -586,7 +569,7 @@ class Gated(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.a, self.b = HandMadeNorm(), nn.Dense(4, 4), nn.Dense(4, 4)
+        self.norm, self.a, self.b = Norm(4), nn.Dense(4, 4), nn.Dense(4, 4)
 
     def construct(self, x: Tensor) -> Tensor:
         h = self.norm(x)
@@ -619,35 +602,11 @@ class Half(nn.Cell):
         return self.second(h).astype(ms.float32)
 
 
-@pytest.mark.parametrize(
-    ("kind", "cells", "reason"),
-    [
-        (Recomputed, {"block.norm", "block.a", "block.b"}, "coverage.gradients_recomputed"),
-        (Half, {"first", "second"}, "coverage.gradients_casts_inputs"),
-    ],
-)
-def test_where_a_probe_of_gradients_does_harm_there_is_none(
-    tmp_path: Path, kind: type[nn.Cell], cells: set[str], reason: str
-) -> None:
-    """Training is the same bit for bit; what is missing is coverage, in comparing too."""
+class Product(nn.Cell):
+    """The product of what it is given."""
 
-    def trained(settings: dict[str, Any] | None, name: str, mode: int) -> list[bytes]:
-        ms.set_seed(3)
-        network = kind()
-        return train(network, squares, tensor(3, 4), settings, tmp_path / name, mode)
-
-    plain = trained(None, "plain", ms.GRAPH_MODE)
-    assert trained({}, "graph", ms.GRAPH_MODE) == plain
-    trained({}, "pynative", ms.PYNATIVE_MODE)
-    run = open_run(tmp_path / "graph")
-    left_out = run.coverage()["graph_mode"]["actor"]
-    assert {name for name, why in left_out.items() if Message(reason) in why} == cells
-    backward = {entry.cell for entry in run.entries() if entry.direction == "backward"}
-    assert backward
-    assert not backward & cells
-    runs = tmp_path / "pynative", tmp_path / "graph"
-    result = compare_runs(*runs, tolerance=Tolerance(1e-2, 1e-2))
-    assert {f.record for f in result.findings if not f.status.agrees} == set()
+    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * weight
 
 
 class DynamicAndParameter(nn.Cell):
@@ -657,53 +616,58 @@ class DynamicAndParameter(nn.Cell):
         super().__init__()
         self.weight = Parameter(Tensor(np.full((4,), 1.5, np.float32)), name="weight")
         self.product, self.scale = Product(), Scale()
+        self.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
 
     def construct(self, x: Tensor) -> Tensor:
         return self.scale(self.product(x, self.weight))
 
 
-class Product(nn.Cell):
-    """The product of what it is given."""
+@pytest.mark.parametrize(
+    ("kind", "cells", "reasons", "said"),
+    [
+        (Recomputed, {"block.norm", "block.a", "block.b"}, {"gradients_recomputed"}, []),
+        (Half, {"first", "second"}, {"gradients_casts_inputs"}, []),
+        (
+            *(DynamicAndParameter, {"product"}, {"dynamic_shape", "gradients_passes_parameter"}),
+            ["动态 shape 的张量", "Parameter 作为输入"],
+        ),
+    ],
+    ids=["recomputed", "half", "dynamic, and a Parameter"],
+)
+def test_where_a_probe_of_gradients_does_harm_there_is_none(
+    tmp_path: Path, kind: type[nn.Cell], cells: set[str], reasons: set[str], said: list[str]
+) -> None:
+    """Training is the same bit for bit; what is missing is coverage, in comparing too.
 
-    def construct(self, x: Tensor, weight: Tensor) -> Tensor:
-        return x * weight
-
-
-def test_every_reason_of_a_cell_is_kept_and_decides(tmp_path: Path) -> None:
-    """A Parameter is passed by a cell of dynamic shape: both are said; its gradients are none."""
+    Every reason of a cell is kept and decides.
+    """
 
     def trained(settings: dict[str, Any] | None, name: str, mode: int) -> list[bytes]:
-        network = DynamicAndParameter()
-        network.set_inputs(Tensor(shape=[None, 4], dtype=ms.float32))
-        return train(network, squares, tensor(3, 4), settings, tmp_path / name, mode)
+        ms.set_seed(3)
+        return train(kind(), squares, tensor(3, 4), settings, tmp_path / name, mode)
 
-    assert trained({}, "graph", ms.GRAPH_MODE) == trained(None, "plain", ms.GRAPH_MODE)
-    trained({}, "pynative", ms.PYNATIVE_MODE)
+    plain = trained(None, "plain", GRAPH)
+    assert trained({}, "graph", GRAPH) == plain
+    trained({}, "pynative", PYNATIVE)
     run = open_run(tmp_path / "graph")
-    reasons = {"coverage.dynamic_shape", "coverage.gradients_passes_parameter"}
-    noted = run.manifests[0]["coverage"]["graph_mode"]["actor"]["product"]
-    assert {reason["code"] for reason in noted} == reasons
-    assert {why.code for why in run.coverage()["graph_mode"]["actor"]["product"]} == reasons
-    assert not [e for e in run.entries() if e.cell == "product" and e.direction == "backward"]
-    result = compare_runs(tmp_path / "graph", tmp_path / "pynative", lang="zh")
-    assert {f.record for f in result.findings if not f.status.agrees} == set()
-    said = " ".join(gap.reason for gap in result.verdict.coverage)
-    assert "动态 shape 的张量" in said
-    assert "Parameter 作为输入" in said
-
-
-def squares(network: nn.Cell) -> Callable[[Tensor], Tensor]:
-    """Return a loss."""
-
-    def loss(x: Tensor) -> Tensor:
-        found = network(x)
-        return (found * found).mean()
-
-    return loss
+    expected = {f"coverage.{reason}" for reason in reasons}
+    noted = {cell: codes for cell, codes in gaps_of(run).items() if expected <= codes}
+    assert noted.keys() == cells
+    left_out = run.coverage()["graph_mode"]["actor"]
+    assert all({why.code for why in left_out[cell]} == noted[cell] for cell in cells)
+    backward = {entry.cell for entry in run.entries() if entry.direction == "backward"}
+    assert backward
+    assert not backward & cells
+    if said:
+        assert noted == {"product": expected}
+    tolerance = () if said else (1e-2, 1e-2)
+    runs = [tmp_path / "pynative", tmp_path / "graph"]
+    found = lined_up(*(runs[::-1] if said else runs), *tolerance, lang="zh")
+    assert all(words in " ".join(found) for words in said)
 
 
 def test_gradients_that_are_clipped_before_the_optimizer_are_no_divergence(
-    tmp_path: Path,
+    run_phase: Callable[..., Run],
 ) -> None:
     """PyNative records them as they arise, graph mode as they enter the optimizer."""
 
@@ -713,25 +677,9 @@ def test_gradients_that_are_clipped_before_the_optimizer_are_no_divergence(
             gradients = self.grad(self.network, self.weights)(*inputs, ops.ones_like(loss))
             return ops.depend(loss, self.optimizer(ops.clip_by_global_norm(gradients, 1e-3)))
 
-    for name, mode in (("pynative", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-        ms.set_context(mode=mode)
-        ms.set_seed(1)
-        network = ResidualLoss()
-        optimizer = nn.SGD(network.trainable_params(), 0.1)
-        probe = Probe.from_config(
-            {"msprobe": True, "actor_train_dump": True, "dump_path": str(tmp_path / name)}
-        )
-        probe.watch(actor=network, optimizers={"actor": optimizer})
-        try:
-            with probe.phase("actor_update"):
-                Clips(network, optimizer)(tensor(3, 4))
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.step()
-        probe.close()
-    result = compare_runs(tmp_path / "pynative", tmp_path / "graph")
-    assert {f.record for f in result.findings if not f.status.agrees} == set()
-    assert any("as they entered the optimizer" in gap.reason for gap in result.verdict.coverage)
+    eager, graph = residual_losses(run_phase, Clips)
+    said = lined_up(eager.path, graph.path)
+    assert any("as they entered the optimizer" in reason for reason in said)
 
 
 class DoesNotCompile(nn.Cell):
@@ -741,23 +689,14 @@ class DoesNotCompile(nn.Cell):
         return x.no_such_attribute_of_a_tensor()
 
 
-@pytest.mark.usefixtures("graph_mode")
 def test_what_does_not_compile_without_probes_is_the_networks_own_fault(
-    layer_probe: Callable[..., Probe],
-    warnings_of: Callable[[], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run_phase: Callable[..., Run], warnings_of: Callable[[], list[str]], tmp_path, monkeypatch
 ) -> None:
     """The trainer gets MindSpore's own error; the log does not lay it to the recording."""
     monkeypatch.chdir(tmp_path)  # MindSpore writes the graph it could not compile
     network = DoesNotCompile()
-    probe = layer_probe()
-    probe.watch(actor=network)
-    with (
-        pytest.raises(AttributeError, match="no_such_attribute"),
-        probe.phase("actor_update"),
-    ):
-        network(tensor(2, 2))
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        run_phase(network, lambda: network(tensor(2, 2)), mode=GRAPH)
     assert not any("compile" in warning for warning in warnings_of())
 
 
@@ -772,21 +711,15 @@ class UsesPlain(nn.Cell):
         return (self.network(x) * self.network(ops.tanh(x))).sum()
 
 
-@pytest.mark.usefixtures("graph_mode")
-def test_gradients_go_to_the_call_they_belong_to(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_gradients_go_to_the_call_they_belong_to(run_phase: Callable[..., Run]) -> None:
     """In one graph with the update: the gradient at one call's output is the other's output."""
     network = Policy()
     loss = UsesPlain(network)
     optimizer = nn.Momentum(loss.trainable_params(), 0.01, 0.9)
     train_cell = nn.TrainOneStepCell(loss, optimizer, sens=2.0)
-    probe = layer_probe(task="tensor", include=["^root$"])
-    probe.watch(actor=network, optimizers={"actor": optimizer})
-    for _ in range(2):
-        with probe.phase("actor_update"):
-            train_cell(tensor(2, 2))
-    values = {r.name: r for entry in recorded(probe).entries() for r in entry.records}
+    given = {"optimizer": optimizer, "mode": GRAPH, "task": "tensor", "include": ["^root$"]}
+    run = run_phase(network, lambda: train_cell(tensor(2, 2)), openings=2, **given)
+    values = records(run)
     for call in range(4):
         gradient = values[f"Cell.root.Policy.backward.{call}.input.0"].array()
         other = values[f"Cell.root.Policy.forward.{call ^ 1}.output.0"].array()
@@ -806,23 +739,12 @@ def jitted_step(loss: Callable[[Tensor], Tensor], optimizer: nn.Optimizer) -> An
     return step
 
 
-def test_a_jitted_step_is_recorded_in_pynative(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_jitted_step_is_recorded_in_pynative(run_phase: Callable[..., Run]) -> None:
     """A function under ms.jit that runs forward, backward and update is recorded cell by cell."""
     network = Twice()
     optimizer = nn.SGD(network.trainable_params(), 0.1)
-
-    def loss(x: Tensor) -> Tensor:
-        return network(x).sum()
-
-    step = jitted_step(loss, optimizer)
-    probe = layer_probe()
-    probe.watch(actor=network, optimizers={"actor": optimizer})
-    with probe.phase("actor_update"):
-        step(tensor(2, 2))
-        network(tensor(2, 2))
-    run = recorded(probe)
+    step, x = jitted_step(squares(network), optimizer), tensor(2, 2)
+    run = run_phase(network, lambda: (step(x), network(x)), optimizer=optimizer)
     names = {entry.name for entry in run.entries()}
     for name in ("forward.3", "backward.1", "parameters_grad.0"):
         assert f"Cell.first.Scale.{name}" in names
@@ -840,30 +762,14 @@ class Bent(nn.Cell):
         return ops.tanh(x * self.scale) * factor
 
 
-class Squared(nn.Cell):
-    """A loss around a network."""
-
-    def __init__(self, network: nn.Cell) -> None:
-        super().__init__()
-        self.network = network
-
-    def construct(self, x: Tensor) -> Tensor:
-        return (self.network(x) ** 2).mean()
-
-
 @pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
 def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
-    directions: list[str],
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    directions: list[str], run_phase: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The update waits for them, however late the host takes them."""
     network = nn.SequentialCell(Bent(), Bent())
-    loss = Squared(network)
     optimizer = nn.SGD(network.trainable_params(), 0.1)
-    step = jitted_step(loss, optimizer)
-
+    step = jitted_step(squares(network), optimizer)
     opened = GraphCalls.opened
 
     def opened_late(self: GraphCalls, *arguments: Any) -> int:
@@ -871,22 +777,14 @@ def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
         return opened(self, *arguments)
 
     monkeypatch.setattr(GraphCalls, "opened", opened_late)
-    probe = layer_probe(task="tensor", directions=directions)
-    probe.watch(actor=network, optimizers={"actor": optimizer})
     before = [parameter.asnumpy().copy() for parameter in network.trainable_params()]
-    with probe.phase("actor_update"):
-        step(tensor(2, 2))
-    found = {
-        record.name: record.array()
-        for entry in recorded(probe).entries()
-        for record in entry.records
-        if record.io == "parameters"
-    }
+    given = {"optimizer": optimizer, "task": "tensor", "directions": directions}
+    run = run_phase(network, lambda: step(tensor(2, 2)), **given)
+    found = [record.array() for record in records(run).values() if record.io == "parameters"]
     assert len(found) == len(before)
-    for value, array in zip(before, found.values()):
+    for value, array, parameter in zip(before, found, network.trainable_params()):
         np.testing.assert_array_equal(array, value)
-    changed = zip(before, network.trainable_params())
-    assert not any((value == parameter.asnumpy()).all() for value, parameter in changed)
+        assert not (value == parameter.asnumpy()).all()
 
 
 class Jitted(nn.Cell):
@@ -901,24 +799,15 @@ class Jitted(nn.Cell):
         return self.child(x)
 
 
-def test_a_jitted_cell_is_recorded_once(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_jitted_cell_is_recorded_once(run_phase: Callable[..., Run]) -> None:
     """Its children are recorded where it was compiled, inside the entry that PyNative makes."""
     network = nn.SequentialCell([Scale(), Jitted()])
-    probe = layer_probe()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2, 2))
-        network(tensor(2, 2))
-    entries = [e for e in recorded(probe).entries() if e.direction == "forward"]
-    names = [e.name for e in entries if e.cell in ("1", "1.child")]
-    assert sorted(names) == [
-        *(f"Cell.1.Jitted.forward.{n}" for n in range(2)),
-        *(f"Cell.1.child.Twice.forward.{n}" for n in range(2)),
-    ]
-    parents = {e.name: e.parent for e in entries}
-    assert parents["Cell.1.child.Twice.forward.1"] == "Cell.1.Jitted.forward.1"
+    run = run_phase(network, lambda: [network(tensor(2, 2)) for _ in range(2)])
+    parents = {e.name: e.parent for e in forward(run) if e.cell in ("1", "1.child")}
+    assert len([e for e in forward(run) if e.cell in ("1", "1.child")]) == 4
+    jitted, child = "Cell.1.Jitted.forward", "Cell.1.child.Twice.forward"
+    assert {*parents} == {f"{name}.{n}" for name in (jitted, child) for n in range(2)}
+    assert parents[f"{child}.1"] == f"{jitted}.1"
 
 
 class RunsAgain(nn.Cell):
@@ -935,7 +824,7 @@ class RunsAgain(nn.Cell):
 
 
 def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+    run_phase: Callable[..., Run],
 ) -> None:
     """With probes of gradients in it MindSpore computed wrong gradients: it has none."""
 
@@ -946,20 +835,19 @@ def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
         _, found = ms.value_and_grad(loss, None, network.trainable_params())(tensor(3, 2))
         return [gradient.asnumpy() for gradient in found]
 
-    plain = gradients(RunsAgain())
-    network, probe = RunsAgain(), layer_probe()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
+    plain, network = gradients(RunsAgain()), RunsAgain()
+
+    def body() -> None:
         network(tensor(3, 2))  # compiled before, where nothing is differentiated
         for mine, theirs in zip(gradients(network), plain):
             np.testing.assert_array_equal(mine, theirs)
-    run = recorded(probe)
+
+    run = run_phase(network, body)
     names = {entry.name for entry in run.entries()}
     assert "Cell.scale.Scale.forward.3" in names
     assert any(name.startswith("Cell.root.RunsAgain.backward.") for name in names)
-    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
-    assert set(gaps) == {"scale", "norm"}
-    assert all(why == [{"code": "coverage.gradients_in_python"}] for why in gaps.values())
+    python = {"coverage.gradients_in_python"}
+    assert gaps_of(run) == {"scale": python, "norm": python}
     assert not run.manifests[0]["lost"]
 
 
@@ -1000,11 +888,11 @@ class JittedBranches(Branches):
 
 @pytest.mark.parametrize("jitted", ["cell", "function"])
 def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(
-    tmp_path: Path, jitted: str
+    run_phase: Callable[..., Run], jitted: str
 ) -> None:
     """MindSpore computes jitted branches once more where Python differentiates them."""
 
-    def run(path: Path, kind: type[nn.Cell], compiles: bool) -> list[bytes]:
+    def run(kind: type[nn.Cell], compiles: bool) -> tuple[Run, list[bytes]]:
         network = kind()
         optimizer = nn.SGD(network.trainable_params(), 0.1)
 
@@ -1013,90 +901,60 @@ def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(
 
         call = ms.jit(scored) if compiles else scored
         step = ms.value_and_grad(lambda x: (call(x) ** 2).sum(), None, optimizer.parameters)
-        section = {"msprobe": True, "actor_train_dump": True, "task": "tensor"}
-        with Probe.from_config({**section, "dump_path": str(path)}) as probe:
-            probe.watch(actor=network, optimizers={"actor": optimizer})
-            with probe.phase("actor_update"):
-                for x in (tensor(2, 2), -tensor(2, 2), tensor(2, 2)):
-                    _, gradients = step(x)
-                    optimizer(gradients)
-            probe.step()
-        return [parameter.asnumpy().tobytes() for parameter in network.trainable_params()]
+        inputs = (tensor(2, 2), -tensor(2, 2), tensor(2, 2))
+        given = {"optimizer": optimizer, "task": "tensor"}
+        run = run_phase(network, lambda: [optimizer(step(x)[1]) for x in inputs], **given)
+        return run, [parameter.asnumpy().tobytes() for parameter in network.trainable_params()]
 
     of_cell = jitted == "cell"
-    plain, compiled = tmp_path / "plain", tmp_path / "compiled"
-    weights = run(plain, Branches, False)
-    assert run(compiled, JittedBranches if of_cell else Branches, not of_cell) == weights
-    runs = [open_run(path) for path in (plain, compiled)]
-    assert not runs[1].lost
+    plain, weights = run(Branches, False)
+    compiled, same = run(JittedBranches if of_cell else Branches, not of_cell)
+    assert same == weights
+    assert not compiled.lost
     found = []
-    for each in runs:
+    for each in (plain, compiled):
         entries = sorted(each.entries(), key=lambda entry: entry.seq or 0)
-        forward = [e for e in entries if e.direction == "forward"]
-        assert all(e.end is not None for e in forward)
-        names = [(e.cell, e.name.rpartition(".")[2], len(e.records)) for e in forward]
+        calls = [e for e in entries if e.direction == "forward"]
+        assert all(e.end is not None for e in calls)
+        names = [(e.cell, e.name.rpartition(".")[2], len(e.records)) for e in calls]
         trained = sorted(e.name for e in entries if e.direction == "parameters_grad")
         assert len({*trained}) == len(trained)
         found.append((names, trained))
     assert found[0] == found[1]
 
 
-def test_a_jitted_cell_that_ran_while_others_were_watched_is_recorded(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """It held no probes then; watched, it is compiled with them."""
-    other, network, probe = Scale(), Jitted(), layer_probe()
-    probe.watch(reference=other)
-    network(tensor(2, 2))
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2, 2))
-    run = recorded(probe)
-    assert "Cell.child.first.Scale.forward.0" in {entry.name for entry in run.entries()}
-    assert "graph_mode" not in run.manifests[0].get("coverage", {})
-
-
+@pytest.mark.parametrize("other_is_watched", [False, True])
 def test_a_cell_that_was_jitted_before_is_compiled_with_probes(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], other_is_watched: bool
 ) -> None:
-    """What was compiled before watch() goes on to run where nothing is recorded."""
-    network = nn.SequentialCell([Scale(), Jitted()])
+    """What was compiled before watch(), also while others were, runs where nothing is recorded."""
+    network, probe = nn.SequentialCell([Scale(), Jitted()]), layer_probe()
+    if other_is_watched:
+        probe.watch(reference=Scale())
     network(tensor(2, 2))
-    probe = layer_probe()
     probe.watch(actor=network)
     with probe.phase("actor_update"):
         network(tensor(2, 2))
     run = recorded(probe)
     inside = {"1.child", "1.child.first", "1.child.second"}
     assert {entry.cell for entry in run.entries()} == {"root", "0", "1"} | inside
-    assert "graph_mode" not in run.manifests[0].get("coverage", {})
+    assert gaps_of(run) == {}
 
 
-@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("transform", [ms.vmap, ms.jacrev, ms.jacfwd])
 def test_vectorised_calls_run_without_probes(
-    transform: Callable[[nn.Cell], Callable[..., Tensor]],
-    mode: int,
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
+    transform: Callable[..., Any], mode: int, run_phase: Callable[..., Run]
 ) -> None:
     """MindSpore refuses to vectorise host functions; other calls of the cell are recorded."""
-    network = Scale()
-    x = tensor(3, 4)
-    ms.set_context(mode=mode)
-    try:
+    network, x, found = Scale(), tensor(3, 4), []
+    with in_mode(mode):
         plain = transform(Scale())(x).asnumpy()
-        probe = layer_probe()
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            assert (transform(network)(x).asnumpy() == plain).all()
-            network(x)
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-    run = recorded(probe)
+    body = lambda: found.extend([transform(network)(x), network(x)])  # noqa: E731
+    run = run_phase(network, body, mode=mode)
+    assert (found[0].asnumpy() == plain).all()
     assert [entry.name for entry in run.entries()] == ["Cell.root.Scale.forward.0"]
-    gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
-    assert gaps["root"] == [{"code": "coverage.vectorised"}]
+    assert gaps_of(run)["root"] == {"coverage.vectorised"}
 
 
 def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> None:
@@ -1111,20 +969,17 @@ def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> 
     assert not any("construct" in vars(cell) for cell in (Mixed(), Cubed()))
 
 
-@pytest.mark.usefixtures("graph_mode")
-def test_tokens_and_excluded_cells(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_tokens_and_excluded_cells(run_phase: Callable[..., Run]) -> None:
     """The outermost cell counts tokens, though it is not recorded; call numbers are true."""
     network = Policy()
-    probe = layer_probe(include=["head"], token_range_start=1, token_range_end=1)
-    probe.watch(actor=network)
-    with probe.phase("actor_generate_sequences"):
-        for _ in range(3):
-            network(tensor(2, 2))
-    (entry,) = recorded(probe).entries()
+    given = {"include": ["head"], "token_range_start": 1, "token_range_end": 1, "mode": GRAPH}
+    phase = "actor_generate_sequences"
+    run = run_phase(
+        network, lambda: [network(tensor(2, 2)) for _ in range(3)], phase=phase, **given
+    )
+    (entry,) = run.entries()
     assert (entry.name, entry.token, entry.parent) == ("Cell.head.Scale.forward.1", 1, None)
-    journal = Path(probe.config.dump_path) / "actor_generate_sequences/step0/rank0/records.jsonl"
+    journal = run.path / phase / "step0/rank0/records.jsonl"
     assert list(json.loads(journal.read_text()))[:3] == ["entry", "seq", "end"]
 
 
@@ -1142,53 +997,40 @@ class EchoesAll(nn.Cell):
         return returned
 
 
-def test_every_dtype_and_shape_reaches_the_host(
-    tmp_path: Path, make_probe: Callable[..., Probe]
-) -> None:
+def echoed(run_phase: Callable[..., Run], values: list[Tensor], **settings: Any) -> list[Any]:
+    """Record a network that echoes values in both modes; return the records of each run."""
+    runs = []
+    for mode in MODES.values():
+        network = EchoesAll()
+        body = lambda network=network: network(*values)  # noqa: E731
+        runs.append([*records(run_phase(network, body, mode=mode, **settings)).items()])
+    return runs
+
+
+def test_every_dtype_and_shape_reaches_the_host(run_phase: Callable[..., Run]) -> None:
     """As in PyNative: with axes or without, and without elements."""
     names = "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32"
     dtypes = [getattr(ms, name) for name in f"{names} float64 complex64 complex128".split()]
     values = [Tensor(np.array([[1, 0], [3, 1]]), dtype) for dtype in dtypes]
     values += [Tensor(1, dtype) for dtype in dtypes] + [Tensor(np.zeros((0, 3)), ms.float32)]
-    found = []
-    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
-        ms.set_context(mode=mode)
-        network = EchoesAll()
-        probe = make_probe(actor_train_dump=True, dump_path=str(tmp_path / str(mode)))
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(*values)
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.close()
-        run = open_run(probe.config.dump_path)
-        found.append([(r.name, r.leaf.to_json()) for e in run.entries() for r in e.records])
-    assert found[0] == found[1]
-    assert len(found[0]) == 4 * len(values)
+    eager, graph = ([(n, r.leaf.to_json()) for n, r in run] for run in echoed(run_phase, values))
+    assert eager == graph
+    assert len(eager) == 4 * len(values)
 
 
-def test_sketches_are_those_of_pynative(tmp_path: Path, make_probe: Callable[..., Probe]) -> None:
+def test_sketches_are_those_of_pynative(run_phase: Callable[..., Run]) -> None:
     """Rows of every dtype have the same sketch, token ids the same elements, in both modes."""
     rows = np.random.default_rng(0).standard_normal((2, 3, 70)).astype(np.float32)
     dtypes = (ms.float32, ms.bfloat16, ms.float16, ms.float64, ms.int32)
     values = [Tensor(rows, dtype) for dtype in dtypes] + [Tensor([[3, 1]], ms.int64)]
     found = []
-    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
-        ms.set_context(mode=mode)
-        network = EchoesAll()
-        path = str(tmp_path / str(mode))
-        probe = make_probe(actor_train_dump=True, task="sketch", dump_path=path)
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(*values)
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.close()
-        records = [r for e in open_run(path).entries() for r in e.records]
-        sketches = {r.name: r.sketch() for r in records if r.leaf.sketch is not None}
+    for run in echoed(run_phase, values, task="sketch"):
+        sketches = {name: r.sketch() for name, r in run if r.leaf.sketch is not None}
+        assert len(sketches) == 4 * 4  # int32 may be a mask: its elements are stored
         found.append(
             {name: (s.sums.tobytes(), s.fingerprints.tobytes()) for name, s in sketches.items()}
-            | {r.name: r.array().tolist() for r in records if r.leaf.data_name is not None}
+            | {name: r.array().tolist() for name, r in run if r.leaf.data_name is not None}
         )
-        assert len(sketches) == 4 * 4  # int32 may be a mask: its elements are stored
     assert found[0] == found[1]
     assert len(found[0]) == 4 * len(values)
 
@@ -1223,42 +1065,32 @@ class UsesSeveral(nn.Cell):
         return out.sum()
 
 
-@pytest.mark.parametrize("together", [400, 1, 2])
-@pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
+@pytest.mark.parametrize(
+    ("together", "directions"),
+    [(400, ["forward"]), *((most, ["forward", "backward"]) for most in (400, 1, 2))],
+)
 def test_one_host_call_takes_what_a_cell_is_given_and_one_what_it_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, directions: list[str]
+    run_phase: Callable[..., Run], monkeypatch, together: int, directions: list[str]
 ) -> None:
     """However many tensors go together, the entries are those of PyNative in their order."""
     monkeypatch.setattr("mindrlhf_msprobe.capture.graph.cpu.MOST_TOGETHER", together)
     runs, bits = [], []
-    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+    for mode in MODES.values():
         network = UsesSeveral()
-        ms.set_context(mode=mode)
-        path = tmp_path / str(mode)
-        section = {"msprobe": True, "actor_train_dump": True, "directions": directions}
-        try:
-            with Probe.from_config({**section, "dump_path": str(path)}) as probe:
-                probe.watch(actor=network)
-                step = ms.value_and_grad(network, None, network.trainable_params())
-                with probe.phase("actor_update"):
-                    loss, gradients = step(tensor(2, start=2.0), Tensor(np.zeros((0, 2)), ms.int8))
-                probe.step()
-                bits.append([x.asnumpy().tolist() for x in (loss, *gradients)])
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
-        runs.append(open_run(path))
+        step = ms.value_and_grad(network, None, network.trainable_params())
+
+        def body(step: Callable[..., Any] = step) -> None:
+            loss, gradients = step(tensor(2, start=2.0), Tensor(np.zeros((0, 2)), ms.int8))
+            bits.append([x.asnumpy().tolist() for x in (loss, *gradients)])
+
+        runs.append(run_phase(network, body, mode=mode, directions=directions))
     assert bits[0] == bits[1]
-    forward = [
-        [
-            (entry.name, record.name, record.leaf.type, record.leaf.fingerprint)
-            for entry in run.entries()
-            if entry.direction == "forward"
-            for record in entry.records
-        ]
+    eager, graph = (
+        [(e.name, r.name, r.leaf.type, r.leaf.fingerprint) for e in forward(run) for r in e.records]
         for run in runs
-    ]
-    assert forward[0] == forward[1]
-    assert len({name for name, *_ in forward[1]}) == 3
+    )
+    assert eager == graph
+    assert len({name for name, *_ in graph}) == 3
     manifest = runs[1].manifests[0]
     assert not manifest["lost"]
     if together == 400 and directions == ["forward"]:

@@ -111,23 +111,28 @@ def sites(dtype: str) -> tuple[int, int, int]:
     )
 
 
+def a_call(number: int, call: int, value: int, end: int) -> list[tuple[str, int, Tensor]]:
+    """Return what a graph writes of one call."""
+    tensor = Tensor([number, 1], ms.float32)
+    return [("open", call, MARK), ("tensor", value, tensor), ("close", end, MARK)]
+
+
+def cut_short(folder: Path) -> tuple[Path, bytes]:
+    """Cut the one tensor there short; return its file and what it held."""
+    (path,) = folder.glob("tensor.*")
+    content = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(content[:-4])
+    return path, content
+
+
 def test_calls_tensors_and_gradients_meet(folder: Path, read: Callable[[], Any]) -> None:
     """Files come in the order of their numbers; the last call of a cell has its gradient first."""
     call, value, end = sites("Float32")
-    write(
-        folder,
-        *(
-            dump
-            for n in range(2)
-            for dump in (
-                ("open", call, MARK),
-                ("tensor", value, Tensor([n, 1], ms.float32)),
-                ("close", end, MARK),
-            )
-        ),
-        ("gradient", value, Tensor([11, 1], ms.float32)),
-        ("gradient", value, Tensor([10, 1], ms.float32)),
-    )
+    for number in range(2):
+        write(folder, *a_call(number, call, value, end))
+    for number in (11, 10):
+        write(folder, ("gradient", value, Tensor([number, 1], ms.float32)))
     assert read() == [
         ("opened", 1, -1),
         ("tensor", 1, (0,), "float32", [0, 1]),
@@ -184,10 +189,7 @@ def test_a_file_that_is_still_written_is_waited_for(
     call, value, _ = sites("Float32")
     SITES.receiver = receiver = Receiver()
     write(folder, ("open", call, MARK), ("tensor", value, Tensor([1, 2], ms.float32)))
-    (path,) = folder.glob("tensor.*")
-    content = path.read_bytes()
-    path.chmod(0o600)
-    path.write_bytes(content[:-4])
+    path, content = cut_short(folder)
     write(folder, ("tensor", value, Tensor([3, 4], ms.float32)))
     finish = threading.Timer(0.2, lambda: path.write_bytes(content))
     finish.start()
@@ -202,9 +204,7 @@ def test_a_file_that_stays_cut_short_is_counted(
     monkeypatch.setattr(graph_drain, "_SETTLED", 0.05)
     call, value, _ = sites("Float32")
     write(folder, ("open", call, MARK), ("tensor", value, Tensor([1, 2], ms.float32)))
-    (path,) = folder.glob("tensor.*")
-    path.chmod(0o600)
-    path.write_bytes(path.read_bytes()[:-4])
+    cut_short(folder)
     write(folder, ("gradient", value, Tensor([5, 6], ms.float32)))
     events = read()
     assert events[1:] == [
@@ -234,12 +234,7 @@ def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> No
     draining = drain(GraphReading(), most_bytes=3 * size)
     most = []
     for number in range(20):
-        write(
-            folder,
-            ("open", call, MARK),
-            ("tensor", value, Tensor([number, 0], ms.float32)),
-            ("close", end, MARK),
-        )
+        write(folder, *a_call(number, call, value, end))
         draining.look()
         payload = [file.size for file in files_in(folder) if file.kind == "tensor"]
         most.append(sum(payload))

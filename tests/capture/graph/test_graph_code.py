@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ ms = pytest.importorskip("mindspore")
 from helpers.small_networks import tensor
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.cli import main
 
 
@@ -38,18 +36,11 @@ class Network(nn.Cell):
         return self.head(self.doubled(x))
 
 
-def test_the_construct_of_each_cell_is_said(tmp_path: Path, capsys) -> None:
+def test_the_construct_of_each_cell_is_said(run_phase, capsys) -> None:
     """File and line of the `def`, not of a decorator, and none of the probes' own files."""
     network = Network()
-    probe = Probe.from_config(
-        {"msprobe": True, "dump_path": str(tmp_path / "run"), "actor_train_dump": True}
-    )
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2, 3))
-    probe.step()
-    probe.close()
-    entries = {entry.name: entry for entry in open_run(tmp_path / "run").entries()}
+    run = run_phase(network, lambda: network(tensor(2, 3)))
+    entries = {entry.name: entry for entry in run.entries()}
     for cell in (Network, Doubled):
         name = next(n for n in entries if f".{cell.__name__}.forward" in n)
         lines, first = inspect.getsourcelines(cell.construct)
@@ -62,5 +53,5 @@ def test_the_construct_of_each_cell_is_said(tmp_path: Path, capsys) -> None:
     head = next(entry for name, entry in entries.items() if ".Dense.forward" in name)
     assert head.stack[0].endswith("def construct(self, x):")
     name = next(n for n in entries if ".Doubled." in n)
-    assert main(["show", str(tmp_path / "run"), name, "--code"]) == 0
+    assert main(["show", str(run.path), name, "--code"]) == 0
     assert "return x * 2" in capsys.readouterr().out

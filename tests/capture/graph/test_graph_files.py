@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 ms = pytest.importorskip("mindspore")
 
 from graph_files_job import FOLDER, jitted, kinds, same, size_of
+from helpers.small_networks import in_mode
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.capture.graph.reduced import MOST_BYTES
@@ -39,9 +40,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
 @pytest.fixture
 def graph_mode() -> Iterator[None]:
     """Run a test in GRAPH_MODE."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with in_mode(ms.GRAPH_MODE):
+        yield
 
 
 def entries(journal: Path) -> list[tuple[str, str | None]]:

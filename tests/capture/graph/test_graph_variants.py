@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ pytestmark = pytest.mark.slow
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Policy, Scale, Twice, tensor
+from helpers.small_networks import MODES, Policy, Scale, Twice, in_mode, tensor
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
 from mindrlhf_msprobe.capture.graph import probes as graph_probes
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
-from mindrlhf_msprobe.config import ProbeConfig
 
 GENERATE, SCORE, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
 
@@ -54,9 +52,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
 
     monkeypatch.setattr(graph_probes, "array_of", called)
     COMPILATIONS.listeners.append(compiled)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield counted
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+    with in_mode(ms.GRAPH_MODE):
+        yield counted
     COMPILATIONS.listeners.remove(compiled)
 
 
@@ -193,19 +190,9 @@ class Halves(nn.Cell):
 
 def generated(mode: int, path: Path, network: nn.Cell, window: tuple[int, int], how: str) -> Any:
     """Generate twice a step, for two steps; return what tells the entries apart."""
-    first, last = window
-    probe = Probe(
-        ProbeConfig(
-            msprobe=True,
-            dump_path=str(path),
-            actor_infer_dump=True,
-            step_end=9,
-            token_range_start=first,
-            token_range_end=last,
-        )
-    )
-    ms.set_context(mode=mode)
-    try:
+    section = {"msprobe": True, "dump_path": str(path), "actor_infer_dump": True, "step_end": 9}
+    section |= {"token_range_start": window[0], "token_range_end": window[1]}
+    with in_mode(mode), Probe.from_config(section) as probe:
         probe.watch(actor=network)
         for step in range(2):
             for part in range(2):
@@ -221,16 +208,9 @@ def generated(mode: int, path: Path, network: nn.Cell, window: tuple[int, int], 
                         else:
                             network(x)
             probe.step()
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.close()
     return [
         (
-            e.step,
-            e.name,
-            e.token,
-            e.opening,
-            e.parent,
+            *(e.step, e.name, e.token, e.opening, e.parent),
             [(r.name, r.leaf.fingerprint) for r in e.records],
         )
         for e in open_run(str(path)).entries()
@@ -275,16 +255,9 @@ def test_tokens_outside_the_window_run_without_probes(
 
 def test_a_jitted_part_of_a_network_counts_too(tmp_path: Path) -> None:
     """In PyNative mode the cells around it count the tokens; its own calls are counted as well."""
-
     plain, jitted = (
-        generated(
-            ms.PYNATIVE_MODE,
-            tmp_path / kind.__name__,
-            nn.SequentialCell(kind(), Scale()),
-            (2, 3),
-            "",
-        )
-        for kind in (Twice, JittedTwice)
+        generated(ms.PYNATIVE_MODE, tmp_path / name, nn.SequentialCell(cell, Scale()), (2, 3), "")
+        for name, cell in (("plain", Twice()), ("jitted", JittedTwice()))
     )
     assert repr(jitted) == repr(plain).replace("0.Twice", "0.JittedTwice")
 
@@ -330,7 +303,7 @@ class Drawing(nn.Cell):
         return self.body(x + ops.standard_normal((4, 6))) * ops.rand(4, 6)
 
 
-def drawn(probe: Probe | None, how: str) -> list[bytes]:
+def drawn(probe: Probe, how: str) -> list[bytes]:
     """Run a network that draws random numbers inside and outside of what is recorded."""
     gc.collect()  # with an earlier network MindSpore forgets a key that this one would share
     ms.set_seed(3)
@@ -342,29 +315,26 @@ def drawn(probe: Probe | None, how: str) -> list[bytes]:
 
     trained = ms.value_and_grad(loss, None, optimizer.parameters)
     jitted = ms.jit(loss)
-    if probe is not None:
-        probe.watch(actor=network, optimizers={"actor": optimizer})
+    probe.watch(actor=network, optimizers={"actor": optimizer})
     found: list[bytes] = []
 
     def run() -> None:
         if how == "function":
-            found.append(jitted(x).asnumpy().tobytes())
+            value = jitted(x)
         elif how == "update":
             value, gradients = trained(x)
             optimizer(gradients)
-            found.append(value.asnumpy().tobytes())
         else:
-            found.append(network(x).asnumpy().tobytes())
+            value = network(x)
+        found.append(value.asnumpy().tobytes())
 
     for _ in range(4):
-        with probe.phase(GENERATE) if probe is not None else nullcontext():
+        with probe.phase(GENERATE):
             for _ in range(3):
                 run()
         run()
-        if probe is not None:
-            probe.step()
-    if probe is not None:
-        probe.close()
+        probe.step()
+    probe.close()
     for _ in range(2):
         run()
         found.append(later(x).asnumpy().tobytes())
@@ -377,7 +347,7 @@ def test_random_numbers_go_on_through_the_window(
     how: str, first: int, layer_probe: Callable[..., Probe], counts: Counts
 ) -> None:
     """A graph keeps its random state: one of the two runs, before, inside and after the window."""
-    plain = drawn(None, how)
+    plain = drawn(Probe(), how)
     probe = layer_probe(step_start=first, step_end=2, token_range_start=1, token_range_end=1)
     assert drawn(probe, how) == plain
     assert {(e.step, e.token) for e in open_run(probe.config.dump_path).entries()} >= {
@@ -385,28 +355,21 @@ def test_random_numbers_go_on_through_the_window(
     }
 
 
-def test_gradients_of_counted_passes_line_up_with_pynative(tmp_path: Path) -> None:
+def test_gradients_of_counted_passes_line_up_with_pynative(
+    layer_probe: Callable[..., Probe], tmp_path: Path
+) -> None:
     """A backward entry belongs to no token, in either mode."""
-    runs = {}
-    for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+    found = []
+    for name, mode in MODES.items():
         network, x = Twice(), tensor(2, 3)
-        section = {
-            "msprobe": True,
-            "actor_train_dump": True,
-            "dump_path": str(tmp_path / str(mode)),
-        }
-        ms.set_context(mode=mode)
-        try:
-            with Probe.from_config(section) as probe:
-                probe.watch(actor=network)
-                gradient = ms.grad(network)
-                with probe.phase(UPDATE, token_range=(1, 2)):
-                    for _ in range(4):
-                        gradient(x)
-                probe.step()
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
-        entries = open_run(section["dump_path"]).entries()
-        runs[mode] = {(e.name, e.token) for e in entries if e.direction != "parameters_grad"}
-    assert runs[ms.GRAPH_MODE] == runs[ms.PYNATIVE_MODE]
-    assert {token for name, token in runs[ms.GRAPH_MODE] if ".backward." in name} == {None}
+        with in_mode(mode), layer_probe(dump_path=str(tmp_path / name)) as probe:
+            probe.watch(actor=network)
+            gradient = ms.grad(network)
+            with probe.phase(UPDATE, token_range=(1, 2)):
+                for _ in range(4):
+                    gradient(x)
+            probe.step()
+        entries = open_run(tmp_path / name).entries()
+        found.append({(e.name, e.token) for e in entries if e.direction != "parameters_grad"})
+    assert found[0] == found[1]
+    assert {token for name, token in found[1] if ".backward." in name} == {None}

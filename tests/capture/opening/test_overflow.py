@@ -1,10 +1,8 @@
 """task: overflow_check: full tensors where something non-finite arose, and nowhere else."""
 
-import os
+import functools
+import itertools
 import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,11 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Scale, tensor
+from helpers.programs import run_python
+from helpers.small_networks import Does, Scale, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindrlhf_msprobe import Probe, check_run, open_run
+from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.capture.recording import recorder
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -25,37 +24,18 @@ LARGE = 300  # squared, as float32, more than what is copied to the host in any 
 INF, NAN = float("inf"), float("nan")
 
 
-class Does(nn.Cell):
-    """Computes what a function says, of its input and its children."""
-
-    def __init__(self, compute: Callable[..., Any], **children: nn.Cell) -> None:
-        super().__init__()
-        self.compute = (compute,)
-        for name, child in children.items():
-            setattr(self, name, child)
-
-    def construct(self, x: Tensor) -> Any:
-        return self.compute[0](self, x)
-
-
 def log_of(shift: float) -> Does:
     return Does(lambda cell, x: ops.log(x - shift))
 
 
 @pytest.fixture
-def checked(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> Callable[..., Run]:
+def checked(run_phase: Callable[..., Run]) -> Callable[..., Run]:
     """Return a function that runs a network in phases of some steps and opens what was recorded."""
 
     def run(network: nn.Cell, body: Callable[[int], Any], steps: int = 1, **settings: Any) -> Run:
-        probe = layer_probe(**{"task": "overflow_check", **settings})
-        probe.watch(actor=network)
-        for step in range(steps):
-            with probe.phase("actor_update"):
-                body(step)
-            probe.step()
-        return recorded(probe)
+        numbers = itertools.count()
+        given = {"task": "overflow_check", "steps": steps, **settings}
+        return run_phase(network, lambda: body(next(numbers)), **given)
 
     return run
 
@@ -243,7 +223,7 @@ def test_masks_of_minus_infinity_are_no_overflow(checked: Callable[..., Run]) ->
 
 
 def test_minus_infinity_of_which_nan_comes_is_where_it_was_made(
-    checked: Callable[..., Run], tmp_path: Path
+    checked: Callable[..., Run],
 ) -> None:
     """As check names it; what made NaN of it is the second origin."""
     network = Does(
@@ -251,23 +231,13 @@ def test_minus_infinity_of_which_nan_comes_is_where_it_was_made(
         log=Does(lambda cell, x: ops.log(x)), after=Scale(),
         less=Does(lambda cell, x: x - x.min()),
     )  # fmt: skip
-    runs = [
-        checked(
-            network,
-            lambda _: network(tensor(3, 4)),
-            overflow_nums=number,
-            dump_path=str(tmp_path / str(number)),
-        )
-        for number in (1, 2)
-    ]
+    runs = [checked(network, lambda _: network(tensor(3, 4)), overflow_nums=n) for n in (1, 2)]
     first, second = "Cell.log.Does.forward.0", "Cell.less.Does.forward.0"
     assert [[*stored(run)] for run in runs] == [[first], [first, second]]
     assert first_place(runs[0]) == first
 
 
-def test_a_container_whose_inputs_have_no_room_is_counted(
-    checked: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_container_whose_inputs_have_no_room_is_counted(checked: Callable[..., Run]) -> None:
     """What was given to the outermost cells is given up first; what is lost is said, not hidden."""
 
     def inside(cell: nn.Cell, x: Tensor) -> Tensor:
@@ -309,8 +279,8 @@ def bits(array: np.ndarray) -> bytes:
     return np.where(np.isnan(array), np.float32(np.nan), array).tobytes()
 
 
-def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run], tmp_path: Path) -> None:
-    def train(**settings: Any) -> list[bytes]:
+def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run]) -> None:
+    def train(run: Callable[..., Any]) -> list[bytes]:
         network = Does(lambda cell, x: cell.b(ops.sqrt(cell.a(x))), a=Scale(0.3), b=Scale(0.7))
         seen: list[bytes] = []
 
@@ -322,20 +292,14 @@ def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run], tmp_path:
                 parameter.set_data(parameter - gradient * 0.1)
             seen.extend(bits(t.asnumpy()) for t in (found[0], found[1][0], *found[1][1]))
 
-        if settings:
-            checked(network, body, steps=2, **settings)
-        else:
-            [body(step) for step in range(2)]
+        run(network, body)
         return seen
 
-    assert train(overflow_nums=-1) == train()
+    plain = train(lambda network, body: [body(step) for step in range(2)])
+    assert train(functools.partial(checked, steps=2, overflow_nums=-1)) == plain
 
 
-def test_reduced_on_the_device_the_same_is_written(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Run],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reduced_on_the_device_the_same_is_written(checked, monkeypatch) -> None:
     """What is held there is a copy: its entry is looked at long after it ended."""
     monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
 
@@ -344,61 +308,54 @@ def test_reduced_on_the_device_the_same_is_written(
         x[...] = 0
         return y
 
-    inner = Does(overwrite, log=log_of(1e3))
     network = Does(
         lambda cell, x: cell.after(cell.inner(cell.scale(x))),
-        scale=Scale(),
-        inner=inner,
-        after=Scale(),
-    )
-    probe = layer_probe(task="overflow_check", overflow_nums=-1, fingerprint=False)
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(3, 4))
-    run = recorded(probe)
+        scale=Scale(), inner=Does(overwrite, log=log_of(1e3)), after=Scale(),
+    )  # fmt: skip
+    run = checked(network, lambda _: network(tensor(3, 4)), overflow_nums=-1, fingerprint=False)
     assert stored_names(run) == {"Cell.inner.log.Does.forward.0": ["input.0", "output.0"]}
     (entry,) = [e for e in run.entries() if e.cell == "inner.log"]
     np.testing.assert_array_equal(entry.records[0].array(), tensor(3, 4).asnumpy() * 2)
 
 
+#: Records a run in PyNative and one in graph mode, and is killed behind the end of their step.
+KILLED = """
+import os, signal
+import mindspore as ms
+from helpers.small_networks import MODES, Scale, tensor
+from mindspore import nn, ops
+from mindrlhf_msprobe import Probe
+
+class Bad(nn.Cell):
+    def construct(self, x):
+        return ops.log(x - 1e3)
+
+for name, mode in MODES.items():
+    ms.set_context(mode=mode)
+    network = nn.SequentialCell(Scale(), Bad(), Scale())
+    probe = Probe.from_config(
+        dict(msprobe=True, actor_train_dump=True, task="overflow_check", step_end=9, dump_path=name)
+    )
+    probe.watch(actor=network)
+    with probe.phase("actor_update"):
+        network(tensor(300, 300))
+    probe.step()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a run in PyNative and one in graph mode, of a process killed behind
-    the end of their step."""
+    """Return a directory with the two runs of a killed process."""
     directory = tmp_path_factory.mktemp("killed")
-    program = f"""
-        import os, signal
-        import mindspore as ms
-        from helpers.small_networks import Scale, tensor
-        from mindspore import nn, ops
-        from mindrlhf_msprobe import Probe
-
-        class Bad(nn.Cell):
-            def construct(self, x):
-                return ops.log(x - 1e3)
-
-        for name, mode in (("eager", ms.PYNATIVE_MODE), ("graph", ms.GRAPH_MODE)):
-            ms.set_context(mode=mode)
-            network = nn.SequentialCell(Scale(), Bad(), Scale())
-            probe = Probe.from_config(
-                dict(msprobe=True, actor_train_dump=True, task="overflow_check", step_end=9,
-                     dump_path=os.path.join({str(directory)!r}, name)))
-            probe.watch(actor=network)
-            with probe.phase("actor_update"):
-                network(tensor(300, 300))
-            probe.step()
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    file = directory / "program.py"
-    file.write_text(textwrap.dedent(program))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, str(file)], env=environment)
-    assert ended.returncode == -signal.SIGKILL
+    (directory / "program.py").write_text(KILLED)  # graphs are compiled from files alone
+    ended = run_python("import runpy; runpy.run_path('program.py')", directory)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
     return directory
 
 
 def test_files_are_whole_when_the_process_is_killed(killed: Path) -> None:
-    run = open_run(killed / "eager")
+    run = open_run(killed / "pynative")
     assert stored(run) == {"Cell.1.Bad.forward.0": ["input.0", "output.0"]}
 
 

@@ -215,33 +215,6 @@ def test_calls_of_other_threads_are_taken_where_that_is_asked_for(calls, every_t
     assert calls.names == expected
 
 
-def test_an_operator_that_raises_raises_and_the_next_one_is_asked(calls):
-    """The handler sees what the caller sees."""
-    with Interception(calls):
-        with pytest.raises(Exception, match=r".+"):
-            mint.matmul(tensor(2, 3), tensor(2, 3)).asnumpy()
-        mint.exp(tensor(2))
-    assert calls.names == ["Mint.matmul", "Mint.exp"]
-
-
-def test_what_is_compiled_meanwhile_is_made_of_the_originals(calls):
-    """`ms.jit` and MindSpore's optimizers; they run after it, too."""
-
-    @ms.jit
-    def compiled(x):
-        return mint.add(ops.softmax(x), imported_add(x, 1)) * 2
-
-    weight = Parameter(tensor(3), name="w")
-    optimizer = nn.Adam([weight], learning_rate=0.1)
-    x = tensor(3)
-    with Interception(calls):
-        found = compiled(x)
-        optimizer((tensor(3, start=1.0),))
-        assert interception.installed()
-    assert calls.names == []
-    assert np.array_equal(found.asnumpy(), compiled(x).asnumpy())
-
-
 def test_a_function_that_is_called_like_an_operator_is_none(calls):
     """A user's own `softmax` is not taken for MindSpore's."""
     scope = {"__name__": "trainer", "mint": mint}

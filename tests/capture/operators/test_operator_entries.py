@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import sys
 import threading
@@ -14,7 +13,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers.small_networks import Scale, hook_count, tensor
+from helpers.programs import run_python
+from helpers.small_networks import Does, Scale, tensor
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.communication import comm_func
 from mindspore.ops import softmax as imported_softmax
@@ -52,25 +52,31 @@ class Net(nn.Cell):
 
 
 @pytest.fixture
-def record(layer_probe, recorded, tmp_path):
-    """Return a function that runs another one in a phase, and returns the run's entries."""
-    numbers = itertools.count()
+def run_of(run_phase):
+    """Return a function that runs another one in a phase, at level mix, and opens the run."""
 
     def run(call: Callable[[], Any], network: nn.Cell | None = None, **settings: Any):
         own = {"level": "mix", "strict": True, "task": "tensor"}
-        path = str(tmp_path / f"run{next(numbers)}")
-        probe = layer_probe(**{**own, "dump_path": path, **settings})
         network = Scale() if network is None else network
-        probe.watch(actor=network)
-        with probe.phase(PHASE):
-            call()
-        assert hook_count(network) == 0
+        run = run_phase(network, call, **{**own, **settings})
         assert not interception.installed()
-        probe.step()
-        run = recorded(probe)
-        return {entry.name: entry for entry in run.entries(phase=PHASE, step=0, rank=0)}
+        return run
 
     return run
+
+
+@pytest.fixture
+def record(run_of):
+    """Return a function that does so, and returns the entries by their names."""
+
+    def run(call: Callable[[], Any], network: nn.Cell | None = None, **settings: Any):
+        return {entry.name: entry for entry in run_of(call, network, **settings).entries()}
+
+    return run
+
+
+def names_at(run, step=0):
+    return [entry.name for entry in run.entries(phase=PHASE, step=step, rank=0)]
 
 
 def values(entry, io) -> list[Any]:
@@ -227,7 +233,7 @@ def test_attributes_are_shown_and_are_not_in_msprobes_files(record, tmp_path, ca
     """`show RUN ENTRY` says them, of the backward entry as well; dump.json stays as it is."""
     product = ops.BatchMatMul(transpose_b=True)
     record(lambda: ms.grad(lambda x: product(x, x).sum())(X[None]))
-    run = tmp_path / "run0"
+    run = tmp_path / "run"
     for direction in ("forward", "backward"):
         entry = f"Primitive.BatchMatMul.BatchMatMul.0.{direction}"
         assert main(["show", str(run), entry, "--lang", "en"]) == 0
@@ -273,15 +279,10 @@ def test_at_level_l1_cells_and_their_parameters_are_no_entries(record):
     assert entries["Mint.matmul.1.forward"].parent is None
 
 
-def test_the_files_for_msprobe_say_their_level(layer_probe, tmp_path, recorded):
+def test_the_files_for_msprobe_say_their_level(run_of):
     """dump.json names level and entries, stack.json their stacks, construct.json their parents."""
-    probe = layer_probe(level="mix")
     network = Net()
-    probe.watch(actor=network)
-    with probe.phase(PHASE):
-        network(X)
-    probe.step()
-    directory = recorded(probe).path / PHASE / "step0" / "rank0"
+    directory = run_of(lambda: network(X), network).path / PHASE / "step0" / "rank0"
     dump, stack, construct = (
         json.loads((directory / f"{name}.json").read_text())
         for name in ("dump", "stack", "construct")
@@ -409,11 +410,7 @@ def test_random_operators_draw_what_they_would_draw(record):
 def test_an_operator_that_raises_has_no_end_and_what_follows_is_recorded(record):
     """Caught by the trainer; also inside a cell that raised with it."""
 
-    class Fails(nn.Cell):
-        def construct(self, x):
-            return mint.add(x, "a text")
-
-    network = Fails()
+    network = Does(lambda _, x: mint.add(x, "a text"))
 
     def call():
         for attempt in (lambda: network(X), lambda: mint.add(X, "a text")):
@@ -461,25 +458,14 @@ def test_operators_of_every_thread_are_recorded_in_the_cells_of_their_thread(rec
 def test_a_recomputed_cell_calls_its_operators_once(record):
     """The second run, for the gradients, is no call; its gradients belong to the first."""
 
-    class Again(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.inner = Inner()
-            self.inner.recompute()
-
-        def construct(self, x):
-            return self.inner(x).sum()
-
-    def entries_of(network):
+    def entries_of(inner):
+        network = Does(lambda net, x: net.inner(x).sum(), inner=inner)
         gradient = ms.value_and_grad(network, 0, network.trainable_params())
         return record(lambda: gradient(X), network)
 
-    recomputed = Again()
-    entries = entries_of(recomputed)
-    plain = Again.__new__(Again)
-    nn.Cell.__init__(plain)
-    plain.inner = Inner()
-    expected = entries_of(plain)
+    recomputed = Inner()
+    recomputed.recompute()
+    entries, expected = entries_of(recomputed), entries_of(Inner())
     names = {name for name in entries if parse_operator(name)}
     assert names == {name for name in expected if parse_operator(name)}
     assert "Mint.matmul.0.backward" in names
@@ -533,50 +519,43 @@ def test_the_output_that_is_the_next_ones_input_is_summarised_once(record, monke
     assert (len(tensors), len(computed)) == (6, 4)
 
 
-def test_a_fault_in_recording_is_counted_and_the_training_goes_on(
-    layer_probe, recorded, monkeypatch, tmp_path
-):
+def test_a_fault_in_recording_is_counted_and_the_training_goes_on(run_of, monkeypatch):
     """What cannot be described is lost; the operator returns what it would."""
 
     def fails(*_):
         raise RuntimeError("on purpose")
 
-    probe = layer_probe(level="L1")
-    network = Scale()
-    probe.watch(actor=network)
-    with probe.phase(PHASE):
+    found = []
+
+    def call():
         mint.exp(X)
         with monkeypatch.context() as patched:
             patched.setattr(HostEntries, "append", fails)
-            found = mint.exp(X)
+            found.append(mint.exp(X))
         mint.exp(X)
-    probe.step()
-    run = recorded(probe)
-    assert np.array_equal(found.asnumpy(), mint.exp(X).asnumpy())
-    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
-    assert names == ["Mint.exp.0.forward", "Mint.exp.2.forward"]
+
+    run = run_of(call, level="L1", strict=False)
+    assert np.array_equal(found[0].asnumpy(), mint.exp(X).asnumpy())
+    assert names_at(run) == ["Mint.exp.0.forward", "Mint.exp.2.forward"]
     assert "operator" in json.dumps(json.loads((run.path / "run.json").read_text())["lost"])
 
 
-def test_tokens_limit_operators_and_their_numbers_stay(layer_probe, recorded, tmp_path):
+def test_tokens_limit_operators_and_their_numbers_stay(record):
     """A number is that of the call, whatever tokens are recorded."""
-    found = {}
-    for first in (0, 2):
-        tokens = {"token_range_start": first, "token_range_end": 2}
-        probe = layer_probe(level="mix", dump_path=str(tmp_path / str(first)), **tokens)
-        network = Net()
-        probe.watch(actor=network)
-        with probe.phase("actor_generate_sequences"):
-            for _ in range(4):
-                network(X)
-        probe.step()
-        run = recorded(probe)
-        found[first] = {
-            entry.name: entry.token
-            for entry in run.entries(phase="actor_generate_sequences", step=0, rank=0)
-        }
-    assert found[2] == {name: token for name, token in found[0].items() if token == 2}
-    assert found[2]["Mint.matmul.4.forward"] == 2
+    network = Net()
+    every, last = (
+        record(
+            lambda: [network(X) for _ in range(4)],
+            network,
+            phase="actor_generate_sequences",
+            token_range_start=first,
+            token_range_end=2,
+        )
+        for first in (0, 2)
+    )
+    found = {name: entry.token for name, entry in last.items()}
+    assert found == {name: entry.token for name, entry in every.items() if entry.token == 2}
+    assert found["Mint.matmul.4.forward"] == 2
 
 
 def test_a_phase_without_a_network_records_operators(layer_probe, recorded, tmp_path, caplog):
@@ -623,9 +602,7 @@ def test_a_primitive_that_is_defined_after_the_first_phase_is_recorded(layer_pro
     assert names >= {"Primitive.softmax.Softmax.0.forward"}
 
 
-def test_what_stands_in_the_place_of_an_operator_is_named(
-    layer_probe, recorded, monkeypatch, caplog
-):
+def test_what_stands_in_the_place_of_an_operator_is_named(run_of, monkeypatch, caplog):
     """Functions, methods and primitives that are not MindSpore's, by what they are."""
 
     @functools.wraps(mint.nn.functional.softmax)
@@ -637,16 +614,10 @@ def test_what_stands_in_the_place_of_an_operator_is_named(
 
     monkeypatch.setattr(mint.nn.functional, "softmax", softmax)
     monkeypatch.setattr(ops.Softmax, "__call__", doubled)
-    probe = layer_probe(level="mix", strict=True)
     network = Net()
-    probe.watch(actor=network)
-    for _ in range(2):
-        with probe.phase(PHASE):
-            mint.nn.functional.softmax(network(X))
-        probe.step()
-    run = recorded(probe)
-    names = [entry.name for entry in run.entries(phase=PHASE, step=1, rank=0)]
-    assert {"MintFunctional.softmax.0.forward", "Primitive.softmax.Softmax.0.forward"} <= {*names}
+    run = run_of(lambda: mint.nn.functional.softmax(network(X)), network, steps=2)
+    expected = {"MintFunctional.softmax.0.forward", "Primitive.softmax.Softmax.0.forward"}
+    assert expected <= {*names_at(run, 1)}
     said = run.manifests[0]["coverage"]["operators"]
     by = {name: why["params"]["by"] for name, why in said.items()}
     assert by.keys() == {"MintFunctional.softmax", "Primitive.Softmax"}
@@ -655,50 +626,37 @@ def test_what_stands_in_the_place_of_an_operator_is_named(
     assert caplog.text.count("not MindSpore's own") == 1
 
 
-def test_off_means_off(layer_probe, recorded):
+def test_off_means_off(tmp_path):
     """Level L0 replaces nothing, and does not even look for operators."""
-    import subprocess
-    import sys
-
     program = (
-        "import sys, tempfile, mindspore as ms\n"
+        "import sys, mindspore as ms\n"
         "from mindspore import nn, mint\n"
         "from mindrlhf_msprobe import Probe\n"
         "ms.set_device('CPU')\n"
         "net, add = nn.Dense(2, 2), mint.add\n"
-        "probe = Probe.from_config({'msprobe': True, 'actor_train_dump': True,\n"
-        "                           'dump_path': tempfile.mkdtemp()})\n"
+        "probe = Probe.from_config({'msprobe': True, 'actor_train_dump': True})\n"
         "probe.watch(actor=net)\n"
         "with probe.phase('actor_update'):\n"
         "    net(ms.Tensor([[1.0, 2.0]])); assert mint.add is add\n"
         "probe.close()\n"
         "print([m for m in sys.modules if '.capture.operators.' in m])\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python(program, tmp_path)
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_operators_of_a_graph_are_coverage(layer_probe, recorded):
+def test_operators_of_a_graph_are_coverage(run_of):
     """Its cells are recorded; of their operators run.json says why there are none."""
     network = Net()
-    probe = layer_probe(level="mix")
-    probe.watch(actor=network)
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        with probe.phase(PHASE):
-            network(X)
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-    probe.step()
-    run = recorded(probe)
-    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    run = run_of(lambda: network(X), network, mode=ms.GRAPH_MODE, task="statistics")
+    names = names_at(run)
     assert [name for name in names if parse_operator(name)] == []
     assert "Cell.first.Inner.forward.0" in names
     gaps = run.manifests[0]["coverage"]["graph_mode"]["actor"]
     assert "coverage.operators_in_graph" in json.dumps(gaps["first"])
 
 
-def test_where_operators_cannot_be_reached_cells_are_recorded(layer_probe, recorded, monkeypatch):
+def test_where_operators_cannot_be_reached_cells_are_recorded(run_of, monkeypatch):
     """It is counted as lost, and nothing of MindSpore stays replaced."""
     mint.exp(X)
     with interception.Interception(lambda operator, original, args, kwargs: None):
@@ -712,19 +670,12 @@ def test_where_operators_cannot_be_reached_cells_are_recorded(layer_probe, recor
             raise RuntimeError("on purpose")
         puts(place)
 
-    probe = layer_probe(level="mix")
+    monkeypatch.setattr(interception._Place, "put_on", put_on)
     network = Net()
-    probe.watch(actor=network)
-    with monkeypatch.context() as patched:
-        patched.setattr(interception._Place, "put_on", put_on)
-        with probe.phase(PHASE):
-            network(X)
-    probe.step()
-    run = recorded(probe)
-    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
+    run = run_of(lambda: network(X), network, strict=False)
+    names = names_at(run)
     assert "Cell.first.Inner.forward.0" in names
     assert not any(map(parse_operator, names))
-    assert not interception.installed()
     assert {name: vars(Tensor).get(name) for name in before} == before
     assert [*run.manifests[0]["lost"]] == ["the operators of a phase: RuntimeError"]
 
@@ -738,48 +689,53 @@ def test_phases_that_are_open_together_have_the_operators_of_their_networks(laye
         actor(X)
         critic(X)
         mint.log(Y)
-    probe.step()
     run = recorded(probe)
-    found = {
-        phase: [e.name for e in run.entries(phase=phase, step=0) if parse_operator(e.name)]
+    of_actor, of_critic = (
+        [e.name for e in run.entries(phase=phase, step=0) if parse_operator(e.name)]
         for phase in ("actor_update", "critic_update")
-    }
-    assert "Mint.matmul.1.forward" in found["actor_update"]
-    assert found["critic_update"] == [
-        *("Mint.matmul.0.forward", "Tensor.__add__.0.forward", "Mint.log.0.forward")
-    ]
-    assert found["actor_update"][-1] == "Mint.log.0.forward"
-
-
-def test_operators_that_programs_hold_beyond_reach_are_named(layer_probe, recorded, caplog):
-    """In containers, closures, defaults, classes, partials: none of their calls is an entry."""
-    trainer = ModuleType("trainer_of_test")
-    code = (
-        "import functools\n"
-        "from mindspore import mint\n"
-        "TABLE = {'exp': mint.exp}\n"
-        "def with_default(x, act=mint.sin): return act(x)\n"
-        "def made(act):\n"
-        "    return lambda x: act(x)\n"
-        "closed = made(mint.cos)\n"
-        "class Held:\n"
-        "    act = staticmethod(mint.tanh)\n"
-        "partly = functools.partial(mint.sum, dim=0)\n"
-        "def reached(x): return mint.abs(x)\n"
     )
-    exec(code, vars(trainer))
+    assert "Mint.matmul.1.forward" in of_actor
+    assert of_critic == ["Mint.matmul.0.forward", "Tensor.__add__.0.forward", "Mint.log.0.forward"]
+    assert of_actor[-1] == "Mint.log.0.forward"
+
+
+#: Holds operators in what Python cannot replace them in; reaches one as it should.
+HOLDING = """
+import functools
+from mindspore import mint
+TABLE = {'exp': mint.exp}
+def with_default(x, act=mint.sin): return act(x)
+def made(act):
+    return lambda x: act(x)
+closed = made(mint.cos)
+class Held:
+    act = staticmethod(mint.tanh)
+partly = functools.partial(mint.sum, dim=0)
+def reached(x): return mint.abs(x)
+"""
+
+
+@pytest.fixture
+def program_of(monkeypatch):
+    """Return a function that makes a module of a program."""
+
+    def make(name, code):
+        module = ModuleType(name)
+        exec(compile(code, __file__, "exec"), vars(module))
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    return make
+
+
+def test_operators_that_programs_hold_beyond_reach_are_named(run_of, program_of, caplog):
+    """In containers, closures, defaults, classes, partials: none of their calls is an entry."""
+    trainer = program_of("trainer_of_test", HOLDING)
     network = Net()
     network.acts = [mint.neg]
-    sys.modules["trainer_of_test"] = trainer
-    try:
-        probe = layer_probe(level="mix")
-        probe.watch(actor=network)
-        with probe.phase(PHASE):
-            network(trainer.with_default(trainer.TABLE["exp"](trainer.reached(X))))
-        probe.step()
-    finally:
-        del sys.modules["trainer_of_test"]
-    run = recorded(probe)
+    run = run_of(
+        lambda: network(trainer.with_default(trainer.TABLE["exp"](trainer.reached(X)))), network
+    )
     said = run.manifests[0]["coverage"]["operators"]
     assert {
         "trainer_of_test.TABLE['exp']",
@@ -792,8 +748,7 @@ def test_operators_that_programs_hold_beyond_reach_are_named(layer_probe, record
     assert not any("reached" in place for place in said)
     assert "Mint.sum" in json.dumps(said["trainer_of_test.partly"])
     assert "trainer_of_test.TABLE['exp']" in caplog.text
-    names = [entry.name for entry in run.entries(phase=PHASE, step=0, rank=0)]
-    assert "Mint.abs.0.forward" in names
+    assert "Mint.abs.0.forward" in names_at(run)
 
 
 PROGRAM = """
@@ -809,12 +764,10 @@ def run(x):
 
 
 def test_a_primitive_that_another_function_replaces_later_is_recorded_and_named(
-    layer_probe, recorded, monkeypatch
+    layer_probe, recorded, program_of, monkeypatch
 ):
     """As are imported names and attributes of cells; what MindSpore has instead is what it is."""
-    program = ModuleType("program_of_primitives")
-    exec(compile(PROGRAM, __file__, "exec"), vars(program))
-    monkeypatch.setitem(sys.modules, program.__name__, program)
+    program = program_of("program_of_primitives", PROGRAM)
     network = Net()
     probe = layer_probe(level="L1", strict=True)
     probe.watch(actor=network)

@@ -39,16 +39,23 @@ class Sampled:
         assert self.text != "never made again"
 
 
+def recording(path, **options):
+    on = {"msprobe": True, "key_data_dump": True, "dump_path": str(path)}
+    return Probe.from_config({**on, **options})
+
+
+def played_by(path):
+    """Return what run.json says of what was played."""
+    return json.loads((path / "run.json").read_text())["played"]
+
+
 class Training:
     """A trainer that samples, with random numbers that no other one has."""
 
     def __init__(self, path, steps=3, calls=2, data=0, turn=99, generate=None, **options):
         self.asked = 0
         self.seen = []
-        self.probe = Probe.from_config(
-            {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **options}
-        )
-        with self.probe as probe:
+        with recording(path, **options) as probe:
             for step in range(steps):
                 for call in range(calls):
                     batch = {"ids": np.arange(6).reshape(2, 3) + data + 10 * (step % turn) + call}
@@ -114,8 +121,7 @@ def test_what_is_drawn_behind_a_played_rollout_is_what_was_drawn(tmp_path, caplo
         def generate(batch):
             return [random.gauss(0, 1), np.random.normal()]
 
-        config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
-        with Probe.from_config({**config, **options}) as probe:
+        with recording(tmp_path / name, **options) as probe:
             for _ in range(2):
                 for call in range(2):
                     probe.rollout(generate, {"ids": np.arange(3) + call})
@@ -125,8 +131,7 @@ def test_what_is_drawn_behind_a_played_rollout_is_what_was_drawn(tmp_path, caplo
         return found
 
     def played(name):
-        said = json.loads((tmp_path / name / "run.json").read_text())["played"]
-        return said["probe_rollout"].get("generators")
+        return played_by(tmp_path / name)["probe_rollout"].get("generators")
 
     first = drawn("a")
     assert same(first, drawn("b", rollout_from=str(tmp_path / "a")))
@@ -166,9 +171,8 @@ def test_what_operators_and_own_generators_draw_behind_a_played_rollout(tmp_path
                 ms.ops.randint(0, 99, (4,)),
             ]
 
-        config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
         found = []
-        with Probe.from_config({**config, **options}) as probe:
+        with recording(tmp_path / name, **options) as probe:
             for _ in range(2):
                 named_ones = {"generators": own} if named else {}
                 probe.rollout(lambda _: draw(), {"ids": np.arange(3)}, **named_ones)
@@ -180,8 +184,7 @@ def test_what_operators_and_own_generators_draw_behind_a_played_rollout(tmp_path
     assert same(first, drawn("b", rollout_from=str(tmp_path / "a")))
     drawn("c", named=False)
     drawn("d", rollout_from=str(tmp_path / "c"))
-    said = json.loads((tmp_path / "d/run.json").read_text())["played"]["probe_rollout"]
-    assert said["generators"] is False
+    assert played_by(tmp_path / "d")["probe_rollout"]["generators"] is False
 
 
 def test_the_global_seed_stays_where_the_other_run_had_none():
@@ -220,19 +223,18 @@ def test_states_of_own_generators_that_are_none_are_never_set():
 
 
 def test_generators_that_are_none_or_other_ones_are_refused(tmp_path):
-    config = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "a")}
-    with Probe.from_config(config) as probe:
+    with recording(tmp_path / "a") as probe:
         for odd in ([3], 3, [random.SystemRandom()], random.Random(1), {"a": random.Random(1)}):
             with pytest.raises(UsageError, match="generators of rollout"):
                 probe.rollout(lambda _: 1, 2, generators=odd)
         probe.rollout(lambda _: 1, 2, generators=[random.Random(1), np.random.RandomState(3)])
-    config |= {"dump_path": str(tmp_path / "b"), "rollout_from": str(tmp_path / "a")}
-    with Probe.from_config(config) as probe:
+    played = {"rollout_from": str(tmp_path / "a")}
+    with recording(tmp_path / "b", **played) as probe:
         probe.step()
     own = np.random.default_rng(2)
     before = own.bit_generator.state
     refused = pytest.raises(UsageError, match=r"given \[random.Random, numpy.random.RandomState\]")
-    with Probe.from_config({**config, "existing": "overwrite"}) as probe, refused:
+    with recording(tmp_path / "b", existing="overwrite", **played) as probe, refused:
         probe.rollout(lambda _: 1, 2, generators=[own])
     assert own.bit_generator.state == before
     assert Probe().rollout(lambda batch: batch, 2, generators=3) == 2
@@ -262,9 +264,8 @@ def test_it_is_said_that_a_training_was_played(tmp_path, caplog):
     Training(tmp_path / "a")
     Training(tmp_path / "b", rollout_from=str(tmp_path / "a"))
     assert "THE TRAINING IS CHANGED: it is given probe_rollout of" in caplog.text
-    played = json.loads((tmp_path / "b/run.json").read_text())["played"]
     expected = {"from": str(tmp_path / "a"), "order": "same", "steps": [0, 2], "generators": True}
-    assert played == {"probe_rollout": expected}
+    assert played_by(tmp_path / "b") == {"probe_rollout": expected}
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     notes = result.preflight.unknown
     assert any(f"run B was given probe_rollout of {tmp_path / 'a'}" in note for note in notes)
@@ -335,9 +336,8 @@ def test_what_answers_another_batch_is_said_once(tmp_path, caplog):
     def played(name, **options):
         caplog.clear()
         Training(tmp_path / name, **in_turn, **options)
-        played = json.loads((tmp_path / name / "run.json").read_text())["played"]
         said = [text for text in caplog.messages if "another batch" in text]
-        return said, played["probe_rollout"].get("other_batch_in_step")
+        return said, played_by(tmp_path / name)["probe_rollout"].get("other_batch_in_step")
 
     assert played("b", turn=2) == ([], None)
     (said,), step = played("c")
@@ -347,13 +347,11 @@ def test_what_answers_another_batch_is_said_once(tmp_path, caplog):
 
 
 def test_a_value_of_another_shape_is_no_replacement(tmp_path):
-    probe = {"msprobe": True, "key_data_dump": True}
-    with Probe.from_config({**probe, "dump_path": str(tmp_path / "a")}) as first:
+    with recording(tmp_path / "a") as first:
         first.replace("advantages", np.zeros(3, np.float32))
         first.step()
-    options = {"dump_path": str(tmp_path / "b"), "replace": {"advantages": str(tmp_path / "a")}}
     with (
-        Probe.from_config({**probe, **options}) as second,
+        recording(tmp_path / "b", replace={"advantages": str(tmp_path / "a")}) as second,
         pytest.raises(UsageError, match=r"recorded Float32 \[3\] .* given Float32 \[4\]"),
     ):
         second.replace("advantages", np.zeros(4, np.float32))
@@ -389,8 +387,7 @@ def test_a_training_that_is_longer_than_the_recorded_one_says_how_to_go_on(tmp_p
 
 def test_a_recorded_run_that_is_removed_meanwhile_says_which_file_is_missing(tmp_path):
     Training(tmp_path / "a", steps=2)
-    options = {"dump_path": str(tmp_path / "b"), "rollout_from": str(tmp_path / "a")}
-    with Probe.from_config({"msprobe": True, "key_data_dump": True, **options}) as probe:
+    with recording(tmp_path / "b", rollout_from=str(tmp_path / "a")) as probe:
         batch = {"ids": np.arange(6).reshape(2, 3)}
         probe.rollout(None, batch)
         shutil.rmtree(tmp_path / "a")

@@ -15,6 +15,7 @@ from helpers import small_networks
 from helpers.small_networks import (
     Catches,
     Cubed,
+    Does,
     Echo,
     Hidden,
     Mixed,
@@ -25,7 +26,6 @@ from helpers.small_networks import (
     Returns,
     Scale,
     Twice,
-    hook_count,
     tensor,
 )
 from mindspore import nn, ops
@@ -34,23 +34,6 @@ from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
-
-
-@pytest.fixture
-def run_phase(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> Callable[..., Run]:
-    """Return a function that runs something inside one phase and opens what was recorded."""
-
-    def run(network: nn.Cell, body: Callable[[], Any], **settings: Any) -> Run:
-        probe = layer_probe(**settings)
-        probe.watch(actor=network)
-        with probe.phase(PHASE):
-            body()
-        assert hook_count(network) == 0
-        return recorded(probe)
-
-    return run
 
 
 def values(run: Run, io: str, entry: int = 0) -> dict[str, Any]:
@@ -65,45 +48,26 @@ def values(run: Run, io: str, entry: int = 0) -> dict[str, Any]:
 TENSOR = ("mindspore.Tensor", (2,))
 
 
-def test_entries_carry_the_cells_names_and_classes(run_phase: Callable[..., Run]) -> None:
-    """Every cell that runs is an entry; the network itself is called root."""
+def test_entries_nest_under_the_names_and_classes_of_cells(run_phase: Callable[..., Run]) -> None:
+    """Every cell that runs is an entry inside the nearest one around it; the network is root.
+
+    A cell with two names keeps its first one and counts its calls there.
+    """
     network = Policy()
     run = run_phase(network, lambda: network(tensor(2)))
-    assert [e.name for e in run.entries()] == [
-        "Cell.root.Policy.forward.0",
-        "Cell.backbone.Twice.forward.0",
-        "Cell.backbone.first.Scale.forward.0",
-        "Cell.backbone.first.Scale.forward.1",
-        "Cell.backbone.second.Scale.forward.0",
-        "Cell.head.Scale.forward.0",
+    root, backbone = "Cell.root.Policy.forward.0", "Cell.backbone.Twice.forward.0"
+    assert [(e.name, e.parent) for e in run.entries()] == [
+        (root, None),
+        (backbone, root),
+        ("Cell.backbone.first.Scale.forward.0", backbone),
+        ("Cell.backbone.first.Scale.forward.1", backbone),
+        ("Cell.backbone.second.Scale.forward.0", backbone),
+        ("Cell.head.Scale.forward.0", root),
     ]
-
-
-def test_a_cell_with_two_names_is_recorded_once(run_phase: Callable[..., Run]) -> None:
-    """An alias adds no entry: the cell keeps its first name and counts its calls there."""
-    network = Twice()
-    run = run_phase(network, lambda: network(tensor(2)))
-    assert [e.cell for e in run.entries()] == ["root", "first", "first", "second"]
-
-
-def test_parents_and_times_nest(run_phase: Callable[..., Run]) -> None:
-    """Each entry names the nearest one around it; its time lies inside its parent's."""
-    network = Policy()
-    run = run_phase(network, lambda: network(tensor(2)))
     entries = {e.name: e for e in run.entries()}
-    backbone = "Cell.backbone.Twice.forward.0"
-    assert [e.parent for e in entries.values()] == [
-        None,
-        "Cell.root.Policy.forward.0",
-        backbone,
-        backbone,
-        backbone,
-        "Cell.root.Policy.forward.0",
-    ]
     times = [t for e in entries.values() for t in (e.seq, e.end)]
     assert len(set(times)) == len(times)
     for entry in entries.values():
-        assert entry.end is not None
         assert entry.seq < entry.end
         if entry.parent:
             parent = entries[entry.parent]
@@ -219,21 +183,16 @@ def test_inputs_are_recorded_as_they_were_given(
     assert not run.manifests[0]["lost"]
 
 
-def test_a_huge_integer_is_recorded_exactly(run_phase: Callable[..., Run]) -> None:
-    """An integer too long to be printed in decimal is recorded in hexadecimal."""
+def test_a_huge_integer_and_a_long_text_can_still_be_told(run_phase: Callable[..., Run]) -> None:
+    """The one in hexadecimal, exactly; the other by its beginning, its length and a hash."""
     network = Echo()
-    run = run_phase(network, lambda: network(tensor(1), 7**6000))
-    assert values(run, "input")["1"] == ("int", hex(7**6000))
-
-
-def test_a_long_text_is_cut_with_its_hash(run_phase: Callable[..., Run]) -> None:
-    """A long text keeps its beginning, its length and a hash, so that two can still be told."""
-    network = Echo()
-    run = run_phase(network, lambda: network("x" * 9999 + "a", "x" * 9999 + "b", "\ud800"))
-    recorded = [value for _, value in values(run, "input").values()]
-    assert recorded[0].startswith("x" * 4096 + "… (10000 characters, sha1 ")
-    assert recorded[0] != recorded[1]
-    assert recorded[2] == "\ud800"
+    given = (7**6000, "x" * 9999 + "a", "x" * 9999 + "b", "\ud800")
+    run = run_phase(network, lambda: network(*given))
+    number, first, second, surrogate = values(run, "input").values()
+    assert number == ("int", hex(7**6000))
+    assert first[1].startswith("x" * 4096 + "… (10000 characters, sha1 ")
+    assert first != second
+    assert surrogate == ("str", "\ud800")
 
 
 @pytest.mark.parametrize(
@@ -313,25 +272,14 @@ def test_odd_signatures_are_recorded(run_phase: Callable[..., Run]) -> None:
 def test_containers_are_followed(run_phase: Callable[..., Run]) -> None:
     """Cells in lists, dicts and sequences are recorded; the containers that never run are not."""
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.items = nn.CellDict({"a-b": Scale(), "c_d": Scale()})
-            self.layers = nn.CellList([nn.SequentialCell(Scale(), Scale())])
-
-        def construct(self, x: Any) -> Any:
-            return self.layers[0](self.items["c_d"](self.items["a-b"](x)))
-
-    network = Net()
+    network = Does(
+        lambda net, x: net.layers[0](net.items["c_d"](net.items["a-b"](x))),
+        items=nn.CellDict({"a-b": Scale(), "c_d": Scale()}),
+        layers=nn.CellList([nn.SequentialCell(Scale(), Scale())]),
+    )
     run = run_phase(network, lambda: network(tensor(2)), task="tensor")
-    assert [e.cell for e in run.entries()] == [
-        "root",
-        "items.a-b",
-        "items.c_d",
-        "layers.0",
-        "layers.0.0",
-        "layers.0.1",
-    ]
+    names = ["root", "items.a-b", "items.c_d", "layers.0", "layers.0.0", "layers.0.1"]
+    assert [e.cell for e in run.entries()] == names
     assert all(r.array() is not None for e in run.entries() for r in e.records if r.file)
 
 
@@ -364,21 +312,10 @@ def test_cells_that_are_false_or_equal_are_still_cells(run_phase: Callable[..., 
 
 def test_a_child_called_root_keeps_its_own_entry(run_phase: Callable[..., Run]) -> None:
     """A child whose name is root does not collide with the network itself."""
-
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.root = Scale()
-
-        def construct(self, x: Any) -> Any:
-            return self.root(x)
-
-    network = Net()
+    network = Does(lambda net, x: net.root(x), root=Scale())
     run = run_phase(network, lambda: network(tensor(2)))
-    assert [e.name for e in run.entries()] == [
-        "Cell.root.Net.forward.0",
-        "Cell.root~.Scale.forward.0",
-    ]
+    names = ["Cell.root.Does.forward.0", "Cell.root~.Scale.forward.0"]
+    assert [e.name for e in run.entries()] == names
 
 
 def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> None:
@@ -391,57 +328,39 @@ def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> N
     assert not run.manifests[0]["lost"]
 
 
-def test_parameters_are_recorded_at_the_first_call_only(run_phase: Callable[..., Run]) -> None:
-    """A cell's own parameters stand at its first call, those of its children with them."""
-    network = Twice()
-    run = run_phase(network, lambda: network(tensor(2)))
-    found = {e.name: [r.path for r in e.records if r.io == "parameters"] for e in run.entries()}
-    assert found == {
-        "Cell.root.Twice.forward.0": [],
-        "Cell.first.Scale.forward.0": ["factor"],
-        "Cell.first.Scale.forward.1": [],
-        "Cell.second.Scale.forward.0": ["factor"],
-    }
-
-
-def test_parameters_are_recorded_again_when_they_changed(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
+def test_parameters_stand_at_the_first_call_and_again_when_they_changed(
+    run_phase: Callable[..., Run],
 ) -> None:
-    """After an optimizer step between two openings only the changed parameters stand again."""
-    probe = layer_probe(task="tensor")
+    """A cell's own parameters alone; after an optimizer's step, only those that it changed."""
     network = Twice()
-    probe.watch(actor=network)
     optimizer = nn.SGD([network.second.factor], learning_rate=0.5)
-    for _ in range(2):
-        with probe.phase(PHASE):
-            network(tensor(2))
-        optimizer((ms.Tensor(np.float32(2.0)),))
+    body = lambda: (network(tensor(2)), optimizer((ms.Tensor(np.float32(2.0)),)))  # noqa: E731
+    run = run_phase(network, body, openings=2, task="tensor")
     found = [
-        (e.cell, e.opening, float(r.array()))
-        for e in recorded(probe).entries()
+        (e.name, e.opening, r.path, float(r.array()))
+        for e in run.entries()
         for r in e.records
         if r.io == "parameters"
     ]
-    assert found == [("first", 0, 2.0), ("second", 0, 3.0), ("second", 1, 2.0)]
+    assert found == [
+        ("Cell.first.Scale.forward.0", 0, "factor", 2.0),
+        ("Cell.second.Scale.forward.0", 0, "factor", 3.0),
+        ("Cell.second.Scale.forward.1", 1, "factor", 2.0),
+    ]
 
 
-def test_parameters_can_be_left_out(run_phase: Callable[..., Run]) -> None:
-    """parameters: false records inputs and outputs alone."""
+def test_parameters_and_fingerprints_can_be_left_out(run_phase: Callable[..., Run]) -> None:
+    """Inputs and outputs alone stay then, with statistics and no hash; else a hash per tensor."""
     network = Twice()
-    run = run_phase(network, lambda: network(tensor(2)), parameters=False)
-    assert {r.io for e in run.entries() for r in e.records} == {"input", "output"}
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_fingerprints_can_be_left_out(run_phase: Callable[..., Run], on: bool) -> None:
-    """fingerprint: false records statistics without a hash, true one per tensor."""
-    network = Twice()
-    run = run_phase(network, lambda: network(tensor(2)), fingerprint=on)
-    leaves = [r.leaf for e in run.entries() for r in e.records]
-    assert all((leaf.fingerprint is not None) is on for leaf in leaves)
-    assert all(leaf.norm is not None for leaf in leaves)
-    if on:
-        assert {leaf.fingerprint.partition(":")[0] for leaf in leaves} == {"xxh3_128"}
+    whole = run_phase(network, lambda: network(tensor(2)))
+    less = run_phase(network, lambda: network(tensor(2)), parameters=False, fingerprint=False)
+    assert {r.io for e in less.entries() for r in e.records} == {"input", "output"}
+    with_hash, without = (
+        [r.leaf for e in run.entries() for r in e.records] for run in (whole, less)
+    )
+    assert all(leaf.norm is not None for leaf in (*with_hash, *without))
+    assert {leaf.fingerprint.partition(":")[0] for leaf in with_hash} == {"xxh3_128"}
+    assert {leaf.fingerprint for leaf in without} == {None}
 
 
 def test_a_cell_with_its_own_bprop_is_recorded(run_phase: Callable[..., Run]) -> None:
@@ -462,13 +381,7 @@ def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
     run_phase: Callable[..., Run],
 ) -> None:
     """Inputs are recorded as they were before the cell ran, also if the cell overwrites them."""
-
-    class Overwrites(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            ops.assign(x, x * 0 + 9)
-            return x
-
-    network = Overwrites()
+    network = Does(lambda _, x: ops.assign(x, x * 0 + 9))
     x = ms.Parameter(tensor(2, start=1.0), name="x")
     before = x.asnumpy().copy()
     run = run_phase(network, lambda: network(x), task="tensor")
@@ -478,16 +391,14 @@ def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
 
 
 def test_a_cell_that_returns_its_input_returns_the_same_object(
-    layer_probe: Callable[..., Probe],
+    run_phase: Callable[..., Run],
 ) -> None:
     """A hooked cell passes on the very objects it was given and returned."""
-    probe = layer_probe()
-    network = Echo()
-    probe.watch(actor=network)
+    network, found = Echo(), []
     given = {"x": tensor(2), "nested": [tensor(2)]}
-    with probe.phase(PHASE):
-        assert network(given) is given
-        assert network(given["nested"]) is given["nested"]
+    run_phase(network, lambda: found.extend([network(given), network(given["nested"])]))
+    assert found[0] is given
+    assert found[1] is given["nested"]
 
 
 def test_a_cell_that_raises_leaves_an_unfinished_entry(
@@ -528,12 +439,10 @@ def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
     network = nn.SequentialCell(Raises())
 
     def body() -> None:
-        for armed in (True, False):
-            network[0].armed = armed
-            try:
-                network(tensor(2))
-            except ArithmeticError:
-                assert armed
+        with pytest.raises(ArithmeticError):
+            network(tensor(2))
+        network[0].armed = False
+        network(tensor(2))
 
     run = run_phase(network, body)
     assert [(e.name, e.parent, e.end is None) for e in run.entries()] == [
@@ -546,17 +455,12 @@ def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
 
 def test_a_cell_that_calls_itself_nests(run_phase: Callable[..., Run]) -> None:
     """A recursive cell is its own parent, one call inside the other."""
-
-    class Down(nn.Cell):
-        def construct(self, x: Any, depth: int) -> Any:
-            return self(x + 1, depth - 1) if depth else x
-
-    network = Down()
+    network = Does(lambda net, x, depth: net(x + 1, depth - 1) if depth else x)
     run = run_phase(network, lambda: network(tensor(2), 2))
     assert [(e.call, e.parent) for e in run.entries()] == [
         (0, None),
-        (1, "Cell.root.Down.forward.0"),
-        (2, "Cell.root.Down.forward.1"),
+        (1, "Cell.root.Does.forward.0"),
+        (2, "Cell.root.Does.forward.1"),
     ]
 
 
@@ -566,16 +470,11 @@ def test_a_phase_opened_inside_a_running_cell(
     """A cell entered before the phase opened is not recorded; what begins inside is, whole."""
     probe = layer_probe()
 
-    class Opens(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Scale()
+    def opens(net: nn.Cell, x: Any) -> Any:
+        with probe.phase(PHASE):
+            return net.inner(x)
 
-        def construct(self, x: Any) -> Any:
-            with probe.phase(PHASE):
-                return self.inner(x)
-
-    network = Opens()
+    network = Does(opens, inner=Scale())
     probe.watch(actor=network)
     network(tensor(2))
     assert [(e.cell, e.parent) for e in recorded(probe).entries()] == [("inner", None)]
@@ -588,12 +487,11 @@ def test_a_phase_that_opens_in_one_cell_and_closes_after_it(
     probe = layer_probe()
     context = probe.phase(PHASE)
 
-    class Opens(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            context.__enter__()
-            return x
+    def opens(_: nn.Cell, x: Any) -> Any:
+        context.__enter__()
+        return x
 
-    network = nn.SequentialCell(Opens(), Scale())
+    network = nn.SequentialCell(Does(opens), Scale())
     probe.watch(actor=network)
     network(tensor(2))
     context.__exit__(None, None, None)
@@ -638,13 +536,12 @@ def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[.
     """A cell that another thread has not left when the phase ends is an unfinished entry."""
     started, finish = threading.Event(), threading.Event()
 
-    class Waits(nn.Cell):
-        def construct(self, x: Any) -> Any:
-            started.set()
-            finish.wait(30)
-            return x
+    def waits(_: nn.Cell, x: Any) -> Any:
+        started.set()
+        finish.wait(30)
+        return x
 
-    network = Waits()
+    network = Does(waits)
     thread = threading.Thread(target=lambda: network(tensor(2)))
 
     def body() -> None:
@@ -654,7 +551,7 @@ def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[.
     run = run_phase(network, body)
     finish.set()
     thread.join()
-    assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Waits.forward.0", None)]
+    assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Does.forward.0", None)]
 
 
 def test_the_stack_names_the_users_and_the_models_lines(run_phase: Callable[..., Run]) -> None:

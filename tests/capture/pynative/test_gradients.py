@@ -1,8 +1,10 @@
 """Gradients in PyNative: right at every border, the training's own numbers left alone."""
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,25 @@ ms = pytest.importorskip("mindspore")
 
 from helpers.programs import read_json, run_python
 from helpers.small_networks import (
+    MODES,
     Block,
     Catches,
     Cubed,
     Decoder,
+    Does,
     Hidden,
     Mixed,
     Pair,
     Policy,
     Scale,
     Twice,
-    hook_count,
     tensor,
 )
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.pynative import gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
@@ -44,9 +48,7 @@ def language_loss(network: nn.Cell) -> Tensor:
 
 
 @pytest.fixture
-def run_update(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> Callable[..., Run]:
+def run_update(run_phase: Callable[..., Run]) -> Callable[..., Run]:
     """Return a function that differentiates a loss inside one phase and opens the run."""
 
     def run(
@@ -56,17 +58,12 @@ def run_update(
         times: int = 1,
         **settings: Any,
     ) -> Run:
-        probe = layer_probe(**{"strict": True, "task": "tensor", **settings})
-        probe.watch(actor=network)
         position = 0 if inputs else None
         gradient = ms.value_and_grad(loss, position, network.trainable_params())
-        with probe.phase(PHASE):
-            for _ in range(times):
-                gradient(*inputs)
-        assert hook_count(network) == 0
+        body = lambda: [gradient(*inputs) for _ in range(times)]  # noqa: E731
+        run = run_phase(network, body, **{"strict": True, "task": "tensor", **settings})
         assert not any(parameter.hooks() for parameter in network.get_parameters())
-        probe.step()
-        return recorded(probe)
+        return run
 
     return run
 
@@ -120,29 +117,19 @@ def reference(network: nn.Cell, loss: Callable[[], Tensor]) -> dict[str, np.ndar
     return found
 
 
-def check_against_reference(run: Run, network: nn.Cell, loss: Callable[[], Tensor]) -> None:
-    recorded, expected = arrays(run), reference(network, loss)
+@pytest.mark.parametrize("kind", ["plain", "recomputed", "odd"])
+def test_gradients_of_every_cell_are_those_found_another_way(run_update, kind):
+    network, same = (Mixed(), Mixed()) if kind == "odd" else (Decoder(kind != "plain"), Decoder())
+
+    def loss_of(network: nn.Cell) -> Callable[[], Tensor]:
+        if kind == "odd":
+            return lambda: (network(tensor(3, 4, start=-0.5), scale=1.25) ** 2).mean()
+        return lambda: language_loss(network)
+
+    found, expected = arrays(run_update(network, loss_of(network))), reference(same, loss_of(same))
     assert expected
     for name, gradient in expected.items():
-        np.testing.assert_allclose(recorded[name], gradient, 2e-6, 1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("recomputed", [False, True])
-def test_gradients_of_every_cell_are_those_found_another_way(run_update, recomputed):
-    network = Decoder(recomputed)
-    run = run_update(network, lambda: language_loss(network))
-    same = Decoder()
-    check_against_reference(run, same, lambda: language_loss(same))
-
-
-def test_odd_cells_get_the_gradients_found_another_way(run_update):
-    network = Mixed()
-    x = tensor(3, 4, start=-0.5)
-
-    def loss() -> Tensor:
-        return (network(x, scale=1.25) ** 2).mean()
-
-    check_against_reference(run_update(network, loss), network, loss)
+        np.testing.assert_allclose(found[name], gradient, 2e-6, 1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -169,22 +156,12 @@ def test_training_stays_the_same_bit_for_bit(tmp_path: Path, recomputed: bool):
     assert train({**on, "task": "tensor"}) == plain
 
 
-def test_recomputing_leaves_the_same_entries_as_not_recomputing(
-    make_probe, recorded, tmp_path: Path
-):
+def test_recomputing_leaves_the_same_entries_as_not_recomputing(run_update):
     names, values = [], []
     for recomputed in (False, True):
         network = Decoder(recomputed)
-        probe = make_probe(
-            actor_train_dump=True, dump_path=str(tmp_path / str(recomputed)), strict=True
-        )
-        probe.watch(actor=network)
-        with probe.phase(PHASE):
-            ms.value_and_grad(
-                lambda network=network: language_loss(network), None, network.trainable_params()
-            )()
-        probe.step()
-        entries = list(recorded(probe).entries(phase=PHASE, step=0, rank=0))
+        loss = lambda network=network: language_loss(network)  # noqa: E731
+        entries = run_update(network, loss, task="statistics").entries(phase=PHASE, step=0, rank=0)
         names.append(sorted((e.name, e.parent) for e in entries))
         values.append({r.name: r.leaf.fingerprint for e in entries for r in e.records})
     assert names[0] == names[1]
@@ -228,16 +205,8 @@ def test_a_shared_cell_has_a_backward_entry_for_each_call(run_update):
 
 
 def test_a_custom_bprop_is_recorded_as_it_is(run_update):
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.cubed = Scale(2.0), Cubed()
-
-        def construct(self, x: Tensor) -> Tensor:
-            return self.cubed(self.scale(x))
-
     x = tensor(3, start=1.0)
-    network = Net()
+    network = Does(lambda net, x: net.cubed(net.scale(x)), scale=Scale(2.0), cubed=Cubed())
     got = arrays(run_update(network, lambda: (network(x) * x).sum()))
     assert np.array_equal(got["Cell.cubed.Cubed.backward.0.input.0"], x.asnumpy())
     assert np.array_equal(got["Cell.cubed.Cubed.backward.0.output.0"], 5 * x.asnumpy())
@@ -338,66 +307,53 @@ def test_nested_arguments_and_keyword_arguments(run_update):
 
 
 def test_a_cell_that_returns_its_input_and_one_that_uses_its_output(run_update):
-    class Keeps(nn.Cell):
-        def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            y = x * 2
-            return y, y * 10
+    def uses(_: nn.Cell, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        return y, y * 10
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.same, self.keeps = nn.Identity(), Keeps()
-
-        def construct(self, x: Tensor) -> Tensor:
-            y, z = self.keeps(self.same(x * 1))
-            return y + z
-
+    inner = Does(
+        lambda net, x: sum(net.keeps(net.same(x * 1))), same=nn.Identity(), keeps=Does(uses)
+    )
     x = tensor(3, start=1.0)
-    network = nn.SequentialCell([Net(), Scale(1.0)])
+    network = nn.SequentialCell([inner, Scale(1.0)])
     got = arrays(run_update(network, lambda y: (network(y) * x).sum(), x))
     # What the cell itself does with its output does not arrive from outside.
-    assert np.array_equal(got["Cell.0.keeps.Keeps.backward.0.input.0"], x.asnumpy())
-    np.testing.assert_allclose(got["Cell.0.keeps.Keeps.backward.0.output.0"], 22 * x.asnumpy())
+    assert np.array_equal(got["Cell.0.keeps.Does.backward.0.input.0"], x.asnumpy())
+    np.testing.assert_allclose(got["Cell.0.keeps.Does.backward.0.output.0"], 22 * x.asnumpy())
     for io in ("input", "output"):
         gradient = got[f"Cell.0.same.Identity.backward.0.{io}.0"]
         np.testing.assert_allclose(gradient, 22 * x.asnumpy())
 
 
 def test_a_tensor_given_twice_shows_its_whole_gradient_in_both_places(run_update):
-    class Product(nn.Cell):
-        def construct(self, a: Tensor, b: Tensor) -> Tensor:
-            return a * b if a is b else a * b * 0  # the cell sees one object, as without a probe
+    def once(_: nn.Cell, a: Tensor, b: Tensor) -> Tensor:
+        return a * b if a is b else a * b * 0  # the cell sees one object, as without a probe
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale, self.product = Scale(1.0), Product()
-
-        def construct(self, x: Tensor) -> Tensor:
-            y = self.scale(x)
-            return self.product(y, y)
+    def twice(net: nn.Cell, x: Tensor) -> Tensor:
+        y = net.scale(x)
+        return net.product(y, y)
 
     x = tensor(3, start=1.0)
-    network = Net()
+    network = Does(twice, scale=Scale(1.0), product=Does(once))
     run = run_update(network, lambda: network(x).sum())
     got = arrays(run)
     for place in "01":
-        gradient = got[f"Cell.product.Product.backward.0.output.{place}"]
+        gradient = got[f"Cell.product.Does.backward.0.output.{place}"]
         np.testing.assert_allclose(gradient, 2 * x.asnumpy())
     whole = {r.name for e in run.entries() for r in e.records if r.leaf.whole}
-    assert whole == {f"Cell.product.Product.backward.0.output.{place}" for place in "01"}
+    assert whole == {f"Cell.product.Does.backward.0.output.{place}" for place in "01"}
 
 
-def test_the_input_of_the_differentiated_function_gets_its_gradient(layer_probe, recorded):
-    network = Policy()
+def test_the_input_of_the_differentiated_function_gets_its_gradient(run_phase):
+    network, found = Policy(), []
     x = tensor(3, start=1.0)
-    probe = layer_probe(strict=True, task="tensor")
-    probe.watch(actor=network)
-    with probe.phase(PHASE):
-        _, gradient = ms.value_and_grad(lambda x: (network(x) * x).sum(), 0)(x)
-    plain = ms.grad(lambda x: (network(x) * x).sum(), 0)(x)
-    assert np.array_equal(gradient.asnumpy(), plain.asnumpy())
-    got = arrays(recorded(probe))
+
+    def body():
+        found.append(ms.value_and_grad(lambda x: (network(x) * x).sum(), 0)(x)[1])
+
+    got = arrays(run_phase(network, body, strict=True, task="tensor"))
+    body()
+    assert np.array_equal(found[0].asnumpy(), found[1].asnumpy())
     for entry in ("root.Policy", "backbone.Twice", "backbone.first.Scale"):
         leaves = got[f"Cell.{entry}.backward.0.output.0"]
         np.testing.assert_allclose(leaves, 60 * x.asnumpy(), rtol=1e-6)
@@ -419,20 +375,11 @@ def test_finite_differences_agree(run_update):
 
 
 def test_bfloat16_keeps_its_dtype(run_update):
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.double = Doubles()
+    def half(net: nn.Cell, x: Tensor) -> Tensor:
+        y = (x * 1).astype(ms.bfloat16)
+        return (net.double(y) + y).astype(ms.float32)
 
-        def construct(self, x: Tensor) -> Tensor:
-            y = (x * 1).astype(ms.bfloat16)
-            return (self.double(y) + y).astype(ms.float32)
-
-    class Doubles(nn.Cell):
-        def construct(self, x: Tensor) -> Tensor:
-            return x + x
-
-    network = Net()
+    network = Does(half, double=Does(lambda _, x: x + x))
     weights = Tensor([1.0, 3.0, 1.5], ms.float32)
     scale = Scale(1.0)
     cells = nn.SequentialCell([scale, network])
@@ -441,19 +388,21 @@ def test_bfloat16_keeps_its_dtype(run_update):
         record
         for entry in run.entries(phase=PHASE, step=0, rank=0)
         for record in entry.records
-        if record.name == "Cell.1.double.Doubles.backward.0.output.0"
+        if record.name == "Cell.1.double.Does.backward.0.output.0"
     )
     assert leaves.leaf.dtype == "BFloat16"
     assert np.array_equal(leaves.array(), np.float32([2.0, 6.0, 3.0]))
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_one_direction_alone(run_update, direction):
+@pytest.mark.parametrize(
+    ("direction", "found"),
+    [("forward", {"forward"}), ("backward", {"backward", "parameters_grad"})],
+)
+def test_one_direction_alone(run_update, direction, found):
     network = Twice()
     x = tensor(3, start=1.0)
     run = run_update(network, lambda: network(x).sum(), directions=[direction])
-    directions = {entry.direction for entry in run.entries(phase=PHASE, step=0, rank=0)}
-    assert directions == {"forward"} if direction == "forward" else {"backward", "parameters_grad"}
+    assert {entry.direction for entry in run.entries(phase=PHASE, step=0, rank=0)} == found
 
 
 def test_without_gradients_there_are_no_backward_entries_and_no_hooks(layer_probe, recorded):
@@ -484,16 +433,13 @@ def test_gradients_computed_after_the_phase_are_left_alone(layer_probe, recorded
     assert {entry.direction for entry in entries} == {"forward"}
 
 
-def test_the_train_cells_of_mindspore(layer_probe, recorded):
+def test_the_train_cells_of_mindspore(run_phase):
     network = nn.SequentialCell([nn.Dense(4, 4), nn.Tanh(), nn.Dense(4, 1)])
     train = nn.TrainOneStepCell(
         nn.WithLossCell(network, nn.MSELoss()), nn.SGD(network.trainable_params(), 0.1)
     )
-    probe = layer_probe(strict=True, task="tensor")
-    probe.watch(actor=train)
-    with probe.phase(PHASE):
-        train(tensor(2, 4), tensor(2, 1, start=1.0))
-    run = recorded(probe)
+    body = lambda: train(tensor(2, 4), tensor(2, 1, start=1.0))  # noqa: E731
+    run = run_phase(train, body, strict=True, task="tensor")
     got = arrays(run)
     prefix = "Cell.network._backbone.2.Dense.backward.0"
     assert got[f"{prefix}.input.0"].shape == (2, 1)
@@ -522,8 +468,8 @@ class Named(nn.Cell):
         return y + self.data_name * x * 14 + self.error * x * 15 + self.frames_ * x * 16
 
 
-@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
-def test_parameters_are_recorded_whatever_they_are_called(layer_probe, recorded, tmp_path, mode):
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_parameters_are_recorded_whatever_they_are_called(run_phase, mode):
     """Each gradient stands under its parameter's name, in the journal and in dump.json."""
     network = Named()
     optimizer = nn.SGD(network.trainable_params(), 0.1)
@@ -532,56 +478,42 @@ def test_parameters_are_recorded_whatever_they_are_called(layer_probe, recorded,
     def loss() -> Tensor:
         return network(x).sum()
 
-    probe = layer_probe(strict=True)
-    ms.set_context(mode=mode)
-    try:
-        probe.watch(actor=network, optimizers={"actor": optimizer})
-        step = ms.value_and_grad(loss, None, optimizer.parameters)
-        with probe.phase(PHASE):
-            _, gradients = step()
-            optimizer(gradients)
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-    probe.step()
-    run = recorded(probe)
+    step = ms.value_and_grad(loss, None, optimizer.parameters)
+    given = {"optimizer": optimizer, "mode": mode, "strict": True}
+    run = run_phase(network, lambda: optimizer(step()[1]), **given)
     expected = {
         f"Cell.root.Named.parameters_grad.0.{name}": (x.asnumpy() * np.float32(n)).max()
         for n, name in enumerate(FIELDS, 1)
     }
-    (entry,) = [e for e in run.entries(PHASE) if e.direction == "parameters_grad"]
-    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
-    dump = read_json(tmp_path / f"run/{PHASE}/step0/rank0/dump.json")
+    place = run.path / PHASE / "step0/rank0"
+    dump = read_json(place / "dump.json")
     assert set(dump["data"]["Cell.root.Named.parameters_grad.0"]) == set(FIELDS)
-    (tmp_path / f"run/{PHASE}/step0/rank0/records.jsonl").unlink()
-    of_dump = open_run(tmp_path / "run").entries(PHASE)
-    (entry,) = [e for e in of_dump if e.direction == "parameters_grad"]
-    assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
+    for journal in (True, False):
+        if not journal:
+            (place / "records.jsonl").unlink()
+        entries = open_run(run.path).entries(PHASE)
+        (entry,) = [e for e in entries if e.direction == "parameters_grad"]
+        assert {r.name: np.float32(r.leaf.max) for r in entry.records} == expected
 
 
-def test_a_fault_in_a_gradient_never_reaches_the_training(layer_probe, recorded, monkeypatch):
-    from mindrlhf_msprobe.capture.pynative import gradients
-
-    network = Twice()
+def test_a_fault_in_a_gradient_never_reaches_the_training(run_phase, monkeypatch):
+    network, found = Twice(), []
     x = tensor(3, start=1.0)
-    probe = layer_probe()
-    probe.watch(actor=network)
 
     def broken(*_: Any) -> None:
         raise MemoryError("no room")
 
     monkeypatch.setattr(gradients.CallGradients, "_write", broken)
-    with probe.phase(PHASE):
-        gradient = ms.grad(lambda x: network(x * 1).sum(), 0)(x)
-    assert np.array_equal(gradient.asnumpy(), np.full(3, 12, np.float32))
-    run = recorded(probe)
+    run = run_phase(network, lambda: found.append(ms.grad(lambda x: network(x * 1).sum(), 0)(x)))
+    assert np.array_equal(found[0].asnumpy(), np.full(3, 12, np.float32))
     assert "a gradient: MemoryError" in run.manifests[0]["lost"]
 
 
-def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_probe, monkeypatch):
+def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(run_phase, monkeypatch):
     class Keeps(nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.product, self.scale = Product(), Scale(2.0)
+            self.product, self.scale = Does(lambda _, x, table: x * table), Scale(2.0)
             self.table = None
 
         def construct(self, x: Tensor) -> Tensor:
@@ -589,34 +521,24 @@ def test_a_tensor_that_the_model_keeps_gets_no_more_taps_after_a_while(layer_pro
                 self.table = ops.cos(x)
             return self.product(self.scale(x), self.table)
 
-    class Product(nn.Cell):
-        def construct(self, x: Tensor, table: Tensor) -> Tensor:
-            return x * table
-
-    from mindrlhf_msprobe.capture.pynative import gradients
-
-    taps = []
+    taps, counts = [], []
     tapped = gradients._tapped
     monkeypatch.setattr(gradients, "_tapped", lambda *args: taps.append(args) or tapped(*args))
     network = Keeps()
-    probe = layer_probe(strict=True, step_end=99)
-    probe.watch(actor=network)
     step = ms.value_and_grad(lambda x: network(x).sum(), 0, network.trainable_params())
-    counts = []
-    for _ in range(20):
+
+    def body() -> None:
         taps.clear()
-        with probe.phase(PHASE):
-            step(tensor(3, start=1.0))
-        probe.step()
+        step(tensor(3, start=1.0))
         counts.append(sum(tensor is network.table for tensor, *_ in taps))
+
+    run_phase(network, body, steps=20, strict=True, step_end=99)
     assert counts[0] == 2
     assert counts[-1] == 0
 
 
-def looked_at(monkeypatch, network, loss, probe) -> list[str]:
-    """Return when gradients were looked at, and when the training had them."""
-    from mindrlhf_msprobe.capture.pynative import gradients
-
+def test_gradients_are_looked_at_together_when_they_are_computed(run_phase, monkeypatch):
+    """Looking waits for all that is queued: it is done once a pass, before anyone else can look."""
     moments: list[str] = []
     write = gradients.CallGradients._write
 
@@ -625,42 +547,36 @@ def looked_at(monkeypatch, network, loss, probe) -> list[str]:
         write(self, *args)
 
     monkeypatch.setattr(gradients.CallGradients, "_write", noted)
-    probe.watch(actor=network)
-    step = ms.value_and_grad(loss, None, network.trainable_params())
-    with probe.phase(PHASE):
-        for _ in range(2):
-            step()
-            moments.append("computed")
-    return moments
-
-
-def test_gradients_are_looked_at_together_when_they_are_computed(layer_probe, monkeypatch):
-    """Looking waits for all that is queued: it is done once a pass, before anyone else can look."""
     network = Twice()
-    probe = layer_probe(strict=True)
-    moments = looked_at(monkeypatch, network, lambda: network(tensor(3)).sum(), probe)
+    step = ms.value_and_grad(lambda: network(tensor(3)).sum(), None, network.trainable_params())
+    body = lambda: [(step(), moments.append("computed")) for _ in range(2)]  # noqa: E731
+    run_phase(network, body, strict=True)
     half = moments.index("computed")
     assert moments[:half] == ["looked"] * half
     assert half > 4
     assert moments == moments[: half + 1] * 2
 
 
-def test_gradients_that_wait_are_bounded(layer_probe, monkeypatch):
-    """More bytes than the buffer holds are looked at while the pass is still running."""
-    from mindrlhf_msprobe.capture.pynative.gradients import Backlog
+@pytest.mark.parametrize(
+    ("network", "x", "most"), [(Twice, tensor(400, 400), 3), (Mixed, tensor(3, 4), 0)]
+)
+def test_gradients_that_wait_are_bounded(run_phase, monkeypatch, network, x, most):
+    """More bytes than the buffer holds are looked at while the pass is still running.
 
+    Where a bprop of the model, as Mixed has one, could change them, none waits.
+    """
     settled = []
-    settle = Backlog.settle
-    monkeypatch.setattr(
-        Backlog, "settle", lambda self: settled.append(len(self._waiting)) or settle(self)
-    )
-    network = Twice()
-    probe = layer_probe(strict=True, buffer_mb=1)
-    probe.watch(actor=network)
-    x = tensor(400, 400)
-    with probe.phase(PHASE):
-        ms.grad(lambda x: network(x * 1).sum(), 0)(x)
-    assert max(settled) <= 3  # 640 kB each
+    settle = gradients.Backlog.settle
+
+    def noted(backlog: Any) -> None:
+        settled.append(len(backlog._waiting))
+        settle(backlog)
+
+    monkeypatch.setattr(gradients.Backlog, "settle", noted)
+    cell = network()
+    body = lambda: ms.grad(lambda x: cell(x * 1).sum(), 0)(x)  # noqa: E731
+    run_phase(cell, body, strict=True, buffer_mb=1)
+    assert max(settled) <= most  # of 640 kB each
 
 
 def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
@@ -674,32 +590,11 @@ def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
     assert "grad" not in vars(_pynative_executor)
 
 
-def test_where_a_bprop_of_the_model_could_change_them_they_are_looked_at_one_by_one(
-    layer_probe, monkeypatch
-):
-    from mindrlhf_msprobe.capture.pynative.gradients import Backlog
-
-    waiting = []
-    settle = Backlog.settle
-    monkeypatch.setattr(
-        Backlog, "settle", lambda self: waiting.append(len(self._waiting)) or settle(self)
-    )
-    network = Mixed()  # has one
-    probe = layer_probe(strict=True)
-    probe.watch(actor=network)
-    with probe.phase(PHASE):
-        ms.grad(lambda x: network(x, scale=1.0).sum(), 0)(tensor(3, 4))
-    assert waiting
-    assert not any(waiting)
-
-
-def test_a_hook_that_mindspore_no_longer_removes_is_used_again(layer_probe, recorded):
+def test_a_hook_that_mindspore_no_longer_removes_is_used_again(run_phase):
     """After a backward pass that failed, its handles do nothing; no gradient is counted twice."""
 
     class Fails(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.armed = False
+        armed = False
 
         def construct(self, x: Tensor) -> Tensor:
             return x * 1
@@ -710,18 +605,15 @@ def test_a_hook_that_mindspore_no_longer_removes_is_used_again(layer_probe, reco
             return (dout * 1,)
 
     network = nn.SequentialCell([Scale(2.0), Fails(), Scale(3.0)])
-    probe = layer_probe(strict=True)
-    probe.watch(actor=network)
     step = ms.value_and_grad(lambda: network(tensor(3)).sum(), None, network.trainable_params())
-    for number in range(4):
-        network[1].armed = number == 1
-        with probe.phase(PHASE):
-            try:
-                step()
-            except Exception:
-                assert number == 1
-        probe.step()
-    run = recorded(probe)
+    numbers = itertools.count()
+
+    def body() -> None:
+        network[1].armed = next(numbers) == 1
+        with pytest.raises(Exception, match=r".") if network[1].armed else nullcontext():
+            step()
+
+    run = run_phase(network, body, steps=4, strict=True)
     names = [
         [e.name for e in run.entries(phase=PHASE, step=number) if e.direction == "parameters_grad"]
         for number in (0, 2, 3)
@@ -741,16 +633,11 @@ def test_a_cell_that_raised_has_no_gradients(run_update):
 def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
     """inf - inf is no gradient of the cell: nothing is known of what left it."""
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.scale = Scale(2.0), Scale(1.0)
+    def beside(net: nn.Cell, x: Tensor) -> Tensor:
+        x = net.scale(x)
+        return net.inner(x) + x * 3e38 * 1e38
 
-        def construct(self, x: Tensor) -> Tensor:
-            x = self.scale(x)
-            return self.inner(x) + x * 3e38 * 1e38
-
-    network = Net()
+    network = Does(beside, inner=Scale(2.0), scale=Scale(1.0))
     run = run_update(network, lambda: network(tensor(3, start=1.0)).sum())
     got = arrays(run)
     assert np.array_equal(got["Cell.inner.Scale.backward.0.input.0"], np.ones(3, np.float32))
@@ -759,20 +646,16 @@ def test_an_overflow_beside_a_cell_is_not_blamed_on_it(run_update):
     assert unknown == ["Cell.inner.Scale.backward.0.output.0"]  # not the same as no gradient
 
 
-def test_second_order_gradients_train_as_without_the_probe(layer_probe, recorded):
-    network = Policy()
-    x = tensor(3, start=1.0)
+def test_second_order_gradients_train_as_without_the_probe(run_phase):
+    network, found = Policy(), []
 
     def penalty(x: Tensor) -> Tensor:
         return (ms.grad(lambda y: (network(y) ** 2).sum())(x) ** 2).sum()
 
-    plain = ms.grad(penalty)(x).asnumpy()
-    probe = layer_probe()
-    probe.watch(actor=network)
-    with probe.phase(PHASE):
-        gradient = ms.grad(penalty)(x).asnumpy()
-    assert np.array_equal(gradient, plain)
-    lost = recorded(probe).manifests[0]["lost"]
+    body = lambda: found.append(ms.grad(penalty)(tensor(3, start=1.0)).asnumpy())  # noqa: E731
+    body()
+    lost = run_phase(network, body).manifests[0]["lost"]
+    assert np.array_equal(*found)
     assert list(lost) == ["second-order gradients: NotImplementedError"]
 
 

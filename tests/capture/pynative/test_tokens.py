@@ -11,9 +11,10 @@ ms = pytest.importorskip("mindspore")
 from helpers.small_networks import Policy, Raises, Scale, tensor
 from mindspore import nn
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.framework.callstack import CallStacks
 from mindrlhf_msprobe.capture.opening.opening import HostEntries
+from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.reading.reader import Run
 
 GENERATE = "actor_generate_sequences"
 
@@ -23,177 +24,111 @@ def tokens_of(run: Any, cell: str) -> list[tuple[int, int, int | None]]:
     return [(e.opening, e.call, e.token) for e in run.entries() if e.cell == cell]
 
 
-def test_a_token_range_records_only_those_tokens(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+def passes(count: int) -> Callable[[nn.Cell], None]:
+    """Return what runs a network so often."""
+    return lambda network: [network(tensor(2)) for _ in range(count)] and None
+
+
+def in_parts(network: nn.Cell) -> None:
+    for _ in range(4):
+        network.head(network.backbone(tensor(2)))
+
+
+def backbone_alone_too(network: nn.Cell) -> None:
+    for _ in range(4):
+        network.backbone(tensor(2))  # begins a token
+        network(tensor(2))  # runs the backbone, and belongs to the same token
+
+
+#: What is run and with which settings, and of cells: (opening, call, token) of each entry.
+CASES: dict[str, tuple[Callable[[nn.Cell], None], dict[str, Any], dict[str, Any]]] = {
+    "a range records only those tokens, under their true call numbers": (
+        passes(5),
+        {"token_range_start": 1, "token_range_end": 2},
+        {
+            "root": [(0, 1, 1), (0, 2, 2)],
+            "backbone.first": [(0, 2, 1), (0, 3, 1), (0, 4, 2), (0, 5, 2)],
+        },
+    ),
+    "by default token 0, the prompt pass": (
+        passes(3),
+        {"token_range_start": 0, "token_range_end": 0},
+        {"root": [(0, 0, 0)]},
+    ),
+    "outermost cells that run in turn share a token": (
+        in_parts,
+        {"token_range_start": 1, "token_range_end": 2},
+        {"backbone": [(0, 1, 1), (0, 2, 2)], "head": [(0, 1, 1), (0, 2, 2)], "root": []},
+    ),
+    "a second opening counts tokens anew, while its calls go on": (
+        passes(3),
+        {"token_range_start": 1, "token_range_end": 1, "openings": 2},
+        {"root": [(0, 1, 1), (1, 4, 1)]},
+    ),
+    "a new step counts tokens and calls anew": (
+        passes(2),
+        {"token_range_start": 1, "token_range_end": 1, "steps": 2},
+        {"root": [(0, 1, 1), (0, 1, 1)]},
+    ),
+    "other phases are left alone": (
+        passes(3),
+        {"token_range_start": 5, "token_range_end": 5, "phase": "actor_compute_log_prob"},
+        {"root": [(0, 0, None), (0, 1, None), (0, 2, None)]},
+    ),
+    "cells that are not recorded still count tokens": (
+        passes(3),
+        {"token_range_start": 1, "token_range_end": 1, "include": ["first"]},
+        {"root": [], "backbone.first": [(0, 2, 1), (0, 3, 1)], "backbone": [], "head": []},
+    ),
+    "a backbone inside another outermost cell begins no token, recorded or not": (
+        backbone_alone_too,
+        {"token_range_start": 2, "token_range_end": 2},
+        {"root": [(0, 2, 2)], "backbone": [(0, 4, 2), (0, 5, 2)]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_counted_by_the_outermost_cells(
+    run_phase: Callable[..., Run], case: str
 ) -> None:
-    """token_range 1..2 records the second and third pass, under their true call numbers."""
-    probe = layer_probe(token_range_start=1, token_range_end=2)
+    """Each pass that the first of them begins is one; a range chooses among them."""
+    body, settings, expected = CASES[case]
     network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(5):
-            network(tensor(2))
-    run = recorded(probe)
-    assert tokens_of(run, "root") == [(0, 1, 1), (0, 2, 2)]
-    assert tokens_of(run, "backbone.first") == [(0, 2, 1), (0, 3, 1), (0, 4, 2), (0, 5, 2)]
-    assert len(run.entries()) == 12
+    run = run_phase(network, lambda: body(network), **{"phase": GENERATE, **settings})
+    assert {cell: tokens_of(run, cell) for cell in expected} == expected
 
 
-def test_the_default_range_is_the_prompt_pass(
-    make_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """By default token 0, the prompt pass, is recorded and nothing else."""
-    probe = make_probe(actor_infer_dump=True)
-    network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(3):
-            network(tensor(2))
-    assert tokens_of(recorded(probe), "root") == [(0, 0, 0)]
+def test_the_default_range_is_that_of_the_prompt() -> None:
+    assert (ProbeConfig().token_range_start, ProbeConfig().token_range_end) == (0, 0)
 
 
-def test_a_backbone_and_a_head_make_one_token(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """Outermost cells that run in turn share a token; the first one's next call begins another."""
-    probe = layer_probe(token_range_start=1, token_range_end=2)
-    network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(4):
-            network.head(network.backbone(tensor(2)))
-    run = recorded(probe)
-    assert tokens_of(run, "backbone") == [(0, 1, 1), (0, 2, 2)]
-    assert tokens_of(run, "head") == [(0, 1, 1), (0, 2, 2)]
-
-
-def test_a_second_opening_counts_tokens_anew(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """A second generation in the same step starts at token 0 while its calls go on."""
-    probe = layer_probe(token_range_start=1, token_range_end=1)
-    network = Policy()
-    probe.watch(actor=network)
-    for passes in (3, 2):
-        with probe.phase(GENERATE):
-            for _ in range(passes):
-                network(tensor(2))
-    assert tokens_of(recorded(probe), "root") == [(0, 1, 1), (1, 4, 1)]
-
-
-def test_a_new_step_counts_tokens_anew(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """Tokens and calls start at 0 in every step."""
-    probe = layer_probe(token_range_start=1, token_range_end=1)
-    network = Policy()
-    probe.watch(actor=network)
-    for _ in range(2):
-        with probe.phase(GENERATE):
-            for _ in range(2):
-                network(tensor(2))
-        probe.step()
-    assert tokens_of(recorded(probe), "root") == [(0, 1, 1), (0, 1, 1)]
-
-
-def test_token_ranges_leave_other_phases_alone(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """Outside the generate phase no token is counted and no pass left out."""
-    probe = layer_probe(token_range_start=5, token_range_end=5)
-    network = Policy()
-    probe.watch(actor=network)
-    with probe.phase("actor_compute_log_prob"):
-        for _ in range(3):
-            network(tensor(2))
-    run = recorded(probe)
-    assert tokens_of(run, "root") == [(0, 0, None), (0, 1, None), (0, 2, None)]
-
-
-def test_cells_that_are_not_recorded_still_count_tokens(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """With include on an inner cell, tokens are still counted by the outermost one."""
-    probe = layer_probe(include=["first"], token_range_start=1, token_range_end=1)
-    network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(3):
-            network(tensor(2))
-    run = recorded(probe)
-    assert tokens_of(run, "backbone.first") == [(0, 2, 1), (0, 3, 1)]
-    assert len(run.entries()) == 2
-
-
-def test_a_pass_that_raised_is_a_token(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """A pass that raised and was caught counts, and the tokens after it are counted on."""
-    probe = layer_probe()
-    network = nn.SequentialCell(Scale(), Raises())
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for armed in (True, False, False):
-            network[1].armed = armed
-            try:
-                network(tensor(2))
-            except ArithmeticError:
-                assert armed
-    assert tokens_of(recorded(probe), "root") == [(0, 0, 0), (0, 1, 1), (0, 2, 2)]
-
-
-def test_which_cell_begins_tokens_is_known_outside_the_range_too(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """A backbone that runs inside another outermost cell begins no token, recorded or not."""
-    probe = layer_probe(token_range_start=2, token_range_end=2)
-    network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(4):
-            network.backbone(tensor(2))  # begins a token
-            network(tensor(2))  # runs the backbone, and belongs to the same token
-    run = recorded(probe)
-    assert tokens_of(run, "root") == [(0, 2, 2)]
-    assert tokens_of(run, "backbone") == [(0, 4, 2), (0, 5, 2)]
-
-
-def test_a_pass_outside_the_range_that_raised_is_a_token(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """What raised and was caught outside the range leaves the later numbers true."""
-    probe = layer_probe(token_range_start=2, token_range_end=2)
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_pass_that_raised_is_a_token(run_phase: Callable[..., Run], first: int) -> None:
+    """Raised and caught, inside the range or outside, it leaves the later numbers true."""
     network = nn.SequentialCell(Scale(), Raises(), Scale())
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for armed in (True, False, False):
-            network[1].armed = armed
-            try:
-                network(tensor(2))
-            except ArithmeticError:
-                assert armed
-    run = recorded(probe)
-    assert tokens_of(run, "root") == [(0, 2, 2)]
-    assert tokens_of(run, "0") == [(0, 2, 2)]
-    assert tokens_of(run, "2") == [(0, 1, 2)]
+
+    def body() -> None:
+        with pytest.raises(ArithmeticError):
+            network(tensor(2))
+        network[1].armed = False
+        passes(2)(network)
+
+    run = run_phase(network, body, phase=GENERATE, token_range_start=first, token_range_end=2)
+    numbers = [(0, n, n) for n in range(first, 3)]
+    assert tokens_of(run, "root") == tokens_of(run, "0") == numbers
+    assert tokens_of(run, "2") == [(0, n - 1, n) for n in range(max(first, 1), 3)]
 
 
-def test_tokens_outside_the_range_are_only_counted(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tokens_outside_the_range_are_only_counted(run_phase, monkeypatch) -> None:
     """Inside a token that is not recorded no call stack is read and no frame is kept."""
     looked = []
     here = CallStacks.here
     monkeypatch.setattr(CallStacks, "here", lambda self: looked.append(1) or here(self))
-    probe = layer_probe(token_range_start=1, token_range_end=2)
+    window = {"token_range_start": 1, "token_range_end": 2}
     network = Policy()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(40):
-            network(tensor(2))
-    inside = len(recorded(probe).entries())
+    run = run_phase(network, lambda: passes(40)(network), phase=GENERATE, **window)
+    inside = len(run.entries())
     outermost = 40  # the cell that may begin a token is looked at whenever it runs
     first = inside // 2  # token 0: it is not known yet which cell begins tokens
     assert len(looked) <= inside + outermost + first
@@ -215,10 +150,24 @@ def weights_of(run: Any) -> list[int]:
     return [e.call for e in run.entries() if any(r.io == "parameters" for r in e.records)]
 
 
+def with_changes(run_phase: Callable[..., Run], tokens: int, changes: dict[int, Any]) -> Run:
+    """Generate tokens with a network whose weight is given other values before some of them."""
+    network = Wide()
+
+    def body() -> None:
+        for token in range(tokens + 1):
+            if token in changes:
+                values = network.weight.asnumpy().copy()
+                values[changes[token]] += 1
+                network.weight.set_data(ms.Tensor(values))
+            if token < tokens:
+                network(tensor(2))
+
+    return run_phase(network, body, phase=GENERATE, token_range_end=100)
+
+
 def test_a_weight_is_read_as_a_whole_once_an_opening_not_once_a_token(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    monkeypatch: pytest.MonkeyPatch,
+    run_phase: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fingerprint of a large weight is computed when a phase opens and when it closes."""
     whole = []
@@ -226,48 +175,25 @@ def test_a_weight_is_read_as_a_whole_once_an_opening_not_once_a_token(
     monkeypatch.setattr(
         HostEntries, "state_of", lambda self, p: whole.append(1) or state_of(self, p)
     )
-    probe = layer_probe(token_range_end=100)
-    network = Wide()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for _ in range(20):
-            network(tensor(2))
+    run = with_changes(run_phase, 20, {})
     assert len(whole) == 2
-    assert weights_of(recorded(probe)) == [0]
+    assert weights_of(run) == [0]
 
 
 def test_a_weight_that_changes_between_tokens_is_recorded_again(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
+    run_phase: Callable[..., Run],
 ) -> None:
     """Where another policy is loaded in the middle of a generation, the next call shows it."""
-    probe = layer_probe(token_range_end=100)
-    network = Wide()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for token in range(6):
-            if token == 3:
-                network.weight.set_data(network.weight + 1)
-            network(tensor(2))
-        network.weight.set_data(network.weight + 1)  # nothing runs with this one
-    run = recorded(probe)
+    everything = slice(None)
+    run = with_changes(run_phase, 6, {3: everything, 6: everything})  # nothing runs with the last
     assert weights_of(run) == [0, 3]
     assert not run.lost
 
 
 @pytest.mark.parametrize("element", [1, 5_001, 9_998])
 def test_a_single_element_that_changes_between_tokens_is_recorded_or_counted(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any], element: int
+    run_phase: Callable[..., Run], element: int
 ) -> None:
     """What a glance at a large weight does not show is never passed over in silence."""
-    probe = layer_probe(token_range_end=100)
-    network = Wide()
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        for token in range(4):
-            if token == 2:
-                values = network.weight.asnumpy().copy()
-                values[element] = -7
-                network.weight.set_data(ms.Tensor(values))
-            network(tensor(2))
-    run = recorded(probe)
+    run = with_changes(run_phase, 4, {2: element})
     assert weights_of(run) == [0, 2] or "a parameter that changed" in str(run.lost)

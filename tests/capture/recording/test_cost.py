@@ -48,11 +48,7 @@ def test_run_json_says_what_each_phase_and_step_cost(
 
 @pytest.mark.parametrize(("free", "level"), [(10**12, "INFO"), (10**4, "WARNING")])
 def test_the_first_step_tells_what_the_rest_will_take(
-    layer_probe: Callable[..., Probe],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    free: int,
-    level: str,
+    layer_probe: Callable[..., Probe], caplog, monkeypatch, free: int, level: str
 ) -> None:
     """Once, after the first recorded step; a warning where the window will not fit."""
 
@@ -67,29 +63,18 @@ def test_the_first_step_tells_what_the_rest_will_take(
     assert "up to step_end 9 of 1 rank(s)" in told[0].getMessage()
 
 
-def test_what_compiled_graphs_cost_is_said(
-    layer_probe: Callable[..., Probe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_compiled_graphs_cost_is_said(run_phase, capsys: pytest.CaptureFixture[str]) -> None:
     """Graphs compiled with probes, the second ones without, calls of host functions and bytes."""
-    probe = layer_probe(step_end=0)
     network = Scale()
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        probe.watch(actor=network)
-        for _ in range(3):
-            with probe.phase("actor_update"):
-                network(tensor(1000))
-            probe.step()
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        probe.close()
-    cost = read_json(tmp_path / "run" / "run.json")["recording"]["graphs"]
+    given = {"mode": ms.GRAPH_MODE, "steps": 3, "step_end": 0}
+    run = run_phase(network, lambda: network(tensor(1000)), **given)
+    cost = run.manifests[0]["recording"]["graphs"]
     assert cost["with_probes"]["compiled"] == cost["without_probes"]["compiled"] == 1
     assert cost["with_probes"]["seconds"] > 0 < cost["without_probes"]["seconds"]
     host = cost["host_functions"]
     assert host["calls"] == 2  # one for the input and the parameter, one for the output
     assert host["bytes"] >= 2 * 4000
-    assert main(["show", str(tmp_path / "run")]) == 0
+    assert main(["show", str(run.path)]) == 0
     said = capsys.readouterr().out
     assert "compiling 1 graph(s) with probes: " in said
     assert "host functions of graphs: 2 calls, " in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import tensor
+from helpers.small_networks import MODES, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import ConfigError, Probe, ProbeConfig, compare_runs, open_run
@@ -26,7 +25,6 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
 
 PHASE = "actor_update"
-MODES = {"pynative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 BOUNDS = (-1.0, 0.0, 1.0)
 
 
@@ -74,7 +72,7 @@ def _pynative() -> Iterator[None]:
 
 
 def train(
-    probe: Probe | None,
+    probe: Probe,
     *,
     steps: int = 2,
     passes: int = 1,
@@ -92,13 +90,12 @@ def train(
     """
     network = Tied()
     optimizer = nn.SGD(network.trainable_params(), 0.1)
-    if probe is not None:
-        probe.watch(actor=network, optimizers={"actor": optimizer} if watched else None)
+    probe.watch(actor=network, optimizers={"actor": optimizer} if watched else None)
     differentiate = ms.value_and_grad(network, None, optimizer.parameters)
     signs = [-1.0 if p.name.endswith("second.weight") else 1.0 for p in optimizer.parameters]
     bits = []
     for step in range(steps):
-        with probe.phase(PHASE) if probe else nullcontext():
+        with probe.phase(PHASE):
             for update in range(updates):
                 x = tensor(2, 4, start=0.3 * step + update)
                 loss, gradients = differentiate(x)
@@ -112,8 +109,7 @@ def train(
                     optimizer(gradients)
         if outside:
             optimizer(gradients)
-        if probe is not None:
-            probe.step()
+        probe.step()
     return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
 
 
@@ -237,7 +233,7 @@ def test_training_is_unchanged(
     on = layer_probe(task="grad_probe", strict=True)
     bits = train(on, passes=2)
     on.close()
-    assert train(None, passes=2) == bits
+    assert train(Probe(), passes=2) == bits
 
 
 def test_the_step_and_parameter_where_signs_change_are_named(

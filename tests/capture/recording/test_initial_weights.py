@@ -24,6 +24,22 @@ def manifest(probe: Probe) -> dict[str, Any]:
     return content
 
 
+def entered(probe: Probe, phase: str, network: nn.Cell | None = None, **given: Any) -> Probe:
+    """Open a phase, in which a network runs if one is given."""
+    with probe.phase(phase, **given):
+        if network is not None:
+            network(tensor(2))
+    return probe
+
+
+def one_step(probe: Probe, **networks: nn.Cell) -> dict[str, Any]:
+    """Record a step of an update and close the probe; return what run.json says."""
+    probe.watch(**networks)
+    entered(probe, "actor_update", networks["actor"]).step()
+    probe.close()
+    return manifest(probe)
+
+
 def weights_of(network: nn.Cell) -> dict[str, str]:
     return {name: fingerprint_of(to_host(p)) for name, p in network.parameters_and_names()}
 
@@ -72,62 +88,43 @@ def test_the_first_network_and_its_first_weights_are_kept(
     network = Scale(2.0)
     probe.watch(actor=network, reference=network)
     expected = weights_of(network)
-    with probe.phase("actor_compute_log_prob"):
-        network(tensor(2))
+    entered(probe, "actor_compute_log_prob", network)
     network.factor.set_data(Tensor(np.float32(9)))
-    with probe.phase("actor_update"):
-        network(tensor(2))
+    entered(probe, "actor_update", network)
     probe.watch(actor=Twice())
-    with probe.phase("actor_update"):
-        pass
-    with probe.phase("reference_compute_log_prob"):
-        network(tensor(2))
-    probe.step()
+    entered(probe, "actor_update")
+    entered(probe, "reference_compute_log_prob", network).step()
     found = manifest(probe)["initial_weights"]
     assert found["actor"] == expected
     assert found["reference"] == weights_of(network) != expected
 
 
-def test_a_network_outside_the_step_window_is_looked_at_too(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_outside_the_step_window_is_looked_at_too(layer_probe, monkeypatch) -> None:
     """The first entry counts, whenever layer data begin; nobody looks again."""
     probe = layer_probe(step_start=5)
     network = Scale()
     probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2))
+    entered(probe, "actor_update", network)
     assert manifest(probe)["initial_weights"] == {"actor": weights_of(network)}
     monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
     for _ in range(3):
-        with probe.phase("actor_update"):
-            network(tensor(2))
-        probe.step()
+        entered(probe, "actor_update", network).step()
 
 
-def test_phases_that_are_switched_off_touch_no_network(
-    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_phases_that_are_switched_off_touch_no_network(make_probe, monkeypatch) -> None:
     """A role of which nothing is recorded is not looked at, nor one without a network."""
     monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
     probe = make_probe(actor_train_dump=True)
     probe.watch(actor=None, reference=Scale())
-    with probe.phase("reference_compute_log_prob"):
-        pass
-    with probe.phase("actor_update"):
-        pass
-    probe.step()
+    entered(probe, "reference_compute_log_prob")
+    entered(probe, "actor_update").step()
     assert "initial_weights" not in manifest(probe)
     assert manifest(probe)["lost"] == {}
 
 
 def test_without_fingerprints_there_are_no_weights(layer_probe: Callable[..., Probe]) -> None:
     """fingerprint: false leaves the settings and records no weight."""
-    probe = layer_probe(fingerprint=False)
-    probe.watch(actor=Scale())
-    with probe.phase("actor_update"):
-        pass
-    found = manifest(probe)
+    found = one_step(layer_probe(fingerprint=False), actor=Scale())
     assert "initial_weights" not in found
     assert found["taken"] == "first_phase"
 
@@ -141,11 +138,9 @@ def test_settings_are_those_the_trainer_set_before_its_first_phase(
     try:
         ms.set_seed(4321)
         probe.watch(actor=Scale(), critic=Scale())
-        with probe.phase("actor_update"):
-            pass
+        entered(probe, "actor_update")
         ms.set_seed(99)
-        with probe.phase("critic_update"):
-            pass
+        entered(probe, "critic_update")
     finally:
         ms.common.seed._GLOBAL_SEED = seed
     found = manifest(probe)
@@ -164,11 +159,9 @@ def test_a_parameter_that_is_not_initialised_stays_so(layer_probe: Callable[...,
     assert network.weight.has_init
     probe = layer_probe()
     probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        pass
+    entered(probe, "actor_update").step()
     assert network.weight.has_init
     assert manifest(probe)["initial_weights"]["actor"] == {"weight": None, "bias": None}
-    probe.step()
     assert manifest(probe)["lost"] == {}
 
 
@@ -179,9 +172,7 @@ class BrokenNames(Scale):
         raise RuntimeError("no names")
 
 
-def test_a_weight_that_cannot_be_fetched_is_counted(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weight_that_cannot_be_fetched_is_counted(layer_probe, monkeypatch) -> None:
     """One lost weight costs that weight; the training goes on."""
     network = Twice()
 
@@ -191,15 +182,11 @@ def test_a_weight_that_cannot_be_fetched_is_counted(
         return to_host(parameter)
 
     monkeypatch.setattr("mindrlhf_msprobe.capture.settings.environment.to_host", fetch)
-    probe = layer_probe()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2))
-    probe.step()
-    found = manifest(probe)["initial_weights"]["actor"]
-    assert found["second.factor"] is None
-    assert found["first.factor"].startswith("xxh3_128:")
-    assert manifest(probe)["lost"] == {"an initial weight: MemoryError": 1}
+    found = one_step(layer_probe(), actor=network)
+    weights = found["initial_weights"]["actor"]
+    assert weights["second.factor"] is None
+    assert weights["first.factor"].startswith("xxh3_128:")
+    assert found["lost"] == {"an initial weight: MemoryError": 1}
 
 
 def test_a_network_that_cannot_be_listed_is_counted_once(
@@ -209,8 +196,7 @@ def test_a_network_that_cannot_be_listed_is_counted_once(
     probe = layer_probe(parameters=False)
     probe.watch(actor=BrokenNames())
     for _ in range(3):
-        with probe.phase("actor_update"):
-            pass
+        entered(probe, "actor_update")
     probe.step()
     assert manifest(probe)["lost"] == {"the initial weights of actor: RuntimeError": 1}
     assert "initial_weights" not in manifest(probe)
@@ -223,8 +209,7 @@ def test_strict_mode_raises_and_leaves_no_phase_open(layer_probe: Callable[..., 
     with pytest.raises(RuntimeError, match="no names"), probe.phase("actor_update"):
         raise AssertionError("the phase was entered")
     probe.step()
-    with probe.phase("actor_update"):
-        pass
+    entered(probe, "actor_update")
 
 
 def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]) -> None:
@@ -232,13 +217,7 @@ def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]
     network = Scale(2.0)
     first = weights_of(network)
     for _ in range(2):
-        probe = layer_probe(existing="resume")
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(tensor(2))
-        probe.step()
-        probe.close()
-    found = manifest(probe)
+        found = one_step(layer_probe(existing="resume"), actor=network)
     assert found["initial_weights"] == {"actor": first}
     assert "initial_weights" not in found["attempts"][1]
     assert "versions" not in found["attempts"][1]
@@ -247,8 +226,7 @@ def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]
     probe = layer_probe(existing="resume")
     probe.watch(actor=network, critic=network)
     for phase in ("actor_update", "critic_update"):
-        with probe.phase(phase):
-            network(tensor(2))
+        entered(probe, phase, network)
     probe.close()
     found = manifest(probe)
     assert found["initial_weights"] == {"actor": first}
@@ -257,36 +235,24 @@ def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]
 
 
 def test_other_settings_of_a_further_attempt_stand_under_its_entry(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
+    layer_probe, monkeypatch
 ) -> None:
     """What the first attempt ran with stays at the top."""
     for algorithm in ("ring", "mesh"):
         monkeypatch.setenv("HCCL_ALGO", algorithm)
-        probe = layer_probe(existing="resume")
-        probe.watch(actor=Scale())
-        with probe.phase("actor_update"):
-            pass
-        probe.step()
-        probe.close()
-    found = manifest(probe)
+        found = one_step(layer_probe(existing="resume"), actor=Scale())
     assert found["environment"]["HCCL_ALGO"] == "ring"
     assert found["attempts"][1]["environment"]["HCCL_ALGO"] == "mesh"
     assert "device" not in found["attempts"][1]
 
 
-def test_an_attempt_that_entered_nothing_leaves_nothing(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_entered_nothing_leaves_nothing(layer_probe, monkeypatch) -> None:
     """The next attempt counts as the first."""
     monkeypatch.setenv("HCCL_ALGO", "ring")
     layer_probe(existing="resume").close()
     monkeypatch.setenv("HCCL_ALGO", "mesh")
-    probe = layer_probe(existing="resume")
     network = Scale()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        pass
-    found = manifest(probe)
+    found = one_step(layer_probe(existing="resume"), actor=network)
     assert found["environment"]["HCCL_ALGO"] == "mesh"
     assert found["initial_weights"] == {"actor": weights_of(network)}
     assert len(found["attempts"]) == 2
@@ -302,13 +268,8 @@ def test_a_strange_manifest_of_an_earlier_attempt_is_survived(
     (tmp_path / "run").mkdir()
     ours = {"schema": 1, "attempts": [], "world": {}}
     (tmp_path / "run" / "run.json").write_text(json.dumps(ours | earlier))
-    probe = layer_probe(existing="resume")
     network = Scale()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(2))
-    probe.close()
-    found = manifest(probe)
+    found = one_step(layer_probe(existing="resume"), actor=network)
     weights = found["attempts"][-1].get("initial_weights", found["initial_weights"])
     assert weights == {"actor": weights_of(network)}
     assert found["lost"] == {}
@@ -342,31 +303,22 @@ print(y.asnumpy().tobytes().hex(), *(d.asnumpy().tobytes().hex() for d in drawn)
     assert (tmp_path / "msprobe_dump" / "run.json").is_file()
 
 
-def test_a_network_that_generates_is_not_called_the_roles(
-    layer_probe: Callable[..., Probe],
-) -> None:
-    """Each stands under what it is: the role's own when it is entered, the other by its phase."""
+@pytest.mark.parametrize("first", ["rollout", "trained"])
+def test_a_network_that_generates_is_not_called_the_roles(layer_probe, first: str) -> None:
+    """Each stands under what it is: the role's own when it is entered, the other by its phase.
+
+    One that generates later is no initial one: the role's own may have been trained before.
+    """
     probe = layer_probe(actor_infer_dump=True)
     trained, rollout = Policy(), Scale(2.0)
     probe.watch(actor=trained)
-    with probe.phase("actor_generate_sequences", model=rollout):
-        rollout(tensor(2))
-    assert manifest(probe)["initial_weights"] == {"actor_generate_sequences": weights_of(rollout)}
-    with probe.phase("actor_update"):
-        trained(tensor(2))
-    found = {"actor_generate_sequences": weights_of(rollout), "actor": weights_of(trained)}
-    assert manifest(probe)["initial_weights"] == found
-
-
-def test_a_network_that_generates_later_is_no_initial_one(
-    layer_probe: Callable[..., Probe],
-) -> None:
-    """The role's own was entered before, and may have been trained."""
-    probe = layer_probe(actor_infer_dump=True)
-    trained, rollout = Policy(), Scale(2.0)
-    probe.watch(actor=trained)
-    with probe.phase("actor_update"):
-        trained(tensor(2))
-    with probe.phase("actor_generate_sequences", model=rollout):
-        rollout(tensor(2))
-    assert manifest(probe)["initial_weights"] == {"actor": weights_of(trained)}
+    generates = {"phase": "actor_generate_sequences", "network": rollout, "model": rollout}
+    if first == "rollout":
+        entered(probe, **generates)
+        expected = {"actor_generate_sequences": weights_of(rollout)}
+        assert manifest(probe)["initial_weights"] == expected
+    entered(probe, "actor_update", trained)
+    if first == "trained":
+        entered(probe, **generates)
+        expected = {}
+    assert manifest(probe)["initial_weights"] == {**expected, "actor": weights_of(trained)}

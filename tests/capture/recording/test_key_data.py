@@ -15,39 +15,28 @@ from helpers.small_networks import Hidden, Pair, tensor
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
 
-NUMPY_DTYPES = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
+NUMPY_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 NAMES = {"bool": "Bool", **{n: n.capitalize() for n in NUMPY_DTYPES if not n.startswith("u")}}
 NAMES |= {n: "UInt" + n[4:] for n in NUMPY_DTYPES if n.startswith("u")}
 
 
 @pytest.fixture
-def round_trip(make_probe: Callable[..., Probe]) -> Callable[[Any], Any]:
-    """Return a function that saves one value and reads it back as a KeyDatum."""
+def round_trip(make_probe: Callable[..., Probe]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that saves values by their names and reads them back as KeyDatums."""
 
-    def save_and_read(value: Any) -> Any:
+    def save_and_read(values: dict[str, Any]) -> dict[str, Any]:
         probe = make_probe(key_data_dump=True)
-        probe.save_data("key", value)
+        probe.save_data(values)
         probe.close()
         run = open_run(probe.config.dump_path)
         assert not run.manifests[0]["lost"]
-        (datum,) = run.key_data("key")
+        found = {datum.key: datum for datum in run.key_data()}
         assert not run.problems
-        return datum
+        assert found.keys() == values.keys()
+        return found
 
     return save_and_read
 
@@ -64,116 +53,85 @@ def sample(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return numbers.reshape(shape)
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (), (0,), (2, 0, 3), (1,)], ids=str)
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-@pytest.mark.parametrize("framework", ["numpy", "mindspore"])
-def test_every_dtype_and_shape_comes_back(
-    round_trip: Callable[[Any], Any], dtype: str, shape: tuple[int, ...], framework: str
-) -> None:
+SHAPES = ((2, 3), (), (0,), (2, 0, 3), (1,))
+
+
+def test_every_dtype_and_shape_comes_back(round_trip) -> None:
     """An array or tensor of any dtype and shape comes back bit for bit, 0-d and empty ones too."""
-    array = sample(dtype, shape)
-    datum = round_trip(ms.Tensor(array) if framework == "mindspore" else array)
-    assert datum.value.dtype == array.dtype
-    assert datum.value.shape == shape
-    assert datum.value.tobytes() == array.tobytes()
-    leaf = datum.records[0].leaf
-    assert (leaf.dtype, leaf.shape) == (NAMES[dtype], shape)
-    assert leaf.type == ("mindspore.Tensor" if framework == "mindspore" else "numpy.ndarray")
+    arrays = {f"{d} {s}": sample(d, s) for d in NUMPY_DTYPES for s in SHAPES}
+    tensors = {f"tensor {name}": ms.Tensor(array) for name, array in arrays.items()}
+    for name, datum in round_trip(arrays | tensors).items():
+        array = arrays[name.removeprefix("tensor ")]
+        assert datum.value.dtype == array.dtype, name
+        assert datum.value.shape == array.shape, name
+        assert datum.value.tobytes() == array.tobytes(), name
+        leaf = datum.records[0].leaf
+        assert (leaf.dtype, leaf.shape) == (NAMES[array.dtype.name], array.shape)
+        assert leaf.type == ("mindspore.Tensor" if name in tensors else "numpy.ndarray")
 
 
-@pytest.mark.parametrize("shape", [(2, 3), (), (0,)], ids=str)
-def test_bfloat16_comes_back_exactly(
-    round_trip: Callable[[Any], Any], shape: tuple[int, ...]
-) -> None:
+def test_bfloat16_comes_back_exactly(round_trip) -> None:
     """bfloat16 comes back as the float32 of the same values, its dtype kept beside it."""
-    given = ms.Tensor(sample("float32", shape) / 3, ms.float32).astype(ms.bfloat16)
-    datum = round_trip(given)
-    assert datum.records[0].leaf.dtype == "BFloat16"
-    assert datum.value.dtype == np.float32
-    assert datum.value.shape == shape
-    assert datum.value.tobytes() == given.astype(ms.float32).asnumpy().tobytes()
+    samples = {str(shape): sample("float32", shape) / 3 for shape in SHAPES}
+    given = {name: ms.Tensor(array).astype(ms.bfloat16) for name, array in samples.items()}
+    for name, datum in round_trip(given).items():
+        assert datum.records[0].leaf.dtype == "BFloat16"
+        assert datum.value.dtype == np.float32
+        assert datum.value.shape == samples[name].shape
+        assert datum.value.tobytes() == given[name].astype(ms.float32).asnumpy().tobytes()
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(24).reshape(4, 6).T,
-        np.arange(24)[::-3],
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-        np.arange(5, dtype=">i4"),
-        np.arange(5, dtype=">f8").reshape(5, 1)[::2],
-        np.broadcast_to(np.float32(2), (3, 3)),
-    ],
-    ids=["transposed", "reversed", "fortran", "big-endian", "big-endian slice", "broadcast"],
-)
-def test_any_memory_layout_comes_back(round_trip: Callable[[Any], Any], array: np.ndarray) -> None:
+def test_any_memory_layout_comes_back(round_trip) -> None:
     """Values and shape do not depend on how an array lies in memory."""
-    value = round_trip(array).value
-    assert np.array_equal(value, array)
-    assert value.shape == array.shape
-    assert value.dtype == array.dtype.newbyteorder("=")
+    arrays = {
+        "transposed": np.arange(24).reshape(4, 6).T,
+        "reversed": np.arange(24)[::-3],
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "big-endian": np.arange(5, dtype=">i4"),
+        "big-endian slice": np.arange(5, dtype=">f8").reshape(5, 1)[::2],
+        "broadcast": np.broadcast_to(np.float32(2), (3, 3)),
+    }
+    for name, datum in round_trip(arrays).items():
+        native = arrays[name].astype(arrays[name].dtype.newbyteorder("="))
+        np.testing.assert_array_equal(datum.value, native, strict=True, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [
-        (3, "Int64"),
-        (-(2**63), "Int64"),
-        (2.5, "Float64"),
-        (float("nan"), "Float64"),
-        (float("-inf"), "Float64"),
-        (True, "Bool"),
-        (1 + 2j, "Complex128"),
-        (np.float32(2.5), "Float32"),
-        (np.int8(-3), "Int8"),
-    ],
-    ids=repr,
-)
-def test_a_number_becomes_a_0d_array(
-    round_trip: Callable[[Any], Any], value: Any, dtype: str
-) -> None:
-    """A Python or numpy number comes back as a 0-d array of its dtype."""
-    datum = round_trip(value)
-    assert datum.records[0].leaf.dtype == dtype
-    assert datum.value.shape == ()
-    np.testing.assert_equal(datum.value[()], np.asarray(value)[()])
+def test_a_number_becomes_a_0d_array(round_trip) -> None:
+    """A Python or numpy number comes back as a 0-d array of its dtype; what fits none, as it is."""
+    numbers = {
+        "Int64": [3, -(2**63)],
+        "Float64": [2.5, float("nan"), float("-inf")],
+        "Bool": [True],
+        "Complex128": [1 + 2j],
+        "Float32": [np.float32(2.5)],
+        "Int8": [np.int8(-3)],
+    }
+    given = {f"{d} {n}": value for d, values in numbers.items() for n, value in enumerate(values)}
+    for name, datum in round_trip(given).items():
+        assert datum.records[0].leaf.dtype == name.split()[0]
+        assert datum.value.shape == ()
+        np.testing.assert_equal(datum.value[()], np.asarray(given[name])[()])
 
 
-@pytest.mark.parametrize("number", [2**63, -(2**100), 10**4000], ids=["2**63", "big", "huge"])
-def test_an_integer_beyond_int64_keeps_its_value(
-    round_trip: Callable[[Any], Any], number: int
-) -> None:
+def test_an_integer_beyond_int64_keeps_its_value(round_trip) -> None:
     """A Python integer that fits no array comes back as itself."""
-    value = round_trip(number).value
-    assert (int(value, 16) if isinstance(value, str) else value) == number
+    given = {"2**63": 2**63, "big": -(2**100), "huge": 10**4000}
+    for name, datum in round_trip(given).items():
+        value = datum.value
+        assert (int(value, 16) if isinstance(value, str) else value) == given[name]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "hello",
-        "",
-        "你好，世界",
-        "a\nb\t\0c",
-        "😀",
-        "\ud800 alone",
-        "x" * 100_000,
-        '{"type": "str"}',
-    ],
-    ids=["plain", "empty", "chinese", "control", "emoji", "surrogate", "long", "json"],
-)
-def test_texts_come_back(round_trip: Callable[[Any], Any], text: str) -> None:
+def test_texts_and_none_come_back(round_trip) -> None:
     """A text comes back as it was, whatever it holds, with its bytes beside it."""
-    datum = round_trip(text)
-    assert datum.value == text
-    leaf = datum.records[0].leaf
-    assert (leaf.type, leaf.dtype) == ("str", "UInt8")
-    assert datum.records[0].array().tobytes() == text.encode("utf-8", errors="surrogatepass")
-
-
-def test_none_comes_back(round_trip: Callable[[Any], Any]) -> None:
-    """None is a value of its own."""
-    assert round_trip(None).value is None
+    texts = ["hello", "", "你好，世界", "a\nb\t\0c", "😀", "\ud800 alone", "x" * 100_000]
+    given = {str(n): text for n, text in enumerate([*texts, '{"type": "str"}'])}
+    found = round_trip({**given, "none": None})
+    assert found.pop("none").value is None
+    for name, datum in found.items():
+        assert datum.value == given[name]
+        (record,) = datum.records
+        assert (record.leaf.type, record.leaf.dtype) == ("str", "UInt8")
+        assert record.array().tobytes() == given[name].encode("utf-8", errors="surrogatepass")
 
 
 STRUCTURES: dict[str, tuple[Any, Any]] = {
@@ -197,11 +155,12 @@ STRUCTURES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_structures_come_back(round_trip: Callable[[Any], Any], name: str) -> None:
+def test_structures_come_back(round_trip) -> None:
     """Lists, tuples and dicts, nested, come back in their structure (tuples as lists)."""
-    given, expected = STRUCTURES[name]
-    assert plain(round_trip(given).value) == expected
+    found = round_trip({name: given for name, (given, _) in STRUCTURES.items()})
+    assert {name: plain(datum.value) for name, datum in found.items()} == {
+        name: expected for name, (_, expected) in STRUCTURES.items()
+    }
 
 
 def plain(value: Any) -> Any:
@@ -213,24 +172,14 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) else value
 
 
-def test_the_elements_of_a_list_are_files_of_their_own(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_the_elements_of_a_list_are_files_of_their_own(make_probe, tmp_path: Path) -> None:
     """A list's elements are <key>.<i>.npy beside <key>.json, as msprobe names them."""
     probe = make_probe(key_data_dump=True)
-    probe.save_data("rewards", [tensor(2), tensor(3)])
-    probe.save_data("loss", tensor(1))
+    probe.save_data({"rewards": [tensor(2), tensor(3)], "loss": tensor(1)})
     probe.step()
-    directory = tmp_path / "run" / "data"
-    assert {p.name for p in (directory / "rewards/step0/rank0/micro_step0").iterdir()} == {
-        "rewards.0.npy",
-        "rewards.1.npy",
-        "rewards.json",
-    }
-    assert {p.name for p in (directory / "loss/step0/rank0/micro_step0").iterdir()} == {
-        "loss.npy",
-        "loss.json",
-    }
+    for key, arrays in (("rewards", {"rewards.0.npy", "rewards.1.npy"}), ("loss", {"loss.npy"})):
+        directory = tmp_path / "run" / "data" / key / "step0/rank0/micro_step0"
+        assert {p.name for p in directory.iterdir()} == {*arrays, f"{key}.json"}
 
 
 def test_the_json_holds_statistics(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
@@ -304,52 +253,33 @@ def test_key_data_ignore_step_and_token_windows(make_probe: Callable[..., Probe]
     assert open_run(probe.config.dump_path).steps == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["响应", "with spaces", "50%", "100%2E", ".hidden", "a.b", "a:b*?", "ünïcode", "a" * 180, "~"],
-    ids=str,
-)
-def test_unusual_keys_work(make_probe: Callable[..., Probe], key: str, tmp_path: Path) -> None:
+def test_unusual_keys_work(make_probe, tmp_path: Path) -> None:
     """A key in Chinese, with spaces, dots or signs names its directory and comes back."""
+    keys = ["响应", "with spaces", "50%", "100%2E", ".hidden", "a.b", "a:b*?", "ünïcode", "~"]
+    keys.append("a" * 180)
     probe = make_probe(key_data_dump=True)
-    probe.save_data(key, [tensor(2), {"x": 1}])
-    probe.save_data({key: "text"})
+    for key in keys:
+        probe.save_data(key, [tensor(2), {"x": 1}])
+        probe.save_data({key: "text"})
     probe.close()
     run = open_run(probe.config.dump_path)
-    assert run.keys == [key]
-    first, second = run.key_data(key)
-    assert np.array_equal(first.value[0], tensor(2).asnumpy())
-    assert (first.value[1]["x"], second.value) == (1, "text")
-    assert tree(tmp_path / "run") == {f"data/{key}/step0"}
+    assert {*run.keys} == {*keys}
+    for key in keys:
+        first, second = run.key_data(key)
+        assert np.array_equal(first.value[0], tensor(2).asnumpy())
+        assert (first.value[1]["x"], second.value) == (1, "text")
+    assert tree(tmp_path / "run") == {f"data/{key}/step0" for key in keys}
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        "..",
-        ".",
-        "",
-        " ",
-        "../evil",
-        "a/b",
-        "/absolute",
-        "a\\b",
-        "a\0b",
-        "a\nb",
-        "k" * 181,
-        "钥" * 61,
-        "\ud800",
-        3,
-        None,
-        ("a",),
-        2.5,
-        b"bytes",
+        *("..", ".", "", " ", "../evil", "a/b", "/absolute", "a\\b", "a\0b", "a\nb", "k" * 181),
+        *("钥" * 61, "\ud800", 3, None, ("a",), 2.5, b"bytes"),
     ],
     ids=lambda key: repr(key)[:20],
 )
-def test_keys_that_cannot_name_a_directory_are_refused(
-    make_probe: Callable[..., Probe], key: Any, tmp_path: Path
-) -> None:
+def test_keys_that_cannot_name_a_directory_are_refused(make_probe, key: Any, tmp_path) -> None:
     """A key that would leave its directory, or is no text, is refused and writes nothing."""
     probe = make_probe(key_data_dump=True)
     with pytest.raises(UsageError, match="key"):
@@ -409,29 +339,24 @@ def test_fingerprints_of_key_data_can_be_left_out(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "<U3"])
-@pytest.mark.parametrize("where", ["alone", "deep"])
-def test_a_masked_array_keeps_its_mask(
-    round_trip: Callable[[Any], Any], dtype: str, where: str
-) -> None:
+def test_a_masked_array_keeps_its_mask(round_trip, dtype: str) -> None:
     """Its elements and its mask are saved, as `data` and `mask`."""
     elements = np.array([["1", "2", "3"], ["4", "5", "6"]]).astype(dtype)
     mask = np.array([[False, True, False], [True, False, False]])
     masked = np.ma.array(elements, mask=mask)
-    value = round_trip(masked if where == "alone" else {"a": [masked]}).value
-    value = value if where == "alone" else value["a"][0]
-    assert value["data"] == elements.tolist() if dtype == "<U3" else True
-    if dtype != "<U3":
-        np.testing.assert_array_equal(value["data"], elements, strict=True)
-    np.testing.assert_array_equal(value["mask"], mask, strict=True)
+    found = round_trip({"alone": masked, "deep": {"a": [masked]}})
+    for value in (found["alone"].value, found["deep"].value["a"][0]):
+        if dtype == "<U3":
+            assert value["data"] == elements.tolist()
+        else:
+            np.testing.assert_array_equal(value["data"], elements, strict=True)
+        np.testing.assert_array_equal(value["mask"], mask, strict=True)
 
 
-def test_two_masks_over_equal_elements_differ(tmp_path: Path) -> None:
+def test_two_masks_over_equal_elements_differ(make_probe, tmp_path: Path) -> None:
     """What one run masked and the other did not is a difference."""
-    from mindrlhf_msprobe import compare_runs
-
     for name, mask in (("a", [False, True]), ("b", [False, False])):
-        settings = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / name)}
-        with Probe.from_config(settings) as probe:
+        with make_probe(key_data_dump=True, dump_path=str(tmp_path / name)) as probe:
             probe.save_data(advantages=np.ma.array([1.0, 2.0], mask=mask))
             probe.step()
     first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
@@ -481,52 +406,34 @@ def test_the_kl_of_rewards_is_named_before_them(
     assert first.agreed_before == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("Rewards", "rewards"),
-        ("old_logprob", "old_log_prob"),
-        ("advantage", "advantages"),
-        ("ref-logprobs", "ref_log_probs"),
-        ("reponses", "responses"),
-        ("responces", "responses"),
-        ("Losses", "loss"),
-        ("kl_los", "kl_loss"),
-        ("rewad", "reward"),
-    ],
-)
-def test_a_name_that_was_probably_meant_to_be_another_is_said_once(make_probe, caplog, name, meant):
+def test_a_name_that_was_probably_meant_to_be_another_is_said_once(make_probe, caplog):
     """It is recorded under its own name."""
+    names = {
+        "Rewards": "rewards",
+        "old_logprob": "old_log_prob",
+        "advantage": "advantages",
+        "ref-logprobs": "ref_log_probs",
+        "reponses": "responses",
+        "responces": "responses",
+        "Losses": "loss",
+        "kl_los": "kl_loss",
+        "rewad": "reward",
+    }
     probe = make_probe(key_data_dump=True)
     for _ in range(2):
-        probe.save_data({name: np.ones(2, np.float32), meant: np.ones(2, np.float32)})
+        probe.save_data(dict.fromkeys({*names, *names.values()}, 1.0))
         probe.step()
     probe.close()
-    said = [record.message for record in caplog.records if repr(meant) in record.message]
-    assert len(said) == 1
-    assert repr(name) in said[0]
-    assert open_run(probe.config.dump_path).key_data(name)
+    for name, meant in names.items():
+        said = [r.message for r in caplog.records if repr(name) in r.message]
+        assert len(said) == 1, name
+        assert repr(meant) in said[0]
+        assert open_run(probe.config.dump_path).key_data(name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "old_values",
-        "rewards.format",
-        "new_log_prob",
-        "lm_loss",
-        "中文",
-        "prompt_ids",
-        "my_loss",
-        "reward2",
-        "values2",
-        "kl_coef",
-        "r",
-        "损失",
-    ],
-)
-def test_a_trainers_own_names_are_nothing_to_warn_of(make_probe, caplog, name):
+def test_a_trainers_own_names_are_nothing_to_warn_of(make_probe, caplog):
     """They are near no name with a meaning."""
+    names = "old_values rewards.format new_log_prob lm_loss 中文 prompt_ids my_loss reward2 values2"
     with make_probe(key_data_dump=True) as probe:
-        probe.save_data({name: 1.0})
+        probe.save_data(dict.fromkeys([*names.split(), "kl_coef", "r", "损失"], 1.0))
     assert not [record for record in caplog.records if record.levelname == "WARNING"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 import pytest
+from helpers.small_networks import in_mode
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, check_run, compare_runs, open_run
@@ -43,17 +44,15 @@ def train(root, *, steps=3, poke=None, compiled=False, updates=1, **settings):
     """Train, recorded or (root None) not; return the optimizer, with its states after each step."""
     ms.set_seed(1)
     np.random.seed(1)
-    ms.set_context(mode=ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE)
     net = Net()
     optimizer = nn.Adam(net.trainable_params(), 1e-2)
     on = {"msprobe": root is not None, "key_data_dump": True, "actor_train_dump": True}
     chosen = {"dump_path": str(root), "step_end": 9, "optimizer_state": True, **settings}
-    probe = Probe.from_config({**on, **chosen})
-    probe.watch(actor=net, optimizers={"actor": optimizer})
-    update = Update(net, optimizer)
-    random = np.random.RandomState(0)
-    states = []
-    try:
+    random, states = np.random.RandomState(0), []
+    mode = ms.GRAPH_MODE if compiled else ms.PYNATIVE_MODE
+    with in_mode(mode), Probe.from_config({**on, **chosen}) as probe:
+        probe.watch(actor=net, optimizers={"actor": optimizer})
+        update = Update(net, optimizer)
         for step in range(steps):
             for _ in range(updates):
                 x = Tensor(random.randn(5, 3).astype(np.float32))
@@ -66,9 +65,6 @@ def train(root, *, steps=3, poke=None, compiled=False, updates=1, **settings):
             probe.save_data("loss", loss)
             probe.step()
             states.append({p.name: p.asnumpy().copy() for p in optimizer.get_parameters()})
-        probe.close()
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
     return states
 
 

@@ -118,7 +118,7 @@ def test_a_step_that_is_not_ended_has_none(
     assert open_run(tmp_path / "run").timed_steps() == [0]
 
 
-def test_what_a_graph_runs_has_its_time(layer_probe: Callable[..., Probe], tmp_path: Path) -> None:
+def test_what_a_graph_runs_has_its_time(run_phase: Callable[..., Run]) -> None:
     """The phase waits for it."""
 
     class Jitted(nn.Cell):
@@ -130,14 +130,8 @@ def test_what_a_graph_runs_has_its_time(layer_probe: Callable[..., Probe], tmp_p
         def construct(self, x: ms.Tensor) -> ms.Tensor:
             return self.inner(x)
 
-    probe = layer_probe()
     actor = Jitted()
-    probe.watch(actor=actor)
-    for _ in range(2):
-        with probe.phase("actor_update"):
-            actor(tensor(3))
-    probe.step()
-    run = open_run(tmp_path / "run")
+    run = run_phase(actor, lambda: actor(tensor(3)), openings=2)
     assert opened(run, 0) == [("actor_update", 0, True), ("actor_update", 1, True)]
     assert {entry.opening for entry in run.entries("actor_update")} == {0, 1}
 

@@ -97,15 +97,27 @@ def cycle() -> Any:
 
 
 @pytest.fixture
-def saved(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]:
+def kept(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that saves configurations in one call each and reads them back."""
+
+    def save_and_read(*values: Any) -> Any:
+        probe = make_probe(configurations_dump=True)
+        for value in values:
+            probe.save_configs(value)
+        probe.close()
+        return read_json(tmp_path / "run" / "configurations.json")
+
+    return save_and_read
+
+
+@pytest.fixture
+def saved(kept: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     """Return a function that saves one configuration and reads it back."""
 
     def save_and_read(value: Any) -> Any:
-        probe = make_probe(configurations_dump=True)
-        probe.save_configs({"it": value})
-        probe.close()
+        found = kept({"it": value})["it"]
         assert not read_json(tmp_path / "run" / "run.json")["lost"]
-        return read_json(tmp_path / "run" / "configurations.json")["it"]
+        return found
 
     return save_and_read
 
@@ -217,34 +229,16 @@ def test_two_runs_write_the_same_text(saved: Callable[..., Any]) -> None:
     assert "0x" not in str(written)
 
 
-def test_a_second_call_adds_to_the_first(make_probe: Callable[..., Probe]) -> None:
+def test_a_second_call_adds_to_the_first(kept) -> None:
     """What was saved under other names stays; the same name is replaced."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs({"actor": {"lr": 1}, "critic": 1})
-    probe.save_configs({"critic": 2, "reward": 3})
-    probe.close()
-    run = open_run(probe.config.dump_path)
-    assert run.configurations() == {"actor": {"lr": 1}, "critic": 2, "reward": 3}
+    found = kept({"actor": {"lr": 1}, "critic": 1}, {"critic": 2, "reward": 3})
+    assert found == {"actor": {"lr": 1}, "critic": 2, "reward": 3}
 
 
 @pytest.mark.parametrize("config", [Optimizer(), SimpleNamespace(lr=1e-3)])
-def test_a_configuration_object_is_taken_by_its_fields(
-    make_probe: Callable[..., Probe], config: Any
-) -> None:
+def test_a_configuration_object_is_taken_by_its_fields(kept, config: Any) -> None:
     """A dataclass or a namespace may stand for the mapping of names."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs(config)
-    assert open_run(probe.config.dump_path).configurations()["lr"] == 1e-3  # type: ignore[index]
-
-
-@pytest.mark.parametrize("value", [None, 3, "text", [1], object(), Optimizer, print])
-def test_what_names_no_configurations_is_refused(
-    make_probe: Callable[..., Probe], value: Any
-) -> None:
-    """A value that is not a mapping, dataclass or namespace is misuse and raises."""
-    probe = make_probe(configurations_dump=True)
-    with pytest.raises(UsageError, match="expected a mapping of name to configuration"):
-        probe.save_configs(value)
+    assert kept(config)["lr"] == 1e-3
 
 
 class BrokenText(str):
@@ -268,28 +262,27 @@ class BrokenKey:
     __repr__ = __str__
 
 
-def test_a_name_whose_text_raises_costs_nothing_else(make_probe: Callable[..., Probe]) -> None:
+def test_a_name_whose_text_raises_costs_nothing_else(kept, tmp_path: Path) -> None:
     """At the top and below it; a text stays what it is, whatever its class does."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs(
-        {BrokenText("actor"): {BrokenText("lr"): BrokenText("x")}, BrokenKey(): 1, "critic": 2}
-    )
-    probe.close()
-    assert open_run(probe.config.dump_path).configurations() == {
+    actor = {BrokenText("lr"): BrokenText("x")}
+    assert kept({BrokenText("actor"): actor, BrokenKey(): 1, "critic": 2}) == {
         "actor": {"lr": "x"},
         "<BrokenKey, whose repr failed: RuntimeError>": 1,
         "critic": 2,
     }
-    assert not open_run(probe.config.dump_path).lost
+    assert not open_run(tmp_path / "run").lost
 
 
-@pytest.mark.parametrize("value", [[BrokenKey()], ["x" * 10_000]])
-def test_misuse_is_named_also_where_the_value_cannot_be_shown(
-    make_probe: Callable[..., Probe], value: Any
-) -> None:
-    """What raises is the error that says what was expected, in a line that can be read."""
+@pytest.mark.parametrize(
+    "value", [None, 3, "text", [1], object(), Optimizer, print, [BrokenKey()], ["x" * 10_000]]
+)
+def test_what_names_no_configurations_is_refused(make_probe, value: Any) -> None:
+    """A value that is no mapping, dataclass or namespace is misuse: that raises in a line.
+
+    Also where the value cannot be shown, or only at length.
+    """
     probe = make_probe(configurations_dump=True)
-    with pytest.raises(UsageError, match="expected a mapping of name") as raised:
+    with pytest.raises(UsageError, match="expected a mapping of name to configuration") as raised:
         probe.save_configs(value)
     assert len(str(raised.value)) < 400
 
@@ -376,70 +369,50 @@ class Impostor:
         raise RuntimeError("x" * 1000)
 
 
-@pytest.mark.parametrize(
-    ("make", "written"),
-    [
-        (lambda: Path3(), "<Path3 that cannot be recorded: KeyError: 'home'>"),
-        (
-            lambda: Missing(lr=1, beta=2),
-            {"lr": "<value that cannot be recorded: LookupError: lr is mandatory>", "beta": 2},
-        ),
-        (
-            lambda: BrokenSequence([1, 2, 3]),
-            [1, "<value that cannot be recorded: RuntimeError: no item 1>", 3],
-        ),
-        (lambda: Odd.ONE, "<Odd that cannot be recorded: ValueError: nameless>"),
-        (
-            lambda: Derived(),
-            {
-                "lr": 0.5,
-                "betas": "<value that cannot be recorded: RuntimeError: <withheld: it could be a "
-                "secret>>",
-            },
-        ),
-        (lambda: Impostor(), "<Impostor that cannot be recorded: RuntimeError: "),
-    ],
-    ids=["path", "mapping", "list", "enum", "field", "impostor"],
-)
+NOT_HAD = "<value that cannot be recorded: "
+#: Values, and what is written of them; of the last one its beginning.
+BAD: dict[str, tuple[Any, Any]] = {
+    "path": (Path3, "<Path3 that cannot be recorded: KeyError: 'home'>"),
+    "mapping": (
+        lambda: Missing(lr=1, beta=2),
+        {"lr": f"{NOT_HAD}LookupError: lr is mandatory>", "beta": 2},
+    ),
+    "list": (
+        lambda: BrokenSequence([1, 2, 3]),
+        [1, f"{NOT_HAD}RuntimeError: no item 1>", 3],
+    ),
+    "enum": (lambda: Odd.ONE, "<Odd that cannot be recorded: ValueError: nameless>"),
+    "field": (
+        Derived,
+        {"lr": 0.5, "betas": f"{NOT_HAD}RuntimeError: <withheld: it could be a secret>>"},
+    ),
+    "impostor": (Impostor, "<Impostor that cannot be recorded: RuntimeError: "),
+}
+
+
+@pytest.mark.parametrize(("make", "written"), BAD.values(), ids=BAD)
 def test_one_bad_value_costs_that_value_alone(
-    make_probe: Callable[..., Probe],
-    warnings_of: Callable[[], list[str]],
-    make: Callable[[], Any],
-    written: Any,
+    kept, warnings_of: Callable[[], list[str]], tmp_path: Path, make: Any, written: Any
 ) -> None:
     """What stands beside it, in this call and in others, is written; the loss is counted."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs({"before": {"a": 1}})
-    probe.save_configs({"actor": {"lr": 1e-6}, "bad": make(), "critic": [1, {"b": 2}]})
-    probe.save_configs({"after": 3})
-    run = open_run(probe.config.dump_path)
-    configurations = run.configurations()
-    assert configurations is not None
-    bad = configurations.pop("bad")
-    assert configurations == {
-        **{"before": {"a": 1}, "actor": {"lr": 1e-6}, "critic": [1, {"b": 2}], "after": 3}
-    }
+    beside = {"actor": {"lr": 1e-6}, "critic": [1, {"b": 2}]}
+    found = kept({"before": {"a": 1}}, {**beside, "bad": make()}, {"after": 3})
+    bad = found.pop("bad")
+    assert found == {"before": {"a": 1}, **beside, "after": 3}
     if isinstance(written, str):
         assert bad.startswith(written[:-1]), bad
         assert len(bad) < 400
     else:
         assert bad == written
-    probe.close()
-    assert open_run(probe.config.dump_path).manifests[0]["lost"] == {
-        "configurations: ValueError": 1
-    }
+    lost = open_run(tmp_path / "run").manifests[0]["lost"]
+    assert lost == {"configurations: ValueError": 1}
     told = [w for w in warnings_of() if "could not record configurations" in w]
     assert ["bad" in warning for warning in told] == [True]
 
 
-def test_a_configuration_whose_field_raises_keeps_the_others(
-    make_probe: Callable[..., Probe],
-) -> None:
+def test_a_configuration_whose_field_raises_keeps_the_others(kept) -> None:
     """Given as the whole, too; training goes on."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs(Derived())
-    saved = open_run(probe.config.dump_path).configurations()
-    assert saved is not None
+    saved = kept(Derived())
     assert saved["lr"] == 0.5
     assert saved["betas"].startswith("<value that cannot be recorded")
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import random
+from contextlib import contextmanager
 
 import mindspore
 import numpy as np
@@ -74,10 +75,17 @@ class Own(nn.Cell):
         return prompts
 
 
-def train(path, network, calls, **settings):
-    """Record steps of key data alone; `calls`: what generate is given in each."""
+@contextmanager
+def watching(path, network, **settings):
+    """Record key data alone of a training with a network."""
     with Probe.from_config({**KEY_DATA, "dump_path": str(path), **settings}) as probe:
         probe.watch(actor=network)
+        yield probe
+
+
+def train(path, network, calls, **settings):
+    """Record steps of key data alone; `calls`: what generate is given in each."""
+    with watching(path, network, **settings) as probe:
         for of_step in calls:
             with probe.phase(GENERATE):
                 for arguments in of_step if isinstance(of_step, list) else [of_step]:
@@ -143,8 +151,7 @@ def test_calls_of_a_method_that_was_held_before_are_noted_as_all_others(tmp_path
     held = holds(network)
     for name in "ab":
         np.random.seed(1)
-        with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / name)}) as probe:
-            probe.watch(actor=network)
+        with watching(tmp_path / name, network) as probe:
             for temperature in (0.5, 0.5, 0.25):
                 with probe.phase(GENERATE):
                     call = held if name == "a" else holds(network)
@@ -169,8 +176,7 @@ def test_a_method_looks_as_it_did_while_it_is_listened_to(tmp_path):
 
     before, codes = looks(), [m.__code__ for m in methods]
     network = Greedy()
-    with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / "a")}) as probe:
-        probe.watch(actor=network)
+    with watching(tmp_path / "a", network) as probe:
         with probe.phase(GENERATE):
             network.generate(np.ones((1, 2)))
             assert looks() == before
@@ -183,8 +189,7 @@ def test_a_method_looks_as_it_did_while_it_is_listened_to(tmp_path):
 def test_a_loop_of_the_trainers_own_is_no_loss(tmp_path):
     """A network that has the method need not be asked by it."""
     network = Policy()
-    with Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / "a")}) as probe:
-        probe.watch(actor=network)
+    with watching(tmp_path / "a", network) as probe:
         for _ in range(2):
             with probe.phase(GENERATE):
                 network(tensor(1, 3))
@@ -194,13 +199,11 @@ def test_a_loop_of_the_trainers_own_is_no_loss(tmp_path):
 
 def test_calls_outside_the_phase_are_not_noted(tmp_path):
     network = Policy()
-    probe = Probe.from_config({**KEY_DATA, "dump_path": str(tmp_path / "a")})
-    probe.watch(actor=network)
-    with probe.phase(GENERATE):
-        pass
-    network.generate(np.ones((1, 2)), temperature=0.5)
-    probe.step()
-    probe.close()
+    with watching(tmp_path / "a", network) as probe:
+        with probe.phase(GENERATE):
+            pass
+        network.generate(np.ones((1, 2)), temperature=0.5)
+        probe.step()
     assert "generation" not in manifest(tmp_path / "a")
 
 
@@ -284,25 +287,27 @@ def test_mindspores_generator_counts_once_it_was_seeded_or_used():
     assert before == random_states.UNKNOWN or before not in (one, other)
 
 
+def drawing(path, draws, generate):
+    """Record a training that draws numbers in each step; `generate`: before that, too."""
+    np.random.seed(1)
+    random.seed(1)
+    network = Policy()
+    with watching(path, network) as probe:
+        for more in draws:
+            with probe.phase(GENERATE):
+                if generate:
+                    probe.save_data(responses=network.generate(np.ones((1, 2))))
+            np.random.rand(more)
+            if not generate:
+                probe.save_data(responses=np.array([more]))
+            probe.step()
+    return path
+
+
 def test_a_state_that_parts_later_is_named_before_what_generation_drew(tmp_path):
     """The first responses that differ are those of step 2; something drew once more in step 1."""
-    paths = []
-    for name, more in (("a", 0), ("b", 1)):
-        np.random.seed(1)
-        random.seed(1)
-        network, path = Policy(), tmp_path / name
-        probe = Probe.from_config({**KEY_DATA, "dump_path": str(path)})
-        probe.watch(actor=network)
-        for step in range(4):
-            with probe.phase(GENERATE):
-                probe.save_data(responses=network.generate(np.ones((1, 2))))
-            if step == 1:
-                np.random.rand(more)
-            probe.step()
-        probe.close()
-        paths.append(path)
-    result = compare_runs(*paths)
-    first = result.verdict.first_divergence
+    runs = [drawing(tmp_path / str(n), [0, n, 0, 0], True) for n in (0, 1)]
+    first = compare_runs(*runs).verdict.first_divergence
     assert (first.step, first.phase) == (2, GENERATE)
     assert [c.what.name for c in first.check_first] == ["numpy_state from step 2 on"]
     assert first.check_first[0].what.step == 2
@@ -310,22 +315,8 @@ def test_a_state_that_parts_later_is_named_before_what_generation_drew(tmp_path)
 
 def test_states_that_part_because_the_runs_have_parted_are_not_listed(tmp_path):
     """After other responses other numbers are drawn: that explains nothing."""
-    paths = []
-    for name in "ab":
-        np.random.seed(1)
-        random.seed(1)
-        network, path = Policy(), tmp_path / name
-        with Probe.from_config({**KEY_DATA, "dump_path": str(path)}) as probe:
-            probe.watch(actor=network)
-            for step in range(3):
-                with probe.phase(GENERATE):
-                    pass
-                parts = name == "b" and step == 1
-                np.random.rand(2 if parts else 1)
-                probe.save_data(responses=np.array([int(parts)]))
-                probe.step()
-        paths.append(path)
-    result = compare_runs(*paths)
+    runs = [drawing(tmp_path / str(n), [1, n, 1], False) for n in (1, 2)]
+    result = compare_runs(*runs)
     assert result.verdict.first_divergence.step == 1
     assert not [d for d in result.preflight.differences if d.section == "seeds"]
     assert "generator" not in result.verdict.first_divergence.explanation

@@ -15,7 +15,7 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from helpers.programs import read_json
-from helpers.small_networks import hook_count, tensor
+from helpers.small_networks import hook_count, in_mode, tensor
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe
@@ -46,6 +46,12 @@ class PolicyLoss(nn.Cell):
 
 class Plain(nn.Cell):
     """A cell of a trainer's own, without anything in it."""
+
+
+def entered(probe: Probe, phase: str = "actor_update", **given: Any) -> Probe:
+    """Open a phase in which nothing runs."""
+    with probe.phase(phase, **given):
+        return probe
 
 
 def sections(probe: Probe) -> dict[str, Any]:
@@ -85,27 +91,17 @@ def test_a_first_round_of_key_data_holds_them(key_data_probe: MakeProbe) -> None
     probe.step()
     found = sections(probe)
     (actor,) = found["networks"]
-    assert (actor["role"], actor["class"], actor["phases"]) == (
-        "actor",
-        "PolicyLoss",
-        ["actor_update"],
-    )
+    assert (actor["role"], actor["class"]) == ("actor", "PolicyLoss")
+    assert actor["phases"] == ["actor_update"]
     cells = cells_of(actor)
     assert cells["root"] == ("PolicyLoss", {"beta": 0.1, "epsilon": 0.2})
     assert cells["policy.1"][1]["p"] == 0.25
-    assert cells["policy.2"] == (
-        "LayerNorm",
-        {
-            "normalized_shape": [2],
-            "begin_norm_axis": -1,
-            "begin_params_axis": -1,
-            "epsilon": 1e-07,
-        },
-    )
+    of_norm = {"begin_norm_axis": -1, "begin_params_axis": -1, "epsilon": 1e-07}
+    assert cells["policy.2"] == ("LayerNorm", {"normalized_shape": [2], **of_norm})
     assert found["modes"] == {
         "actor_update": [{"step": 0, "training": True, "others": {"policy.1": False}}]
     }
-    (settings,) = (found["optimizers"][name] for name in ("actor",))
+    settings = found["optimizers"]["actor"]
     assert settings["class"] == "AdamWeightDecay"
     wanted = {"learning_rate": 3e-4, "weight_decay": 0.01, "beta1": 0.9, "eps": 1e-6}
     assert wanted.items() <= settings["settings"].items()
@@ -139,8 +135,7 @@ def test_what_changes_is_noted_with_its_step(key_data_probe: MakeProbe) -> None:
             optimizer.learning_rate.set_data(Tensor(0.25, ms.float32))
         for micro_step in range(2):
             network.set_train(micro_step == 1 and step == 3)
-            with probe.phase("actor_update"):
-                pass
+            entered(probe)
         probe.step()
     found = sections(probe)
     assert found["networks"][0]["changes"] == [
@@ -182,14 +177,12 @@ def test_a_learning_rate_is_noted_in_the_step_it_was_set_in(
     probe.watch(actor=network, optimizers={"actor": optimizer})
     rates = {(1, 0): 0.25, (2, 0): 0.125, (2, 1): 0.0625}
     for step in range(4):
-        with probe.phase("actor_compute_log_prob"):
-            pass
+        entered(probe, "actor_compute_log_prob")
         for micro_step in range(2):
             if (step, micro_step) in rates:
                 rate = Tensor(rates[step, micro_step], ms.float32)
                 optimizer.learning_rate.set_data(rate)
-            with probe.phase("actor_update"):
-                pass
+            entered(probe)
         probe.step()
     assert sections(probe)["optimizers"]["actor"]["changes"] == [
         {"step": step, "name": "learning_rate", "value": value}
@@ -219,9 +212,7 @@ def test_a_counter_does_not_fill_the_file(key_data_probe: MakeProbe) -> None:
     for step in range(30):
         network.calls += 1
         network.beta = 0.1 if step < 25 else 0.2
-        with probe.phase("actor_update"):
-            pass
-        probe.step()
+        entered(probe).step()
     changes = sections(probe)["networks"][0]["changes"]
     assert [c["step"] for c in changes if c["name"] == "calls"] == list(range(1, 9))
     assert [c["step"] for c in changes if c["name"] == "beta"] == [25]
@@ -244,8 +235,7 @@ def test_cells_are_listed_once_however_many_phases_run(
     probe.watch(actor=network)
     for _ in range(3):
         for phase in ("actor_compute_log_prob", *["actor_update"] * 4):
-            with probe.phase(phase):
-                pass
+            entered(probe, phase)
         probe.step()
     assert len(listed) == 2 * 5
 
@@ -272,14 +262,11 @@ def test_a_network_is_not_kept_alive(key_data_probe: MakeProbe) -> None:
     probe = key_data_probe()
     network = PolicyLoss()
     gone = weakref.ref(network.policy[0])
-    with probe.phase("actor_update", model=network):
-        pass
+    entered(probe, model=network)
     del network
     gc.collect()
     assert gone() is None
-    with probe.phase("actor_update", model=PolicyLoss(beta=0.7)):
-        pass
-    probe.step()
+    entered(probe, model=PolicyLoss(beta=0.7)).step()
     betas = [cells_of(n)["root"][1]["beta"] for n in sections(probe)["networks"]]
     assert betas == [0.1, 0.7]
 
@@ -292,9 +279,7 @@ def test_optimizers_inside_a_cell_that_trains(key_data_probe: MakeProbe, given: 
     train = nn.TrainOneStepWithLossScaleCell(loss, optimizer, Tensor(1024.0, ms.float32))
     probe = key_data_probe()
     probe.watch(actor=train, optimizers={"actor": optimizer} if given else None)
-    with probe.phase("actor_update"):
-        pass
-    probe.step()
+    entered(probe).step()
     found = sections(probe)
     assert list(found["optimizers"]) == ["actor"]
     settings = found["optimizers"]["actor"]["settings"]
@@ -388,8 +373,7 @@ def test_a_further_attempt_notes_what_is_other(make_probe: MakeProbe) -> None:
         probe = make_probe(key_data_dump=True, existing=existing)
         network = PolicyLoss(beta=beta)
         probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            pass
+        entered(probe)
         probe.save_data(loss=1.0)
         probe.step()
         probe.close()
@@ -402,8 +386,7 @@ def test_a_further_attempt_notes_what_is_other(make_probe: MakeProbe) -> None:
 
 def test_it_changes_no_bit_in_graph_mode_and_is_there(key_data_probe: MakeProbe) -> None:
     """Compiled networks are asked like others, before and after they were compiled."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    try:
+    with in_mode(ms.GRAPH_MODE):
         network = PolicyLoss(rate=0.0)
         expected = network(tensor(2, 2)).asnumpy()
         probe = key_data_probe()
@@ -411,8 +394,6 @@ def test_it_changes_no_bit_in_graph_mode_and_is_there(key_data_probe: MakeProbe)
         with probe.phase("actor_update"):
             result = network(tensor(2, 2)).asnumpy()
         probe.step()
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
     assert result.tobytes() == expected.tobytes()
     assert cells_of(sections(probe)["networks"][0])["root"][1]["beta"] == 0.1
 
@@ -425,8 +406,7 @@ def test_a_first_round_knows_the_seeds_that_the_trainer_set(key_data_probe: Make
     before = ms.get_seed()
     try:
         ms.set_seed(977)
-        with probe.phase("actor_generate_sequences"):
-            pass
+        entered(probe, "actor_generate_sequences")
     finally:
         ms.set_seed(before) if before is not None else None
     probe.step()

@@ -1,16 +1,16 @@
 """Tensors reduced on the device: as on the host to rounding, and read back together."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Mixed, Scale, Twice, tensor
+from helpers.small_networks import Does, Mixed, Scale, Twice, tensor
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe import Probe, compare_runs, open_run
+from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.recording import recorder
 from mindrlhf_msprobe.capture.tensors import device
 from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries, can_fingerprint
@@ -147,34 +147,31 @@ def test_fingerprints_tell_order_shape_dtype_and_single_bits_apart() -> None:
     assert len({fingerprint_on_host(*variant) for variant in variants}) == len(variants)
 
 
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return what lets tensors be reduced on the device, or not."""
+    return lambda on: monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: on)
+
+
 @pytest.mark.parametrize("fingerprint", [False, True])
 def test_a_run_reduced_on_the_device_holds_the_same_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fingerprint: bool
+    run_phase: Callable[..., Run], on_device: Callable[[bool], None], fingerprint: bool
 ) -> None:
     """Names, structure and numbers are those of a run summarised on the host."""
     if fingerprint and not can_fingerprint():
         pytest.skip("this MindSpore cannot read a tensor's bits on the device")
 
-    def record(where: str) -> Run:
-        monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: where == "device")
+    def record(on: bool) -> Run:
+        on_device(on)
         network = Mixed()
-        settings = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "strict": True}
-        probe = Probe.from_config(
-            {**settings, "dump_path": str(tmp_path / where), "fingerprint": fingerprint}
-        )
-        probe.watch(actor=network)
         optimizer = nn.SGD(network.trainable_params(), 0.1)
         step = ms.value_and_grad(
             lambda x: (network(x * 1, scale=1.25) ** 2).mean(), 0, optimizer.parameters
         )
-        for _ in range(2):
-            with probe.phase("actor_update"):
-                optimizer(step(tensor(3, 4, start=-0.5))[1][1])
-            probe.step()
-        probe.close()
-        return open_run(tmp_path / where)
+        body = lambda: optimizer(step(tensor(3, 4, start=-0.5))[1][1])  # noqa: E731
+        return run_phase(network, body, steps=2, strict=True, fingerprint=fingerprint)
 
-    host, reduced = record("host"), record("device")
+    host, reduced = record(False), record(True)
     for step in (0, 1):
         ours, theirs = (
             {r.name: r.leaf for e in run.entries(step=step) for r in e.records}
@@ -188,84 +185,57 @@ def test_a_run_reduced_on_the_device_holds_the_same_entries(
                 np.testing.assert_allclose(other.norm, leaf.norm, 1e-5, 1e-6, err_msg=name)
                 assert (other.max, other.min) == pytest.approx((leaf.max, leaf.min), rel=1e-5)
             assert (other.fingerprint is not None) == (leaf.fingerprint is not None)
-    assert compare_runs(tmp_path / "host", tmp_path / "device").verdict.counts
+    assert compare_runs(host.path, reduced.path).verdict.counts
 
 
-def test_parameters_that_did_not_change_are_recorded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
+def test_parameters_that_did_not_change_are_recorded_once(run_phase, on_device) -> None:
+    on_device(True)
     network = Twice()
-    settings = {"msprobe": True, "actor_train_dump": True, "fingerprint": can_fingerprint()}
-    probe = Probe.from_config({**settings, "dump_path": str(tmp_path / "run"), "strict": True})
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(3))
-        network(tensor(3))
-    probe.close()
-    recorded = [
-        r.name
-        for e in open_run(tmp_path / "run").entries()
-        for r in e.records
-        if r.io == "parameters"
-    ]
+    body = lambda: [network(tensor(3)) for _ in range(2)]  # noqa: E731
+    run = run_phase(network, body, strict=True, fingerprint=can_fingerprint())
+    recorded = [r.name for e in run.entries() for r in e.records if r.io == "parameters"]
     assert recorded == [
-        "Cell.first.Scale.forward.0.parameters.factor",
-        "Cell.second.Scale.forward.0.parameters.factor",
+        f"Cell.{cell}.Scale.forward.0.parameters.factor" for cell in ("first", "second")
     ]
 
 
-def test_a_gradient_beside_an_overflow_is_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device) -> None:
     """inf - inf is no gradient of the cell, and no NaN of its own; the next call's is known."""
-    monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
-    settings = {"msprobe": True, "actor_train_dump": True, "fingerprint": False, "strict": True}
+    on_device(True)
 
-    class Net(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.scale = Scale(2.0), Scale(1.0)
+    def forward(net: nn.Cell, x: Tensor, beside: float) -> Tensor:
+        x = net.scale(x)
+        return net.inner(x) + x * beside * beside
 
-        def construct(self, x: Tensor, beside: float) -> Tensor:
-            x = self.scale(x)
-            return self.inner(x) + x * beside * beside
+    def record() -> Run:
+        network = Does(forward, inner=Scale(2.0), scale=Scale(1.0))
 
-    for name in "ab":
-        network = Net()
-        probe = Probe.from_config({**settings, "dump_path": str(tmp_path / name)})
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
+        def body() -> None:
             for beside in (3e38, 1.0):
                 ms.grad(lambda x: network(x, beside).sum())(tensor(3, start=1.0))  # noqa: B023
-        probe.close()
+
+        return run_phase(network, body, strict=True, fingerprint=False)
+
+    runs = [record() for _ in range(2)]
     left = [
         (record.leaf.type, record.leaf.opaque, record.leaf.max)
-        for entry in open_run(tmp_path / "a").entries()
+        for entry in runs[0].entries()
         for record in entry.records
         if entry.cell == "inner" and entry.direction == "backward" and record.io == "output"
     ]
     assert left == [("NoneType", True, None), ("mindspore.Tensor", False, 2.0)]
-    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    result = compare_runs(*(run.path for run in runs))
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE
     assert any("cannot be known" in gap.reason for gap in result.verdict.coverage)
 
 
-def test_sketches_are_computed_on_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sketches_are_computed_on_the_host(run_phase, monkeypatch, caplog) -> None:
     """Where statistics would be reduced on the device, a run of sketches says so once."""
     monkeypatch.setattr(recorder, "device_target", lambda: "Ascend")
     caplog.set_level("INFO")
-    settings = {"msprobe": True, "actor_train_dump": True, "task": "sketch", "strict": True}
-    probe = Probe.from_config({**settings, "dump_path": str(tmp_path)})
-    network = Scale(2.0)
-    probe.watch(actor=network)
-    for _ in range(2):
-        with probe.phase("actor_update"):
-            network(Tensor(np.ones((3, 64), np.float32)))
-    probe.close()
+    network, x = Scale(2.0), Tensor(np.ones((3, 64), np.float32))
+    run = run_phase(network, lambda: network(x), openings=2, task="sketch", strict=True)
     said = [r.getMessage() for r in caplog.records if "no operators for Ascend" in r.getMessage()]
     assert len(said) == 1
-    records = [r for e in open_run(tmp_path).entries() for r in e.records if r.io != "parameters"]
+    records = [r for e in run.entries() for r in e.records if r.io != "parameters"]
     assert [record.sketch().rows for record in records] == [3] * 4

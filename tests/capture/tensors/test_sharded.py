@@ -45,21 +45,13 @@ class Network(nn.Cell):
 
 def train(root: Path, on: bool, **settings: Any) -> list[bytes]:
     network = Network()
-    probe = Probe.from_config(
-        {
-            "msprobe": on,
-            "dump_path": str(root),
-            "actor_train_dump": True,
-            "strict": True,
-            **settings,
-        }
-    )
-    probe.watch(actor=network)
-    gradient = ms.value_and_grad(network, None, network.trainable_params())
-    with probe.phase(PHASE):
-        loss, gradients = gradient(tensor(3, 4, start=0.5))
-    probe.step()
-    probe.close()
+    section = {"msprobe": on, "dump_path": str(root), "actor_train_dump": True, "strict": True}
+    with Probe.from_config({**section, **settings}) as probe:
+        probe.watch(actor=network)
+        gradient = ms.value_and_grad(network, None, network.trainable_params())
+        with probe.phase(PHASE):
+            loss, gradients = gradient(tensor(3, 4, start=0.5))
+        probe.step()
     return [value.asnumpy().tobytes() for value in (loss, *gradients)]
 
 
@@ -108,15 +100,18 @@ def test_what_a_part_holds_is_compared(tmp_path: Path) -> None:
     assert compare_runs(tmp_path / "a", tmp_path / "b").verdict.status.value == "identical"
 
 
+def saved(root: Path, value: DTensor) -> Leaf:
+    """Save a part of a tensor as key data, and return what is read of it."""
+    section = {"msprobe": True, "dump_path": str(root), "key_data_dump": True, "strict": True}
+    with Probe.from_config(section) as probe:
+        probe.save_data(advantages=value)
+        probe.step()
+    (datum,) = open_run(root).key_data("advantages")
+    return datum.records[0].leaf
+
+
 def test_parts_of_key_data(tmp_path: Path, place: str) -> None:
-    probe = Probe.from_config(
-        {"msprobe": True, "dump_path": str(tmp_path), "key_data_dump": True, "strict": True}
-    )
-    probe.save_data(advantages=DTensor(tensor(2, 3), MESH, Shard(0), Partial("max")))
-    probe.step()
-    probe.close()
-    (datum,) = open_run(tmp_path).key_data("advantages")
-    shard = datum.records[0].leaf.shard
+    shard = saved(tmp_path, DTensor(tensor(2, 3), MESH, Shard(0), Partial("max"))).shard
     assert shard is not None
     assert (shard.shape, [a.how for a in shard.axes.values()]) == ((4, 3), [0, "partial max"])
 
@@ -149,15 +144,9 @@ class Silent(Mesh):
 
 
 def test_a_part_that_does_not_say_where_it_belongs(tmp_path: Path) -> None:
-    probe = Probe.from_config(
-        {"msprobe": True, "dump_path": str(tmp_path), "key_data_dump": True, "strict": True}
-    )
-    probe.save_data(advantages=DTensor(tensor(2, 3), Silent(0, tp=2), Shard(0)))
-    probe.step()
-    probe.close()
-    (datum,) = open_run(tmp_path).key_data("advantages")
-    assert datum.records[0].leaf.shape == (2, 3)
-    assert datum.records[0].leaf.shard is None
+    leaf = saved(tmp_path, DTensor(tensor(2, 3), Silent(0, tp=2), Shard(0)))
+    assert leaf.shape == (2, 3)
+    assert leaf.shard is None
 
 
 @pytest.mark.parametrize(

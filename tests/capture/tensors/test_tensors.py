@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,60 +43,51 @@ DTYPES = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)], ids=str)
-def test_stored_tensors_equal_the_tensors(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    dtype: str,
-    shape: tuple[int, ...],
-) -> None:
+SHAPES = ((2, 3), (), (0, 4))
+
+
+def test_stored_tensors_equal_the_tensors(run_phase) -> None:
     """With task: tensor, numpy loads the very elements, dtype and shape known; bf16 exactly."""
-    numbers = np.linspace(0.3, 77, int(np.prod(shape))).reshape(shape)
-    given = ms.Tensor(numbers, ms.float32).astype(DTYPES[dtype])
-    probe = layer_probe(task="tensor")
+    expected = {}
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            numbers = np.linspace(0.3, 77, int(np.prod(shape))).reshape(shape)
+            expected[dtype, shape] = ms.Tensor(numbers, ms.float32).astype(DTYPES[dtype])
     network = Echo()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(given)
-    run = recorded(probe)
-    for record in run.entries()[0].records:
-        assert (record.leaf.dtype, record.leaf.shape) == (dtype, shape)
-        assert record.file is not None
-        loaded = np.load(record.file)
-        expected = given.astype(ms.float32) if dtype == "BFloat16" else given
-        assert loaded.dtype == expected.asnumpy().dtype
-        assert loaded.shape == shape
-        assert loaded.tobytes() == expected.asnumpy().tobytes()
+    run = run_phase(network, lambda: [network(x) for x in expected.values()], task="tensor")
+    for ((dtype, shape), given), entry in zip(expected.items(), run.entries(), strict=True):
+        array = (given.astype(ms.float32) if dtype == "BFloat16" else given).asnumpy()
+        assert len(entry.records) == 2
+        for record in entry.records:
+            assert (record.leaf.dtype, record.leaf.shape) == (dtype, shape)
+            loaded = np.load(record.file)
+            assert (loaded.dtype, loaded.shape) == (array.dtype, shape)
+            assert loaded.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4), (300, 300)], ids=str)
-def test_floats_of_8_bits_are_recorded_as_float32(
-    layer_probe: Callable[..., Probe],
-    recorded: Callable[[Probe], Any],
-    dtype: str,
-    shape: tuple[int, ...],
-) -> None:
+def test_floats_of_8_bits_are_recorded_as_float32(layer_probe, recorded, dtype: str) -> None:
     """MindSpore makes the very bytes of what is loaded, by layer and by key."""
-    own = getattr(ms, FLOAT8[dtype])
-    numbers = np.linspace(-9, 77, int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    given = ms.Tensor(numbers, dtype=own)
+    own, given = getattr(ms, FLOAT8[dtype]), {}
+    for shape in (*SHAPES, (300, 300)):
+        numbers = np.linspace(-9, 77, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+        given[str(shape)] = ms.Tensor(numbers, dtype=own)
     probe = layer_probe(task="tensor", key_data_dump=True)
     network = Echo()
     probe.watch(actor=network)
     with probe.phase("actor_update"):
-        network(given)
-    probe.save_data(weights=given)
+        for x in given.values():
+            network(x)
+    probe.save_data(given)
     run = recorded(probe)
-    records = run.entries()[0].records
-    assert [record.leaf.dtype for record in records] == [dtype] * 2
     assert run.lost == []
-    saved = run.key_data("weights")[0]
-    for values in (records[0].array(), saved.value):
-        assert values.shape == shape
-        assert ms.Tensor(np.array(values), dtype=own).get_bytes() == given.get_bytes()
-    assert saved.records[0].leaf.fingerprint == records[0].leaf.fingerprint
+    for (name, x), entry in zip(given.items(), run.entries(), strict=True):
+        assert [record.leaf.dtype for record in entry.records] == [dtype] * 2
+        (saved,) = run.key_data(name)
+        for values in (entry.records[0].array(), saved.value):
+            assert values.shape == x.shape
+            assert ms.Tensor(np.array(values), dtype=own).get_bytes() == x.get_bytes()
+        assert saved.records[0].leaf.fingerprint == entry.records[0].leaf.fingerprint
 
 
 def test_sparse_tensors_are_recorded_as_what_they_are_made_of(
@@ -123,38 +113,26 @@ def test_sparse_tensors_are_recorded_as_what_they_are_made_of(
     np.testing.assert_array_equal(run.key_data("sparse")[0].value["values"], [1.5, 2.5])
 
 
-def test_equal_tensors_share_one_file(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_equal_tensors_share_one_file(run_phase) -> None:
     """An output that is the next cell's input is stored once and linked under each name."""
-    probe = layer_probe(task="tensor", fingerprint=False)
     network = nn.SequentialCell(Scale(2.0), Scale(3.0))
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(5, start=1.0))
-    files = {r.name: r.file for e in recorded(probe).entries() for r in e.records}
+    body = lambda: network(tensor(5, start=1.0))  # noqa: E731
+    run = run_phase(network, body, task="tensor", fingerprint=False)
+    files = {r.name: r.file for e in run.entries() for r in e.records}
     inodes = {name: file.stat().st_ino for name, file in files.items()}
-    assert inodes["Cell.0.Scale.forward.0.output.0"] == inodes["Cell.1.Scale.forward.0.input.0"]
-    assert (
-        inodes["Cell.root.SequentialCell.forward.0.input.0"]
-        == inodes["Cell.0.Scale.forward.0.input.0"]
-    )
+    first, second = "Cell.0.Scale.forward.0", "Cell.1.Scale.forward.0"
+    assert inodes[f"{first}.output.0"] == inodes[f"{second}.input.0"]
+    assert inodes["Cell.root.SequentialCell.forward.0.input.0"] == inodes[f"{first}.input.0"]
     assert len(files) == 8
     assert len(set(inodes.values())) == 5  # input, two weights, middle, output
     assert {file.name for file in files.values()} == {f"{name}.npy" for name in files}
 
 
-def test_dump_json_names_the_stored_files(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
-    """dump.json holds msprobe's keys, and its data_name are files in dump_tensor_data."""
-    probe = layer_probe(task="tensor")
+def test_dump_json_names_the_stored_files(run_phase) -> None:
+    """It holds msprobe's keys, its data_name are files; with task: statistics there are none."""
     network = Scale()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(5))
-    probe.step()
-    directory = tmp_path / "run" / "actor_update" / "step0" / "rank0"
+    run = run_phase(network, lambda: network(tensor(5)), task="tensor")
+    directory = run.path / "actor_update" / "step0" / "rank0"
     dump = read_json(directory / "dump.json")
     assert (dump["task"], dump["level"], dump["framework"]) == ("tensor", "L0", "mindspore")
     entry = dump["data"]["Cell.root.Scale.forward.0"]
@@ -162,19 +140,9 @@ def test_dump_json_names_the_stored_files(
     assert {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm", "data_name"} <= set(leaf)
     assert (directory / "dump_tensor_data" / leaf["data_name"]).is_file()
     assert (directory / "dump_tensor_data" / entry["parameters"]["factor"]["data_name"]).is_file()
-
-
-def test_statistics_alone_store_no_tensor(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
-    """With task: statistics no tensor file is written."""
-    probe = layer_probe()
-    network = Scale()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(tensor(5))
-    probe.close()
-    assert not list((tmp_path / "run").rglob("*.npy"))
+    plain = run_phase(network, lambda: network(tensor(5)))
+    assert plain.entries()
+    assert not list(plain.path.rglob("*.npy"))
 
 
 RNG = np.random.default_rng(3)
@@ -240,32 +208,29 @@ def test_statistics_of_bfloat16_are_those_of_its_values() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-@pytest.mark.parametrize(
-    "scale", [5e-324, 1e-310, 1e-200, 1e-155, 1e-139, 1.0, 1e139, 1e153, 1e155, 1e200, 1e303]
-)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-def test_norm_and_mean_of_float64_are_right_at_every_scale(
-    dtype: type, size: int, scale: float
-) -> None:
+def test_norm_and_mean_of_float64_are_right_at_every_scale(dtype: type, size: int) -> None:
     """Exact fractions say what they are; where plain sums are right, the bits are theirs."""
     rng = np.random.default_rng(size)
-    array = (rng.normal(size=size) + 1) * scale
-    array[0] *= 1e-30  # elements of very different sizes
-    array = (array * 1j if dtype is np.complex128 else array).astype(dtype)
-    real = np.abs(array) if dtype is np.complex128 else array
-    some = real if size < 100 else np.full(size, scale)
-    array = array if size < 100 else some.astype(dtype)
-    leaf = summarise(to_host(array))
-    exponent = 1074
-    whole = [int(Fraction(float(x)) * 2**exponent) for x in some[: 1 if size > 100 else size]]
-    times = size // len(whole)
-    norm = Fraction(math.isqrt(sum(x * x for x in whole) * times << 200), 1 << (exponent + 100))
-    assert leaf.norm == pytest.approx(float(norm), rel=1e-12, abs=5e-324)
-    mean = float(Fraction(sum(whole) * times, size << exponent))
-    assert leaf.mean == pytest.approx(mean, rel=1e-12, abs=max(5e-324, 1e-14 * scale))
-    plain = float(np.sqrt(np.dot(real, real)))
-    if 1e-140 < real.max() < 1e140 and size < 60_000:
-        assert leaf.norm == plain
+    for scale in (5e-324, 1e-310, 1e-200, 1e-155, 1e-139, 1.0, 1e139, 1e153, 1e155, 1e200, 1e303):
+        array = (rng.normal(size=size) + 1) * scale
+        array[0] *= 1e-30  # elements of very different sizes
+        array = (array * 1j if dtype is np.complex128 else array).astype(dtype)
+        real = np.abs(array) if dtype is np.complex128 else array
+        some = real if size < 100 else np.full(size, scale)
+        array = array if size < 100 else some.astype(dtype)
+        leaf = summarise(to_host(array))
+        exponent = 1074
+        whole = [int(Fraction(float(x)) * 2**exponent) for x in some[: 1 if size > 100 else size]]
+        times = size // len(whole)
+        norm = Fraction(math.isqrt(sum(x * x for x in whole) * times << 200), 1 << (exponent + 100))
+        assert leaf.norm == pytest.approx(float(norm), rel=1e-12, abs=5e-324), scale
+        mean = float(Fraction(sum(whole) * times, size << exponent))
+        near = pytest.approx(mean, rel=1e-12, abs=max(5e-324, 1e-14 * scale))
+        assert leaf.mean == near, scale
+        plain = float(np.sqrt(np.dot(real, real)))
+        if 1e-140 < real.max() < 1e140 and size < 60_000:
+            assert leaf.norm == plain
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -322,26 +287,32 @@ def test_views_of_mindspore_tensors_are_read_as_they_are() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 4096 + 5])
 @pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e-6, 1.0, 1e15, 1e18, 1e38])
-def test_the_norm_of_float32_is_right_at_every_size_and_scale(size: int, scale: float) -> None:
+def test_the_norm_of_float32_is_right_at_every_size_and_scale(scale: float) -> None:
     """Neither tiny nor huge float32 lose their norm or mean, whatever the number of elements."""
-    array = (np.random.default_rng(size).normal(size=size) * scale).astype(np.float32)
-    wide = array.astype(np.longdouble)
-    leaf = summarise(to_host(array))
-    np.testing.assert_allclose(leaf.norm, float(np.sqrt((wide**2).sum())), rtol=1e-7)
-    np.testing.assert_allclose(leaf.mean, float(wide.mean()), rtol=1e-9, atol=1e-300)
+    for size in (1, 4095, 4096, 4097, 3 * 4096 + 5):
+        array = (np.random.default_rng(size).normal(size=size) * scale).astype(np.float32)
+        wide = array.astype(np.longdouble)
+        leaf = summarise(to_host(array))
+        np.testing.assert_allclose(leaf.norm, float(np.sqrt((wide**2).sum())), rtol=1e-7)
+        np.testing.assert_allclose(leaf.mean, float(wide.mean()), rtol=1e-9, atol=1e-300)
 
 
-def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a tensor comes; one that was written in place is another tensor."""
-    computed, of_array = [], summary.statistics_of
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list into which the shapes go of which statistics are computed."""
+    shapes, of_array = [], summary.statistics_of
 
     def counted(array: np.ndarray, **options: bool) -> summary.Statistics:
-        computed.append(array.shape)
+        shapes.append(array.shape)
         return of_array(array, **options)
 
     monkeypatch.setattr(summary, "statistics_of", counted)
+    return shapes
+
+
+def test_statistics_are_computed_once_for_equal_tensors(computed: list[Any]) -> None:
+    """However often a tensor comes; one that was written in place is another tensor."""
     summaries = Summaries()
     x = tensor(5)
     first = summaries.describe(to_host(x))
@@ -352,24 +323,10 @@ def test_statistics_are_computed_once_for_equal_tensors(monkeypatch: pytest.Monk
     assert len(computed) == 2
 
 
-def test_a_pass_through_the_network_computes_each_tensor_once(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_through_the_network_computes_each_tensor_once(run_phase, computed) -> None:
     """The output of one cell is the input of the next, and of the cells around it."""
-    computed, of_array = [], summary.statistics_of
-
-    def counted(array: np.ndarray, **options: bool) -> summary.Statistics:
-        computed.append(array.shape)
-        return of_array(array, **options)
-
     network = nn.SequentialCell([Scale(2.0), Scale(3.0), nn.SequentialCell([Scale(5.0)])])
-    probe = layer_probe()
-    probe.watch(actor=network)
-    monkeypatch.setattr(summary, "statistics_of", counted)
-    for _ in range(2):
-        with probe.phase("actor_update"):
-            network(tensor(4))
-        probe.step()
+    run_phase(network, lambda: network(tensor(4)), steps=2)
     assert len(computed) == 4 + 3  # four tensors, three parameters, and nothing new in step 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +19,21 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 ENTRY = "Cell.net.Dense.forward.0"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Return a run, which no test changes."""
+    return record_training(tmp_path_factory.mktemp("run") / "a", steps=1)
+
+
+@pytest.fixture
+def run(recorded, tmp_path):
+    """Return a copy of it."""
+    return shutil.copytree(recorded, tmp_path / "a")
+
+
+JOURNAL = "actor_update/step0/rank0/records.jsonl"
 
 
 def npy(path, header):
@@ -80,15 +96,13 @@ def test_a_big_endian_array_is_read(tmp_path):
 
 def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
     """200 GB of holes, whose header is what was recorded: unreadable, and at once."""
-    runs = []
+    runs, sizes = [], (50_000_000_000,)
     for name in "ab":
         recording = Recording(tmp_path / name)
         recording.data("loss", np.zeros(4, np.float32))
         recording.end_step()
         runs.append(recording.close())
-    sizes = (50_000_000_000,)
-    for run in runs:
-        place = run / "data/loss/step0/rank0/micro_step0"
+        place = runs[-1] / "data/loss/step0/rank0/micro_step0"
         content = json.loads((place / "loss.json").read_text())
         content["data"]["shape"] = list(sizes)
         del content["data"]["fingerprint"]
@@ -101,27 +115,23 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "size"),
+    "name",
     [
-        ("run.json", 60_000_000_000),
-        ("configurations.json", 60_000_000_000),
-        ("actor_update/step0/rank0/records.jsonl", 60_000_000_000),
-        ("data/loss/step0/rank0/micro_step0/loss.json", 60_000_000_000),
+        *("run.json", "configurations.json", JOURNAL),
+        "data/loss/step0/rank0/micro_step0/loss.json",
     ],
 )
-def test_a_file_without_an_end_is_not_read(tmp_path, name, size, capsys):
+def test_a_file_without_an_end_is_not_read(run, recorded, name, capsys):
     """It is named, with its size and how much is read; the rest of the run is read."""
-    root = record_training(tmp_path / "a", steps=1)
-    (root / "configurations.json").write_text("{}")
-    os.truncate(root / name, size)
-    assert main(["show", str(root)]) == 2
+    (run / "configurations.json").write_text("{}")
+    os.truncate(run / name, 60_000_000_000)
+    assert main(["show", str(run)]) == 2
     shown = capsys.readouterr().out
     assert "reference_compute_log_prob" in shown
-    other = record_training(tmp_path / "b", steps=1)
-    result = compare_runs(root, other)
+    result = compare_runs(run, recorded)
     assert not result
     said = [*result.problems, *(finding.note for finding in result.findings)]
-    assert any(f"has {size} bytes, more than the" in text for text in said)
+    assert any("has 60000000000 bytes, more than the" in text for text in said)
 
 
 def test_a_dump_json_and_its_neighbours_without_an_end_are_not_read(tmp_path):
@@ -134,16 +144,15 @@ def test_a_dump_json_and_its_neighbours_without_an_end_are_not_read(tmp_path):
         assert "has 60000000000 bytes, more than the 1 GiB" in run.problems[0].message
 
 
-def test_a_line_without_an_end_is_damaged_and_those_before_it_are_read(tmp_path, monkeypatch):
+def test_a_line_without_an_end_is_damaged_and_those_before_it_are_read(run, monkeypatch):
     """What follows it is not looked for, and that is said."""
-    root = record_training(tmp_path / "a", steps=1)
-    journal = root / "actor_update/step0/rank0/records.jsonl"
+    journal = run / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True)
     monkeypatch.setattr(bounds, "LINE", max(map(len, lines)) + 1)
     journal.write_bytes(b"".join([*lines[:3], b'"' + b"x" * bounds.LINE + b'"\n', *lines[3:]]))
-    run = open_run(root)
-    assert len(run.entries("actor_update")) == 3
-    assert "damaged line" in run.problems[0].message
+    opened = open_run(run)
+    assert len(opened.entries("actor_update")) == 3
+    assert "damaged line" in opened.problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -178,11 +187,8 @@ def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
     """Python takes no more than 4300 digits for a number; such a name is a name."""
     for digits in (19, 3000):
         name = f"Cell.net.Dense.forward.{'9' * digits}"
-        runs = [dump(tmp_path / f"{n}{digits}", {name: entry(None), ENTRY: entry(1)}) for n in "ab"]
-        for run in runs:
-            data = json.loads((run / "step0/rank0/dump.json").read_text())
-            data["data"][ENTRY] = entry({"type": "int", "value": 1})
-            (run / "step0/rank0/dump.json").write_text(json.dumps(data))
+        data = {name: entry(None), ENTRY: entry({"type": "int", "value": 1})}
+        runs = [dump(tmp_path / f"{n}{digits}", data) for n in "ab"]
         assert compare_runs(*runs).verdict.status is Outcome.IDENTICAL
         out = str(tmp_path / f"out{digits}")
         assert main(["compare", *map(str, runs), "-o", out]) == 0
@@ -192,16 +198,15 @@ def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
 
 @pytest.mark.parametrize("field", ["seq", "end", "opening", "token"])
 @pytest.mark.parametrize("value", [10**4000, True, 1.5, "1"])
-def test_a_place_in_time_that_is_none_damages_its_line_alone(tmp_path, field, value):
+def test_a_place_in_time_that_is_none_damages_its_line_alone(run, field, value):
     """The other lines of the journal are read."""
-    root = record_training(tmp_path / "a", steps=1)
-    journal = root / "actor_update/step0/rank0/records.jsonl"
+    journal = run / JOURNAL
     lines = journal.read_text().splitlines()
     lines[1] = json.dumps({**json.loads(lines[1]), field: value})
     journal.write_text("\n".join(lines) + "\n")
-    run = open_run(root)
-    assert len(run.entries("actor_update")) == len(lines) - 1
-    assert run.problems[0].message.startswith("1 damaged line(s) in the journal, ")
+    opened = open_run(run)
+    assert len(opened.entries("actor_update")) == len(lines) - 1
+    assert opened.problems[0].message.startswith("1 damaged line(s) in the journal, ")
 
 
 def test_many_entries_that_cannot_be_read_are_counted(tmp_path):
@@ -231,9 +236,8 @@ def test_whole_numbers_beyond_every_float_are_kept_apart():
     assert leaf_from_json({"type": "int", "value": 2**100}).value == 2**100
 
 
-def test_directories_whose_numbers_are_none_are_no_steps(tmp_path):
+def test_directories_whose_numbers_are_none_are_no_steps(run):
     """More digits than a whole number of 64 bits has, or digits of another script."""
-    root = record_training(tmp_path / "a", steps=1)
     for name in ("step" + "9" * 200, "step٣", "step-1"):
-        (root / "actor_update" / name / "rank0").mkdir(parents=True)
-    assert open_run(root).steps == [0]
+        (run / "actor_update" / name / "rank0").mkdir(parents=True)
+    assert open_run(run).steps == [0]

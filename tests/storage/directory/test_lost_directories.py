@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.programs import run_python
 from helpers.runs import Recording, words
 
 from mindrlhf_msprobe import Probe, open_run
@@ -23,6 +22,38 @@ def begin(path: Path, **settings: Any) -> Probe:
     return Probe.from_config(
         {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **settings}
     )
+
+
+def steps(probe: Probe, *numbers: int) -> None:
+    """Record whole steps."""
+    for number in numbers:
+        probe.save_data(loss=float(number))
+        probe.step()
+
+
+def begun(path: Path, count: int = 1, *, in_a_step: bool = False, **settings: Any) -> Probe:
+    """Return a probe that has recorded steps, and part of one more, which is on disk."""
+    probe = begin(path, **settings)
+    steps(probe, *range(count))
+    if in_a_step:
+        probe.save_data(loss=float(count))
+        written(probe)
+    return probe
+
+
+def written(probe: Probe) -> None:
+    """Wait until all is on disk that was handed over."""
+    assert probe._recorder is not None
+    probe._recorder._writer.wait()
+
+
+def lost_of(probe: Probe) -> dict[str, int]:
+    assert probe._recorder is not None
+    return words(probe._recorder._lost)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == logger.name]
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -69,38 +100,25 @@ def replaced_by_a_file(path: Path) -> None:
     ],
 )
 def test_recording_stops_where_its_directory_is_no_longer_its_own(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    take_away: Callable[[Path], None],
-    in_a_step: bool,
+    tmp_path: Path, caplog, take_away: Callable[[Path], None], in_a_step: bool
 ) -> None:
     """It says so once, counts everything, makes nothing anew and touches nothing that is there."""
     path = tmp_path / "parent/run"
-    probe = begin(path)
-    probe.save_data(loss=0.0)
-    probe.step()
-    if in_a_step:
-        probe.save_data(loss=1.0)
-        assert probe._recorder is not None
-        probe._recorder._writer.wait()
+    probe = begun(path, in_a_step=in_a_step)
     take_away(path)
     before = content(tmp_path)
     caplog.clear()
-    for _ in range(3):
-        probe.save_data(loss=1.0)
-        probe.step()
+    steps(probe, 1, 1, 1)
     probe.save_configs({"a": 1})
     probe.close()
-    said = [record.getMessage() for record in caplog.records if record.name == logger.name]
-    assert len([line for line in said if "Recording stops in step 1" in line]) == 1
-    lost = {
+    assert len([line for line in said(caplog) if "Recording stops in step 1" in line]) == 1
+    assert lost_of(probe) == {
         "key data loss: the dump_path was lost": 3 + in_a_step,
         "a step: the dump_path was lost": 3,
     }
-    assert words(probe._recorder._lost) == lost  # type: ignore[union-attr]
-    assert [line for line in said if "records lost while recording" in line]
-    assert not [line for line in said if "Error" in line], "names of classes in sentences"
-    assert len(said) == 2
+    assert [line for line in said(caplog) if "records lost while recording" in line]
+    assert not [line for line in said(caplog) if "Error" in line], "names of classes in sentences"
+    assert len(said(caplog)) == 2
     assert content(tmp_path) == before
     for manifest in tmp_path.rglob("run.json"):
         if "somebody" not in manifest.read_text():
@@ -113,26 +131,19 @@ def test_recording_stops_where_its_directory_is_no_longer_its_own(
 def test_a_job_that_takes_the_place_is_left_alone(tmp_path: Path, existing: str) -> None:
     """The later job's run is whole, and the earlier one puts nothing into it, nor ends it."""
     path = tmp_path / "run"
-    first = begin(path)
-    first.save_data(loss=0.0)
-    first.step()
-    first.save_data(loss=1.0)
-    assert first._recorder is not None
-    first._recorder._writer.wait()
+    lock = path / ".run.json.lock"
+    first = begun(path, in_a_step=True)
     if existing == "refuse":
         shutil.rmtree(path)
     else:
-        (path / ".run.json.lock").unlink()
+        lock.unlink()
     second = begin(path, existing=existing)
     second.save_data(loss=10.0)
-    first.save_data(loss=2.0)
-    first.step()
+    steps(first, 2)
     second.step()
     first.close()
-    lock = path / ".run.json.lock"
     assert lock.exists(), "a lock that is not its own was removed"
-    second.save_data(loss=20.0)
-    second.step()
+    steps(second, 20)
     second.close()
     run = open_run(path)
     assert (run.finished, run.problems) == (True, [])
@@ -146,20 +157,14 @@ def test_a_lock_that_is_removed_is_taken_once_more(tmp_path: Path) -> None:
     """Nobody else came, so that nothing is lost, and nobody can come now."""
     path = tmp_path / "run"
     lock = path / ".run.json.lock"
-    probe = begin(path)
-    probe.save_data(loss=0.0)
-    probe.step()
+    probe = begun(path)
     lock.unlink()
-    probe.save_data(loss=1.0)
-    probe.step()
+    steps(probe, 1)
     asked = "import sys; from mindrlhf_msprobe import Probe; Probe.from_config(sys.argv[1])"
     config = tmp_path / "config.json"
     settings = {"msprobe": True, "dump_path": str(path), "existing": "overwrite"}
     config.write_text(json.dumps(settings))
-    second = subprocess.run(
-        [sys.executable, "-c", asked, str(config)], capture_output=True, text=True, check=False
-    )
-    assert "InUseError" in second.stderr
+    assert "InUseError" in run_python(asked, tmp_path, str(config)).stderr
     probe.close()
     run = open_run(path)
     assert (run.finished, run.lost, run.problems) == (True, [], [])
@@ -170,16 +175,12 @@ def test_a_lock_that_is_removed_is_taken_once_more(tmp_path: Path) -> None:
 def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None:
     """Where a file system has no locks, a second job opens the same file and says who it is."""
     path = tmp_path / "run"
-    probe = begin(path)
-    probe.save_data(loss=0.0)
-    probe.step()
+    probe = begun(path)
     (path / ".run.json.lock").write_text('{"pid": 1, "host": "elsewhere"}')
     before = content(path)
-    probe.save_data(loss=1.0)
-    probe.step()
+    steps(probe, 1)
     probe.close()
-    lost = words(probe._recorder._lost)  # type: ignore[union-attr]
-    assert lost["a step: the dump_path was lost"] == 1
+    assert lost_of(probe)["a step: the dump_path was lost"] == 1
     after = content(path)
     after.setdefault(".run.json.lock", before[".run.json.lock"])
     assert after == before
@@ -189,14 +190,8 @@ def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
     """With strict: true nobody trains on without a recording."""
     probe = begin(tmp_path / "run", strict=True)
     shutil.rmtree(tmp_path / "run")
-
-    def train() -> None:
-        for _ in range(2):  # whenever the writing thread meets it
-            probe.save_data(loss=0.0)
-            probe.step()
-
     with pytest.raises(Exception, match="no longer what this job claimed"):
-        train()
+        steps(probe, 0, 0)  # whenever the writing thread meets it
     probe.close()
 
 
@@ -230,31 +225,20 @@ def manifest_linked(path: Path) -> None:
     ],
 )
 def test_recording_stops_where_its_manifest_is_no_longer_its_own(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    take_away: Callable[[Path], None],
-    when: str,
+    tmp_path: Path, caplog, take_away: Callable[[Path], None], when: str
 ) -> None:
     """It says so once, counts what is lost, and writes over nobody's file."""
     path = tmp_path / "run"
-    probe = begin(path)
-    probe.save_data(loss=0.0)
-    probe.step()
-    if when == "in a step":
-        probe.save_data(loss=1.0)
-        assert probe._recorder is not None
-        probe._recorder._writer.wait()
+    probe = begun(path, in_a_step=when == "in a step")
     take_away(path)
     before = content(tmp_path)
     caplog.clear()
-    for _ in range(0 if when == "before close" else 2):
-        probe.save_data(loss=1.0)
-        probe.step()
+    steps(probe, *([] if when == "before close" else [1, 1]))
     probe.close()
-    said = [record.getMessage() for record in caplog.records if record.name == logger.name]
-    assert len([line for line in said if "run.json" in line and "Recording stops" in line]) == 1
-    lost = words(probe._recorder._lost)  # type: ignore[union-attr]
-    assert lost["a step: the dump_path was lost"] == (1 if when == "before close" else 2)
+    stops = [line for line in said(caplog) if "run.json" in line and "Recording stops" in line]
+    assert len(stops) == 1
+    expected = 1 if when == "before close" else 2
+    assert lost_of(probe)["a step: the dump_path was lost"] == expected
     after = content(tmp_path)
     after.setdefault("run/.run.json.lock", before["run/.run.json.lock"])
     assert after == before
@@ -265,19 +249,14 @@ def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path: P
     path = tmp_path / "run"
     probe = begin(path)
     older = (path / "run.json").read_bytes()
-    probe.save_data(loss=0.0)
-    probe.step()
+    steps(probe, 0)
     (path / "run.json").unlink()
     (path / "run.json").write_bytes(older)
-    probe.save_data(loss=1.0)
-    probe.step()
+    steps(probe, 1)
     probe.close()
     run = open_run(path)
-    assert (run.finished, run.lost, [run.completed(step) for step in (0, 1)]) == (
-        True,
-        [],
-        [True, True],
-    )
+    assert (run.finished, run.lost) == (True, [])
+    assert [run.completed(step) for step in (0, 1)] == [True, True]
 
 
 def data_removed(path: Path) -> None:
@@ -324,31 +303,19 @@ def data_linked(path: Path) -> None:
     ],
 )
 def test_a_directory_of_key_data_that_goes_away_takes_no_step_silently(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    take_away: Callable[[Path], None],
-    when: str,
+    tmp_path: Path, caplog, take_away: Callable[[Path], None], when: str
 ) -> None:
     """Its steps are counted, and said to be lost once; what stands there is left as it is."""
     path = tmp_path / "run"
-    probe = begin(path)
-    for step in range(3):
-        probe.save_data(loss=float(step))
-        probe.step()
-    if when == "in a step":
-        probe.save_data(loss=3.0)
-        assert probe._recorder is not None
-        probe._recorder._writer.wait()
+    probe = begun(path, 3, in_a_step=when == "in a step")
     take_away(path)
     of_others = {name: b for name, b in content(tmp_path).items() if "json" not in name}
     caplog.clear()
-    for step in range(3, 3 if when == "before close" else 6):
-        if when == "between steps" or step > 3:
-            probe.save_data(loss=float(step))
+    if when == "in a step":
         probe.step()
+    steps(probe, *{"between steps": (3, 4, 5), "in a step": (4, 5)}.get(when, ()))
     probe.close()
-    said = [record.getMessage() for record in caplog.records if "3 step(s) that" in record.message]
-    assert len(said) == 1
+    assert len([record for record in caplog.records if "3 step(s) that" in record.message]) == 1
     lost = json.loads((path / "run.json").read_bytes())["lost"]
     assert lost["steps in data/loss: FileNotFoundError"] == 3
     after = content(tmp_path)
@@ -367,8 +334,7 @@ def test_what_keep_mb_removes_is_never_of_others(tmp_path: Path) -> None:
         for _ in range(4):
             probe.save_data(values=np.full(1 << 15, number + 1.0))
             probe.step()
-    assert probes[0]._recorder is not None
-    probes[0]._recorder._writer.wait()
+    written(probes[0])
     shutil.rmtree(tmp_path / "run/data")
     shutil.copytree(tmp_path / "other/data", tmp_path / "run/data")
     before = content(tmp_path / "run/data")
@@ -384,20 +350,13 @@ def test_what_keep_mb_removes_is_never_of_others(tmp_path: Path) -> None:
 
 def test_a_step_of_others_in_the_way_is_left(tmp_path: Path) -> None:
     """What another run recorded in the step that comes next is not mixed with this one's."""
-    other = begin(tmp_path / "other")
-    probe = begin(tmp_path / "run")
-    for step in range(3):
-        other.save_data(loss=step + 100.0)
-        other.step()
+    other, probe = begin(tmp_path / "other"), begun(tmp_path / "run")
+    steps(other, 100, 101, 102)
     other.close()
-    probe.save_data(loss=0.0)
-    probe.step()
     shutil.rmtree(tmp_path / "run/data")
     shutil.copytree(tmp_path / "other/data", tmp_path / "run/data")
     before = content(tmp_path / "run/data")
-    for step in range(1, 4):
-        probe.save_data(loss=float(step))
-        probe.step()
+    steps(probe, 1, 2, 3)
     probe.close()
     lost = json.loads((tmp_path / "run/run.json").read_bytes())["lost"]
     assert lost == {"key data loss: FileExistsError": 2, "steps in data/loss: FileNotFoundError": 1}

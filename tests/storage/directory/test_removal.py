@@ -18,16 +18,9 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
 def begin(path: Path, existing: str, **settings: object) -> Probe:
-    return Probe.from_config(
-        {
-            "msprobe": True,
-            "key_data_dump": True,
-            "configurations_dump": True,
-            "dump_path": str(path),
-            "existing": existing,
-            **settings,
-        }
-    )
+    section = {"msprobe": True, "key_data_dump": True, "configurations_dump": True}
+    given = {"dump_path": str(path), "existing": existing, **settings}
+    return Probe.from_config({**section, **given})
 
 
 def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
@@ -45,6 +38,7 @@ def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
 #: Files of others, by their place in the dump_path.
 OF_OTHERS = [
     "step5/rank0/model.ckpt",
+    "figures/step0/rank0/plot.png",
     "data/images/step3/rank0/cat.jpg",
     "data/loss/step0/rank0/micro_step0/notes.txt",
     "data/loss/step2/rank0/micro_step7/loss.npy",
@@ -199,10 +193,8 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     def fault(what: Message, error: BaseException, count: int) -> None:
         lost[what] = lost.get(what, 0) + count
 
-    config = {"existing": "overwrite"}
-    writer = RunWriter(
-        path, rank=0, config=config, existing="overwrite", task="tensor", fault=fault
-    )
+    given = {"config": {"existing": "overwrite"}, "existing": "overwrite", "task": "tensor"}
+    writer = RunWriter(path, rank=0, fault=fault, **given)
     for name in "ab":
         writer.save_tensor("actor_update", 0, name, np.ones(2), None)
     line = JournalLine("Cell.b.Dense.forward.0", 0, 1, values={"input_args": [], "output": []})

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.hyper_rl import rollout, write_rollout
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -24,10 +26,11 @@ def record(root: Path, **options) -> Path:
     return root
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_rows_are_those_that_were_sampled(tmp_path, seed):
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 1 << 30))
+def test_rows_are_those_that_were_sampled(tmp_path_factory, seed):
     """From the first sampled token of a sample to its last one, whatever stands between."""
-    random = np.random.default_rng(seed)
+    tmp_path, random = tmp_path_factory.mktemp("rows"), np.random.default_rng(seed)
     shape = [int(size) for size in random.integers(1, 7, 3)]
     given = rollout((seed,), *shape)
     if seed % 2:  # a tool's answer between two turns

@@ -161,19 +161,12 @@ def test_a_name_that_was_too_long_for_a_file_is_looked_up(dump):
     assert compare_runs(DATA / "a", dump).verdict.status == "identical"
 
 
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([ROWS[0], ROWS[1][:30]], "1 damaged row(s)"),
-        ([ROWS[0], ROWS[1].replace(",11,", ",-1,")], "1 damaged row(s)"),
-        ([ROWS[0], ROWS[1].replace("(2,3)", "(2,x)")], "1 damaged row(s)"),
-        ([ROWS[0], ROWS[1].replace("nan", "abc")], "1 damaged row(s)"),
-    ],
-)
-def test_a_row_that_is_damaged_is_said_to_be_lost(tmp_path, rows, said):
+@pytest.mark.parametrize("of", [(",11,", ",-1,"), ("(2,3)", "(2,x)"), ("nan", "abc"), None])
+def test_a_row_that_is_damaged_is_said_to_be_lost(tmp_path, of):
+    rows = [ROWS[0], ROWS[1].replace(*of) if of else ROWS[1][:30]]
     run = open_run(with_statistics(tmp_path / "a", *rows))
     assert len(run.entries()[0].records) == 1
-    assert [said in str(problem) for problem in run.problems] == [True]
+    assert ["1 damaged row(s)" in str(problem) for problem in run.problems] == [True]
     (tmp_path / "b").mkdir()
     result = compare_runs(tmp_path / "a", with_statistics(tmp_path / "b", *rows))
     assert result.verdict.first_divergence.cause == "unreadable"  # also where it is lost in both

@@ -22,7 +22,6 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Change,
     Config,
     Generation,
-    Key,
     Mode,
     Network,
     Optimizer,
@@ -194,12 +193,6 @@ def test_the_page_lists_every_key(language: str) -> None:
                 if kind is Change and name == "generation":
                     names -= {"phase", "cell"}
                 assert names <= set(re.findall("`([^`]+)`", content)), name
-
-
-def test_keys_are_what_the_type_says() -> None:
-    """An attribute of the class is the key itself, for tests and documents."""
-    assert isinstance(RunFile.state, Key)
-    assert Network.kind.name == "class"
 
 
 def test_what_an_earlier_attempt_lost_stays_counted_when_a_run_is_resumed(tmp_path: Path) -> None:

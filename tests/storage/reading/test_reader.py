@@ -143,42 +143,37 @@ def test_one_phase_or_one_step_can_be_opened_alone(recorded):
 # Not a run.
 
 
-def test_a_missing_directory_is_an_error(tmp_path):
-    """A path that is not there is named."""
-    with pytest.raises(RunError, match="nowhere does not exist"):
-        open_run(tmp_path / "nowhere")
-
-
-def test_a_file_is_not_a_run(tmp_path):
-    """A file where a directory should be is named as such."""
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", "nowhere does not exist"),
+        ("file", "is not a directory"),
+        ("empty", "It is empty"),
+        ("other", r"neither run.json nor layer data .* nor key data"),
+    ],
+)
+def test_what_is_no_run_is_said_to_be_none(tmp_path, name, said):
+    """With what is there instead, or what a run would hold."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="is not a directory"):
-        open_run(tmp_path / "file")
-
-
-def test_an_empty_directory_is_not_a_run(tmp_path):
-    """An empty directory is said to be empty."""
-    with pytest.raises(RunError, match="It is empty"):
-        open_run(tmp_path)
-
-
-def test_a_directory_of_other_things_is_not_a_run(tmp_path):
-    """The message says what a run would hold."""
-    (tmp_path / "src/step").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"neither run.json nor layer data .* nor key data"):
-        open_run(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other/src/step").mkdir(parents=True)
+    with pytest.raises(RunError, match=said):
+        open_run(tmp_path / name)
 
 
 # Damaged runs.
 
 
+def changed(path, **fields):
+    """Change fields of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
 def test_the_torn_last_line_of_a_killed_run_is_left_out_silently(damaged):
     """An open step is readable up to the line that was cut short."""
-    manifest = damaged / "run.json"
-    content = json.loads(manifest.read_text())
-    content["attempts"][0]["last_completed_step"] = None
-    content["recorded"] = {}  # it is listed when the step ends
-    manifest.write_text(json.dumps(content))
+    (attempt,) = open_run(damaged).manifests[0]["attempts"]
+    open_step = [{**attempt, "last_completed_step": None}]
+    changed(damaged / "run.json", attempts=open_step, recorded={})  # it is listed when it ends
     journal = damaged / JOURNAL
     os.truncate(journal, journal.stat().st_size - 30)
     run = open_run(damaged)
@@ -188,10 +183,8 @@ def test_the_torn_last_line_of_a_killed_run_is_left_out_silently(damaged):
 
 def test_a_damaged_line_before_the_last_is_a_problem_even_in_an_open_step(damaged):
     """A kill tears only the last line: other damage is reported in any step."""
-    manifest = damaged / "run.json"
-    content = json.loads(manifest.read_text())
-    content["attempts"][0]["last_completed_step"] = None
-    manifest.write_text(json.dumps(content))
+    (attempt,) = open_run(damaged).manifests[0]["attempts"]
+    changed(damaged / "run.json", attempts=[{**attempt, "last_completed_step": None}])
     lines = (damaged / JOURNAL).read_bytes().split(b"\n")
     lines[2] = lines[2][:20]
     (damaged / JOURNAL).write_bytes(b"\n".join(lines))
@@ -311,22 +304,25 @@ def test_a_manifest_of_another_form_says_nothing(damaged, content):
     assert run.entries(rank=0)
 
 
-def test_a_key_whose_description_is_lost_is_unreadable_in_a_finished_step(damaged):
-    """In a finished step no save can have been cut off, so a missing JSON is a fault."""
-    directory = damaged / "data/loss/step0/rank0/micro_step0"
-    (directory / "loss.json").unlink()
-    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any("missing" in str(record.leaf.why) for record in datum.records)
-
-
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"data": 3}', '{"data": {"shape": [1], "max": {}}}']
+    "content", [None, "", "[]", "{}", '{"data": 3}', '{"data": {"shape": [1], "max": {}}}']
 )
 def test_a_broken_description_of_key_data_is_unreadable(damaged, content):
-    """Key data whose JSON is damaged are there, marked unreadable."""
-    (damaged / "data/loss/step0/rank0/micro_step0/loss.json").write_text(content)
-    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.why for record in datum.records)
+    """Key data whose JSON is damaged are there, marked unreadable.
+
+    So are those without one: in a finished step no save can have been cut off.
+    """
+    described = damaged / "data/loss/step0/rank0/micro_step0/loss.json"
+    described.unlink() if content is None else described.write_text(content)
+    why = why_loss_is_unreadable(damaged)
+    assert why
+    assert content is not None or any("missing" in text for text in why)
+
+
+def why_loss_is_unreadable(run):
+    """Return why of the first loss records cannot be read."""
+    (datum,) = open_run(run).key_data("loss", step=0, rank=0)
+    return [str(record.leaf.why) for record in datum.records if record.leaf.why]
 
 
 # Hostile runs: dumps from elsewhere are data.
@@ -355,91 +351,53 @@ def test_a_data_name_never_leaves_the_directory(damaged, name):
         record.array()
 
 
-def test_a_link_out_of_the_run_is_not_opened(damaged):
-    """A symbolic link to an array elsewhere makes the record unreadable."""
+def test_a_link_out_of_the_run_is_not_opened_and_one_inside_is(damaged):
+    """An array elsewhere makes the record unreadable; one of the run is as good as the file."""
     np.save(damaged.parent / "secret.npy", np.zeros((2, 4, 6), np.float32))
-    tensors = damaged / "actor_update/step0/rank0/dump_tensor_data"
-    (tensors / "link.npy").symlink_to(damaged.parent / "secret.npy")
+    link = damaged / "actor_update/step0/rank0/dump_tensor_data/link.npy"
+    link.symlink_to(damaged.parent / "secret.npy")
     with pytest.raises(ArrayFileError, match="outside the run"):
         set_data_name(damaged, "link.npy").array()
-
-
-def test_a_link_inside_the_run_is_followed(damaged):
-    """A link to another file of the run is as good as the file."""
-    tensors = damaged / "actor_update/step0/rank0/dump_tensor_data"
-    (tensors / "link.npy").symlink_to("Cell.embed.Dense.forward.0.output.0.npy")
+    link.unlink()
+    link.symlink_to("Cell.embed.Dense.forward.0.output.0.npy")
     assert set_data_name(damaged, "link.npy").array().size
 
 
-@pytest.mark.parametrize(
-    "linked",
-    [
-        "actor_update",
-        "actor_update/step0",
-        "actor_update/step0/rank0",
-        "actor_update/step0/rank0/dump_tensor_data",
-        "actor_update/step0/rank0/records.jsonl",
-    ],
-)
-def test_layer_data_behind_a_link_are_a_problem(damaged, linked):
+RANK, SAVE = "actor_update/step0/rank0", "data/loss/step0/rank0/micro_step0"
+
+
+def and_around(path, *inside):
+    """Return a path with what is around it, and what is inside."""
+    return [path, *map(str, [*Path(path).parents][:-1]), *(f"{path}/{name}" for name in inside)]
+
+
+def linked_elsewhere(run, name):
+    outside = run.parent / "outside"
+    shutil.move(run / name, outside)
+    (run / name).symlink_to(outside)
+
+
+@pytest.mark.parametrize("name", and_around(RANK, "dump_tensor_data", "records.jsonl"))
+def test_layer_data_behind_a_link_are_a_problem(damaged, name):
     """Layer data outside the run are not read, and that is reported, never passed over."""
-    outside = damaged.parent / "outside"
-    shutil.move(damaged / linked, outside)
-    (damaged / linked).symlink_to(outside)
+    linked_elsewhere(damaged, name)
     run = open_run(damaged)
     assert run.entries("actor_update", step=0, rank=0) == []
     assert [(p.phase, p.step, p.rank) for p in run.problems] == [("actor_update", 0, 0)]
     assert "leaves the run" in run.problems[0].message
 
 
-@pytest.mark.parametrize(
-    "linked",
-    [
-        "data",
-        "data/loss",
-        "data/loss/step0",
-        "data/loss/step0/rank0",
-        "data/loss/step0/rank0/micro_step0",
-        "data/loss/step0/rank0/micro_step0/loss.json",
-        "data/loss/step0/rank0/micro_step0/loss.npy",
-    ],
-)
-def test_key_data_behind_a_link_are_unreadable(damaged, linked):
+@pytest.mark.parametrize("name", and_around(SAVE, "loss.json", "loss.npy"))
+def test_key_data_behind_a_link_are_unreadable(damaged, name):
     """Key data outside the run are listed as unreadable."""
-    outside = damaged.parent / "outside"
-    shutil.move(damaged / linked, outside)
-    (damaged / linked).symlink_to(outside)
-    (datum,) = open_run(damaged).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.why for record in datum.records)
+    linked_elsewhere(damaged, name)
+    assert why_loss_is_unreadable(damaged)
 
 
 NAMED = ["run.json", "run.rank1.json", "configurations.json"]
 
 
-def placed(root, name, make):
-    """Put something else in a file's place, and return the run and what became of the rest."""
-    (root / name).unlink(missing_ok=True)
-    make(root / name)
-    run = open_run(root)
-    if name == "configurations.json":
-        assert run.problems == []
-        assert run.configurations() is None
-        assert run.configurations() is None
-    assert len(run.entries(rank=0)) == 72
-    (problem,) = run.problems
-    assert problem.path == root / name
-    assert (problem.phase, problem.step, problem.rank) == (None, None, None)
-    assert "outside" not in str(run.manifests)
-    return problem.message
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_manifest_behind_a_link_out_of_the_run_is_not_read(damaged, name):
-    """Neither a manifest nor configurations from elsewhere are read: a problem, and the rest."""
-    outside = damaged.parent / "outside.json"
-    outside.write_text('{"outside": 1, "state": "finished"}')
-    message = placed(damaged, name, lambda path: path.symlink_to(outside))
-    assert message == "is a symbolic link that leaves the run's directory"
+LEAVES = "is a symbolic link that leaves the run's directory"
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -448,17 +406,30 @@ def test_a_manifest_behind_a_link_out_of_the_run_is_not_read(damaged, name):
     [
         (os.mkfifo, "is not a regular file"),
         (os.mkdir, "is not a regular file"),
-        (
-            lambda path: path.symlink_to("/dev/zero"),
-            "is a symbolic link that leaves the run's directory",
-        ),
+        (lambda path: path.symlink_to("/dev/zero"), LEAVES),
+        (lambda path: path.symlink_to(path.parents[1] / "outside.json"), LEAVES),
         (lambda path: path.symlink_to("gone"), "cannot be read: No such file or directory"),
     ],
-    ids=["fifo", "directory", "zero", "dangling"],
+    ids=["fifo", "directory", "zero", "outside", "dangling"],
 )
-def test_what_is_no_file_is_not_opened(damaged, name, make, message):
-    """A pipe, a directory or a device in a file's place is a problem, and nothing waits for it."""
-    assert placed(damaged, name, make) == message
+def test_what_is_no_file_of_the_run_is_not_opened(damaged, name, make, message):
+    """A pipe, a directory, a device or a link out of the run in a file's place is a problem.
+
+    Nothing waits for it, nothing of it is read, and the rest of the run is.
+    """
+    (damaged.parent / "outside.json").write_text('{"outside": 1, "state": "finished"}')
+    (damaged / name).unlink(missing_ok=True)
+    make(damaged / name)
+    run = open_run(damaged)
+    if name == "configurations.json":
+        assert run.problems == []
+        assert run.configurations() is None
+        assert run.configurations() is None
+    assert len(run.entries(rank=0)) == 72
+    (problem,) = run.problems
+    assert (problem.path, problem.message) == (damaged / name, message)
+    assert (problem.phase, problem.step, problem.rank) == (None, None, None)
+    assert "outside" not in str(run.manifests)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -475,17 +446,12 @@ def test_a_manifest_behind_a_link_inside_the_run_is_read(damaged, name):
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(damaged):
     """Named pipes where JSON should be do not make the reader wait for ever."""
-    phase = "actor_update/step0/rank0"
-    for name in ("construct.json", "stack.json", "records.jsonl"):
-        (damaged / phase / name).unlink()
-        os.mkfifo(damaged / phase / name)
-    described = damaged / "data/loss/step0/rank0/micro_step0/loss.json"
-    described.unlink()
-    os.mkfifo(described)
-    run = open_run(damaged)
-    assert len(run.entries("actor_update", step=0, rank=0)) == 9
-    (datum,) = run.key_data("loss", step=0, rank=0)
-    assert any(record.leaf.why for record in datum.records)
+    names = [f"{RANK}/{name}" for name in ("construct.json", "stack.json", "records.jsonl")]
+    for name in (*names, f"{SAVE}/loss.json"):
+        (damaged / name).unlink()
+        os.mkfifo(damaged / name)
+    assert len(open_run(damaged).entries("actor_update", step=0, rank=0)) == 9
+    assert why_loss_is_unreadable(damaged)
 
 
 def test_entries_one_at_a_time_are_those_that_can_be_read(damaged, monkeypatch):
@@ -576,18 +542,17 @@ def test_what_may_not_be_read_is_a_problem_and_the_rest_is_read(unprivileged, na
     assert str(problem).count(str(problem.path)) == 1
 
 
-def test_a_place_in_a_part_of_a_run_is_told_right(unprivileged):
-    """A step that cannot be listed, of a phase that was opened alone, keeps the phase's name."""
-    run = unprivileged("actor_update/step0")
-    (problem,) = open_run(run / "actor_update").problems
-    assert (problem.phase, problem.step, problem.rank) == ("actor_update", 0, None)
-
-
-def test_a_rank_in_a_step_that_was_opened_is_told_right(unprivileged):
-    """A rank that cannot be listed, of a step that was opened alone, keeps phase and step."""
-    run = unprivileged("actor_update/step1/rank0")
-    places = {(p.phase, p.step, p.rank) for p in open_run(run / "actor_update/step1").problems}
-    assert places == {("actor_update", 1, 0)}
+@pytest.mark.parametrize(
+    ("forbidden", "opened", "place"),
+    [
+        ("actor_update/step0", "actor_update", ("actor_update", 0, None)),
+        ("actor_update/step1/rank0", "actor_update/step1", ("actor_update", 1, 0)),
+    ],
+)
+def test_a_place_in_a_part_of_a_run_is_told_right(unprivileged, forbidden, opened, place):
+    """What cannot be listed, of a part that was opened alone, keeps the names of all around it."""
+    problems = open_run(unprivileged(forbidden) / opened).problems
+    assert {(p.phase, p.step, p.rank) for p in problems} == {place}
 
 
 def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
@@ -599,13 +564,10 @@ def test_a_run_of_which_nothing_can_be_listed_has_a_place(tmp_path):
     assert run.places == {(0, 0)}
 
 
-@pytest.mark.parametrize(
-    "name", ["data/loss/step0/rank0/micro_step0", "data/loss/step0/rank0/micro_step0/loss.json"]
-)
+@pytest.mark.parametrize("name", [SAVE, f"{SAVE}/loss.json"])
 def test_key_data_that_may_not_be_read_are_unreadable(unprivileged, name):
     """Key data without permission are there, marked unreadable."""
-    (datum,) = open_run(unprivileged(name)).key_data("loss", step=0, rank=0)
-    assert any(record.leaf.why for record in datum.records)
+    assert why_loss_is_unreadable(unprivileged(name))
 
 
 def test_a_run_that_may_not_be_read_at_all_is_an_error(unprivileged):

@@ -108,9 +108,8 @@ HOSTILE = {
 @pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
 def test_a_line_that_is_none_of_ours_is_a_problem(root, line):
     """None, and which line it is; other steps can be read."""
-    for one in (LINE, line, {**LINE, "step": 2}):
-        with open(root / timeline_name(0), "a") as file:
-            file.write(json.dumps(one) + "\n")
+    lines = [json.dumps(one) + "\n" for one in (LINE, line, {**LINE, "step": 2})]
+    (root / timeline_name(0)).write_text("".join(lines))
     run = open_run(root)
     assert run.timeline(1) is None
     (problem,) = run.problems

@@ -24,6 +24,30 @@ def recorded(tmp_path_factory):
     return root
 
 
+@pytest.fixture
+def b(recorded, tmp_path):
+    """Return a copy of it."""
+    return shutil.copytree(recorded, tmp_path / "b")
+
+
+@pytest.fixture
+def both(recorded, tmp_path):
+    """Return two copies of it."""
+    return [shutil.copytree(recorded, tmp_path / name) for name in "ab"]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """Return by phase a run like it with a fault there."""
+    root = tmp_path_factory.mktemp("faulty")
+    return {
+        phase: record_training(root / phase, steps=1, faults=[Fault("layers.1.mlp", phase)])
+        for phase in FAULTS
+    }
+
+
+FAULTS = ("actor_generate_sequences", "reference_compute_log_prob", "critic_compute_values")
+
 BROKEN = {
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-20]),
     "empty": lambda file: file.write_bytes(b""),
@@ -37,12 +61,11 @@ BROKEN = {
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", ["run.json", "configurations.json"])
 def test_settings_that_cannot_be_read_are_no_agreement(
-    recorded, tmp_path, name, how, swapped, capsys
+    recorded, b, tmp_path, name, how, swapped, capsys
 ):
     """All records agree, and the answer is that it cannot be told: exit code 2, with the file."""
     if (name, how) == ("configurations.json", "another kind"):
         pytest.skip("configurations may be a list")
-    b = shutil.copytree(recorded, tmp_path / "b")
     BROKEN[how](b / name)
     runs = [str(b), str(recorded)] if swapped else [str(recorded), str(b)]
     assert main(["compare", *runs, "-o", str(tmp_path / "out")]) == 2
@@ -60,10 +83,9 @@ def test_settings_that_cannot_be_read_are_no_agreement(
         assert "recorded it" not in said
 
 
-def test_a_difference_is_a_difference_whatever_cannot_be_read(recorded, tmp_path):
+def test_a_difference_is_a_difference_whatever_cannot_be_read(recorded, faulty, tmp_path):
     """Its place is named as ever."""
-    fault = Fault("layers.1.mlp", "reference_compute_log_prob")
-    b = record_training(tmp_path / "b", steps=1, faults=[fault])
+    b = shutil.copytree(faulty["reference_compute_log_prob"], tmp_path / "b")
     (b / "run.json").write_text("{")
     result = compare_runs(recorded, b)
     assert result.verdict.status is Outcome.DIVERGED
@@ -72,9 +94,8 @@ def test_a_difference_is_a_difference_whatever_cannot_be_read(recorded, tmp_path
 
 
 @pytest.mark.parametrize("key_data_only", [False, True])
-def test_a_missing_manifest_is_no_agreement(recorded, tmp_path, key_data_only):
+def test_a_missing_manifest_is_no_agreement(recorded, b, key_data_only):
     """Without run.json nobody knows what was lost; a part of a run has none, and needs none."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     (b / "run.json").unlink()
     if key_data_only:
         for phase in b.iterdir():
@@ -101,9 +122,8 @@ def test_one_ranks_manifest_is_missed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("missing", ["config", "lost", "attempts", "state"])
-def test_a_manifest_that_is_not_whole_is_no_agreement(recorded, tmp_path, missing):
+def test_a_manifest_that_is_not_whole_is_no_agreement(recorded, b, missing):
     """Valid JSON that does not say what a manifest says."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     content = json.loads((b / "run.json").read_text())
     (b / "run.json").write_text(json.dumps({**content, missing: 3}))
     result = compare_runs(recorded, b)
@@ -112,9 +132,8 @@ def test_a_manifest_that_is_not_whole_is_no_agreement(recorded, tmp_path, missin
 
 
 @pytest.mark.parametrize("rank", [10**400, -1, True, "0", None])
-def test_a_manifest_of_no_rank_takes_nothing_else_with_it(recorded, tmp_path, rank, capsys):
+def test_a_manifest_of_no_rank_takes_nothing_else_with_it(recorded, b, rank, capsys):
     """A number that cannot be a rank is said to be none; the rest of the run is read."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     content = json.loads((b / "run.json").read_text())
     content.update(world={**content["world"], "rank": rank}, state="running")
     (b / "run.json").write_text(json.dumps(content))
@@ -125,17 +144,16 @@ def test_a_manifest_of_no_rank_takes_nothing_else_with_it(recorded, tmp_path, ra
     assert "actor_update" in capsys.readouterr().out
 
 
-def test_the_same_damage_on_both_sides_is_no_agreement(recorded, tmp_path):
+def test_the_same_damage_on_both_sides_is_no_agreement(both):
     """Neither run has the entry any more, so nothing differs, and nothing is proven."""
-    runs = [shutil.copytree(recorded, tmp_path / name) for name in "ab"]
-    for run in runs:
+    for run in both:
         journal = run / "actor_update/step0/rank0/records.jsonl"
         lines = journal.read_bytes().splitlines(keepends=True)
         journal.write_bytes(b"".join([lines[0], b"{}\n", *lines[2:]]))
-    result = compare_runs(*runs)
+    result = compare_runs(*both)
     assert not result
     phases = ("critic_update", "critic_update")
-    assert compare_runs(*runs, phases=phases).verdict.status is Outcome.IDENTICAL
+    assert compare_runs(*both, phases=phases).verdict.status is Outcome.IDENTICAL
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -155,9 +173,8 @@ def test_msprobes_side_files_that_cannot_be_read_are_no_agreement(tmp_path, name
 
 
 @pytest.mark.parametrize("name", ["dump.json", "construct.json", "stack.json"])
-def test_what_is_made_from_the_journal_decides_nothing(recorded, tmp_path, name):
+def test_what_is_made_from_the_journal_decides_nothing(recorded, b, name):
     """In our own runs the journal is what is read; these are for msprobe's tools."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     for file in b.rglob(name):
         file.write_text("{")
     assert compare_runs(recorded, b).verdict.status is Outcome.IDENTICAL
@@ -219,9 +236,8 @@ def test_what_a_run_held_and_does_not_hold_is_no_agreement(two_ranks, tmp_path, 
         assert named in said
 
 
-def test_with_common_what_is_not_there_is_said_and_left_out(recorded, tmp_path):
+def test_with_common_what_is_not_there_is_said_and_left_out(recorded, b):
     """It was asked for; what is there and cannot be read is no agreement all the same."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     removed(b, "actor_update", "data/loss")
     result = compare_runs(recorded, b, common=True)
     assert result.verdict.status is Outcome.IDENTICAL
@@ -230,9 +246,8 @@ def test_with_common_what_is_not_there_is_said_and_left_out(recorded, tmp_path):
     assert compare_runs(recorded, b, common=True).verdict.status is Outcome.INCOMPARABLE
 
 
-def test_a_phase_without_its_journal_is_read_from_dump_json(recorded, tmp_path, capsys):
+def test_a_phase_without_its_journal_is_read_from_dump_json(recorded, b):
     """It is said, agreement is not, and a difference is found at its place all the same."""
-    b = shutil.copytree(recorded, tmp_path / "b")
     gone = b / "reference_compute_log_prob/step0/rank0/records.jsonl"
     gone.unlink()
     result = compare_runs(recorded, b)
@@ -244,34 +259,28 @@ def test_a_phase_without_its_journal_is_read_from_dump_json(recorded, tmp_path, 
     assert compare_runs(recorded, b, **only).verdict.status is Outcome.IDENTICAL
 
 
-@pytest.mark.parametrize(
-    "fault", ["actor_generate_sequences", "reference_compute_log_prob", "critic_compute_values"]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("without", ["a", "b", "ab"])
 @pytest.mark.parametrize("gone", ["reference_compute_log_prob", "actor_generate_sequences"])
-def test_a_missing_journal_leads_to_no_wrong_place(recorded, tmp_path, without, fault, gone):
+def test_a_missing_journal_leads_to_no_wrong_place(
+    recorded, faulty, tmp_path, without, fault, gone
+):
     """Nothing tells when the phase ran: the other run does, or the order phases usually run in."""
-    runs = {
-        "a": shutil.copytree(recorded, tmp_path / "a"),
-        "b": record_training(tmp_path / "b", steps=1, faults=[Fault("layers.1.mlp", fault)]),
-    }
+    runs = {"a": recorded, "b": faulty[fault]}
     for name in without:
+        runs[name] = shutil.copytree(runs[name], tmp_path / name)
         removed(runs[name], f"{gone}/step0/rank0/records.jsonl")
-    first = compare_runs(runs["a"], runs["b"]).verdict.first_divergence
-    assert (first.phase, first.entry, first.cause.value) == (
-        fault,
-        "Cell.layers.1.mlp.Dense.forward.0",
-        "computation",
-    )
+    first = compare_runs(*runs.values()).verdict.first_divergence
+    assert (first.phase, first.cause.value) == (fault, "computation")
+    assert first.entry == "Cell.layers.1.mlp.Dense.forward.0"
 
 
-def test_a_journal_that_lost_whole_lines_is_damaged(recorded, tmp_path):
+def test_a_journal_that_lost_whole_lines_is_damaged(both):
     """run.json says how many entries there are; also where both runs lost the same."""
-    runs = [shutil.copytree(recorded, tmp_path / name) for name in "ab"]
-    for run in runs:
+    for run in both:
         journal = run / "critic_update/step0/rank0/records.jsonl"
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-2]))
-    result = compare_runs(*runs)
+    result = compare_runs(*both)
     assert not result
     assert any("holds 7 of the 9 entries" in problem for problem in result.problems)
 

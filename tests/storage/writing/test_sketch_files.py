@@ -39,6 +39,11 @@ def records_of(path):
     }
 
 
+def sketching(path, **options):
+    config = {**EVERYTHING, "task": "sketch"}
+    return RunWriter(path, rank=0, config=config, existing="refuse", task="sketch", **options)
+
+
 def why_unreadable(record):
     try:
         record.sketch()
@@ -81,8 +86,7 @@ def test_equal_tensors_of_a_phase_have_one_sketch(tmp_path):
 
 def test_a_large_sketch_is_taken_over_from_another_phase(tmp_path):
     """A weight that did not change is sketched once; again only where that sketch is gone."""
-    config = {**EVERYTHING, "task": "sketch"}
-    run = RunWriter(tmp_path, rank=0, config=config, existing="refuse", task="sketch")
+    run = sketching(tmp_path)
     weight = np.random.default_rng(0).standard_normal((2000, 64)).astype(np.float32)
     made = []
 
@@ -147,14 +151,7 @@ def test_a_sketch_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatc
     def fault(what, error, count):
         lost[in_words(what, "en")] = lost.get(in_words(what, "en"), 0) + count
 
-    run = RunWriter(
-        tmp_path,
-        rank=0,
-        config={**EVERYTHING, "task": "sketch"},
-        existing="refuse",
-        task="sketch",
-        fault=fault,
-    )
+    run = sketching(tmp_path, fault=fault)
     write, calls = os.pwrite, []
 
     def full(file, content, at):

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.manifest.thinned import KEY_DATA, LAYERS, TENSORS
+from mindrlhf_msprobe.storage.reading.inventory import inventory
 from mindrlhf_msprobe.storage.writing.thinning import LAST, what_goes
 
 MB = 1 << 20
@@ -123,13 +124,7 @@ def test_a_run_of_many_steps_stays_within_its_bound(tmp_path, task):
                     assert one.array().size
                 else:
                     assert (one.location, one.leaf.why) == (None, None)
-    assert all(not unread.unreadable for unread in _holdings(run))
-
-
-def _holdings(run):
-    from mindrlhf_msprobe.storage.reading.inventory import inventory
-
-    return inventory(run)
+    assert not [held.unreadable for held in inventory(run) if held.unreadable]
 
 
 def test_tensors_go_before_layers_and_links_count_once(tmp_path):

@@ -7,14 +7,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.programs import TESTS
+from helpers.programs import read_json, run_python
 from helpers.runs import EVERYTHING, Recording, record_training
 
 from mindrlhf_msprobe import Probe
@@ -35,17 +34,9 @@ from mindrlhf_msprobe.storage.writing import phase_files
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
-def strict_json(path):
-    def refuse(word):
-        raise AssertionError(f"{path} holds {word}")
-
-    return json.loads(path.read_bytes().decode("utf-8"), parse_constant=refuse)
-
-
-def writer(root, *, rank=0, existing="refuse", task="statistics"):
-    return RunWriter(
-        Path(root), rank=rank, config={**EVERYTHING, "task": task}, existing=existing, task=task
-    )
+def writer(root, *, rank=0, existing="refuse", task="statistics", **options):
+    config = {**EVERYTHING, "task": task}
+    return RunWriter(Path(root), rank=rank, config=config, existing=existing, task=task, **options)
 
 
 def entry(number, **values):
@@ -65,7 +56,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
     with pytest.raises(OSError, match="disk full"):
         write_atomic(path, parts())
-    assert strict_json(path) == {"old": 1}
+    assert read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
@@ -93,25 +84,17 @@ def test_every_json_file_of_a_run_is_valid(tmp_path):
     files = list(tmp_path.rglob("*.json*"))
     assert {p.name for p in files} >= {"run.json", "dump.json", "records.jsonl", "loss.json"}
     for path in files:
-        if path.suffix == ".jsonl":
-            for line in path.read_text(encoding="utf-8").splitlines():
-                json.loads(line, parse_constant=pytest.fail)
-        else:
-            strict_json(path)
+        text = path.read_text(encoding="utf-8")
+        for line in text.splitlines() if path.suffix == ".jsonl" else [text]:
+            json.loads(line, parse_constant=pytest.fail)
 
 
 def test_the_tree_is_that_of_the_documentation(tmp_path):
     """A phase's files and a key's files lie where the documentation says."""
     record_training(tmp_path, steps=1, task="tensor")
     phase = tmp_path / "actor_update/step0/rank0"
-    names = {p.name for p in phase.iterdir()}
-    assert names == {
-        "records.jsonl",
-        "dump.json",
-        "stack.json",
-        "construct.json",
-        "dump_tensor_data",
-    }
+    json_files = {"records.jsonl", "dump.json", "stack.json", "construct.json"}
+    assert {p.name for p in phase.iterdir()} == {*json_files, "dump_tensor_data"}
     assert (phase / "dump_tensor_data/Cell.embed.Dense.forward.0.output.0.npy").is_file()
     key = tmp_path / "data/loss/step0/rank0/micro_step0"
     assert {p.name for p in key.iterdir()} == {"loss.npy", "loss.json"}
@@ -121,7 +104,7 @@ def test_dump_json_is_msprobes(tmp_path):
     """dump.json has msprobe's keys, children before their container; construct.json the parents."""
     record_training(tmp_path, steps=1, reference_dump=True)
     directory = tmp_path / "reference_compute_log_prob/step0/rank0"
-    dump = strict_json(directory / "dump.json")
+    dump = read_json(directory / "dump.json")
     assert (dump["task"], dump["level"], dump["framework"]) == ("statistics", "L0", "mindspore")
     assert dump["dump_data_dir"] is None
     entries = list(dump["data"])
@@ -130,7 +113,7 @@ def test_dump_json_is_msprobes(tmp_path):
     values = dump["data"][entries[0]]
     assert set(values) == {"input_args", "input_kwargs", "output", "parameters"}
     assert set(values["output"][0]) >= {"type", "dtype", "shape", "Max", "Min", "Mean", "Norm"}
-    construct = strict_json(directory / "construct.json")
+    construct = read_json(directory / "construct.json")
     assert next(iter(construct)) == "Cell.root.Network.forward.0"
     assert construct["Cell.layers.0.mlp.Dense.forward.0"] == "Cell.layers.0.Block.forward.0"
 
@@ -142,7 +125,7 @@ def test_call_stacks_are_kept_once(tmp_path):
         run.append_entry("actor_update", 0, entry(number, frames=frames))
     run.end_step(0, {})
     run.close()
-    stacks = strict_json(tmp_path / "actor_update/step0/rank0/stack.json")
+    stacks = read_json(tmp_path / "actor_update/step0/rank0/stack.json")
     assert [len(entries) for entries, _ in stacks.values()] == [2, 1]
     assert [e.stack for e in open_run(tmp_path).entries()] == [("f1", "f2"), ("f1", "f2"), ("f3",)]
 
@@ -243,13 +226,13 @@ def test_a_directory_that_cannot_be_written_is_a_clear_error(tmp_path):
 def test_resume_continues_after_the_last_finished_step(tmp_path):
     """A resumed run keeps its identity and steps, and goes on where the last one ended."""
     record_training(tmp_path, steps=2)
-    first = strict_json(tmp_path / "run.json")
+    first = read_json(tmp_path / "run.json")
     resumed = writer(tmp_path, existing="resume")
     assert resumed.next_step() == 2
     resumed.append_entry("actor_update", 2, entry(0))
     resumed.end_step(2, {})
     resumed.close()
-    second = strict_json(tmp_path / "run.json")
+    second = read_json(tmp_path / "run.json")
     assert second["run_id"] == first["run_id"]
     assert [a["last_completed_step"] for a in second["attempts"]] == [1, 2]
     assert open_run(tmp_path).steps == [0, 1, 2]
@@ -301,59 +284,46 @@ def test_overwrite_leaves_nothing_of_the_earlier_run(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"run.json", "train.log"}
 
 
-def test_overwrite_follows_no_link_out_of_the_run(tmp_path):
+@pytest.fixture
+def outside(tmp_path):
+    """Return a directory beside the run, with a file in it that is somebody's own."""
+    rank = tmp_path / "outside/step0/rank0"
+    rank.mkdir(parents=True)
+    (rank / "precious").write_text("")
+    yield tmp_path / "outside"
+    assert [p.name for p in rank.iterdir()] == ["precious"]
+
+
+def test_overwrite_follows_no_link_out_of_the_run(tmp_path, outside):
     """What a symbolic link points to is never removed."""
-    outside = tmp_path / "outside/step0/rank0"
-    outside.mkdir(parents=True)
-    (outside / "precious").write_text("")
     record_training(tmp_path / "run", steps=1)
-    (tmp_path / "run/linked").symlink_to(tmp_path / "outside")
+    (tmp_path / "run/linked").symlink_to(outside)
     writer(tmp_path / "run", existing="overwrite").close()
-    assert (outside / "precious").exists()
 
 
 @pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
 @pytest.mark.parametrize("link", ["actor_update", "data", "data/loss", "step3"])
-def test_a_link_where_something_would_be_written_is_refused(tmp_path, existing, link):
+def test_a_link_where_something_would_be_written_is_refused(tmp_path, outside, existing, link):
     """A phase on another disk may be another run's: it is named, and nothing of it goes."""
-    outside = tmp_path / "outside/step0/rank0"
-    outside.mkdir(parents=True)
-    (outside / "precious").write_text("")
     path = tmp_path / "run" / link
     path.parent.mkdir(parents=True)
-    path.symlink_to(tmp_path / "outside")
+    path.symlink_to(outside)
     with pytest.raises(RunError, match=rf"{link} is a symbolic link.*Remove the link, or give"):
         writer(tmp_path / "run", existing=existing)
-    assert (outside / "precious").exists()
     assert not (tmp_path / "run/run.json").exists()
 
 
-def test_a_link_that_is_made_while_the_run_is_recorded_is_not_followed(tmp_path):
+def test_a_link_that_is_made_while_the_run_is_recorded_is_not_followed(tmp_path, outside):
     """What it leads to stays; what cannot be written is counted as lost."""
-    outside = tmp_path / "outside/step0/rank0"
-    outside.mkdir(parents=True)
-    (outside / "precious").write_text("")
-    probe = Probe.from_config(
-        {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "run")}
-    )
-    (tmp_path / "run/data").mkdir()
-    (tmp_path / "run/data/loss").symlink_to(tmp_path / "outside")
-    probe.save_data(loss=np.ones(3), rewards=np.ones(3))
-    probe.step()
-    probe.close()
-    assert [p.name for p in outside.iterdir()] == ["precious"]
+    section = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "run")}
+    with Probe.from_config(section) as probe:
+        (tmp_path / "run/data").mkdir()
+        (tmp_path / "run/data/loss").symlink_to(outside)
+        probe.save_data(loss=np.ones(3), rewards=np.ones(3))
+        probe.step()
     run = open_run(tmp_path / "run")
     assert len(run.key_data("rewards")) == 1
     assert len(run.lost) == 1
-
-
-def test_overwrite_leaves_what_only_looks_like_a_run(tmp_path):
-    """A directory of the user's own, without dumps in it."""
-    mine = tmp_path / "run/figures/step0/rank0"
-    mine.mkdir(parents=True)
-    (mine / "plot.png").write_text("")
-    record_training(tmp_path / "run", steps=1, existing="overwrite")
-    assert (mine / "plot.png").exists()
 
 
 # Survival.
@@ -361,10 +331,9 @@ def test_overwrite_leaves_what_only_looks_like_a_run(tmp_path):
 KILLED = """
 import sys, os, signal
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
 from helpers.runs import Recording, Network
 import numpy as np
-recording = Recording(Path(sys.argv[1]), task="tensor")
+recording = Recording(Path("run"), task="tensor")
 network = Network(1)
 x = np.ones((2, 6), np.float32)
 for _ in range(2):
@@ -386,11 +355,7 @@ with recording.phase("actor_update"):
 
 def test_a_killed_run_keeps_every_finished_step_and_what_the_open_one_had(tmp_path):
     """After SIGKILL finished steps are whole for us and msprobe, the open one as far as written."""
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(TESTS)],
-        timeout=60,
-    )
-    assert killed.returncode == -signal.SIGKILL
+    assert run_python(KILLED, tmp_path).returncode == -signal.SIGKILL
     run = open_run(tmp_path / "run")
     assert not run.finished
     assert [run.completed(step) for step in run.steps] == [True, True, False]
@@ -399,7 +364,7 @@ def test_a_killed_run_keeps_every_finished_step_and_what_the_open_one_had(tmp_pa
         assert len(entries) == 9
         assert all(entry.end is not None for entry in entries)
         assert all(r.array().size for e in entries for r in e.records)
-        dump = strict_json(tmp_path / f"run/actor_update/step{step}/rank0/dump.json")
+        dump = read_json(tmp_path / f"run/actor_update/step{step}/rank0/dump.json")
         assert set(dump["data"]) == {entry.name for entry in entries}
         assert run.key_data("loss", step=step)[0].value == 1.5
     assert len(run.entries("actor_generate_sequences", step=2)) == 9
@@ -475,27 +440,34 @@ def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monke
     assert not (tmp_path / "actor_update").exists()
 
 
+@contextmanager
+def waiting(run):
+    """Let what is handed over to a writer wait until the end of the block."""
+    begun, go_on = threading.Event(), threading.Event()
+    run._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
+    assert begun.wait(20)
+    yield
+    go_on.set()
+
+
 def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
     """One look at the directory and one write of the journal, whatever their number."""
     written, looks = [], []
     monkeypatch.setattr(
         phase_files, "write_all", lambda file, part: written.append(part) or write_all(file, part)
     )
-    with_gate = writer(tmp_path / "run")
-    begun, go_on = threading.Event(), threading.Event()
-    with_gate._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
-    assert begun.wait(20)
-    own = with_gate.manifest.check
-    monkeypatch.setattr(with_gate.manifest, "check", lambda: looks.append(1) or own())
-    for number in range(50):
-        line = entry(number, frames=("a frame", f"f{number % 2}"))
-        with_gate.append_entry("actor_update", 0, line)
-    go_on.set()
-    with_gate.wait()
+    run = writer(tmp_path / "run")
+    with waiting(run):
+        own = run.manifest.check
+        monkeypatch.setattr(run.manifest, "check", lambda: looks.append(1) or own())
+        for number in range(50):
+            line = entry(number, frames=("a frame", f"f{number % 2}"))
+            run.append_entry("actor_update", 0, line)
+    run.wait()
     assert [part.count(b"\n") for part in written] == [50]
     assert len(looks) <= 2  # that of the wait too
-    with_gate.end_step(0, {})
-    with_gate.close()
+    run.end_step(0, {})
+    run.close()
     lines = [json.loads(line) for line in written[0].splitlines()]
     assert [line["seq"] for line in lines] == list(range(0, 100, 2))
     assert [line["stack"] for line in lines] == [n % 2 for n in range(50)]
@@ -505,23 +477,14 @@ def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
 def test_of_entries_that_wait_together_only_the_bad_one_is_lost(tmp_path):
     """What cannot be written is counted by itself, and the others are whole."""
     lost = []
-    bad = RunWriter(
-        tmp_path / "run",
-        rank=0,
-        config={},
-        existing="refuse",
-        task="statistics",
-        fault=lambda what, error, count: lost.append((in_words(what, "en"), count)),
-    )
-    begun, go_on = threading.Event(), threading.Event()
-    bad._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
-    assert begun.wait(20)
-    for number in range(5):
-        values = {"input_args": [float("nan")]} if number == 2 else {}
-        bad.append_entry("actor_update", 0, entry(number, frames=("a frame",), **values))
-    go_on.set()
-    bad.end_step(0, {})
-    bad.close()
+    fault = lambda what, error, count: lost.append((in_words(what, "en"), count))  # noqa: E731
+    run = writer(tmp_path / "run", fault=fault)
+    with waiting(run):
+        for number in range(5):
+            values = {"input_args": [float("nan")]} if number == 2 else {}
+            run.append_entry("actor_update", 0, entry(number, frames=("a frame",), **values))
+    run.end_step(0, {})
+    run.close()
     assert lost == [("an entry", 1)]
     journal = (tmp_path / "run" / "actor_update" / "step0" / "rank0" / "records.jsonl").read_text()
     lines = [json.loads(line) for line in journal.splitlines()]

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import re
 import shutil
 import struct
 import zipfile
@@ -74,20 +73,14 @@ def test_what_mindspore_writes_is_read_to_the_bit(written, name):
     """Every dtype, a scalar, and a text beside; the CRC at the end is no parameter."""
     folder, arrays = written
     checkpoint = open_checkpoint(folder / name)
-    left_out = {"a.safetensors": {"wide"}, "crc.safetensors": {"wide", "half", "count"}}.get(
-        name, set()
-    )
-    assert set(checkpoint.ranks[0]) == set(arrays) - left_out
-    for key, array in arrays.items():
-        if key in left_out:
-            continue
-        found = elements(checkpoint, key)
-        assert found.dtype == array.dtype
-        assert found.shape == array.shape
-        assert np.array_equal(found, array)
+    left_out = {"a.safetensors": {"wide"}, "crc.safetensors": {"wide", "half", "count"}}
+    keys = set(arrays) - left_out.get(name, set())
+    assert set(checkpoint.ranks[0]) == keys
+    for key in keys:
+        np.testing.assert_array_equal(elements(checkpoint, key), arrays[key], strict=True)
     assert checkpoint.texts == ({"note": "hi 你好"} if name == "a.ckpt" else {})
     assert checkpoint.open_end == (name == "a.ckpt")
-    if "half" not in left_out:
+    if "half" in keys:
         assert checkpoint.ranks[0]["half"].dtype == "BFloat16"
 
 
@@ -180,6 +173,21 @@ class Loud:
 
 
 GOOD = value("w", "Float32", [2], bytes(8))
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+NESTED = b'{"model": {"w": [1, 2]}, "epoch": 1}'
+TWICE = b'{"w":%b,"w":%b}' % ((json.dumps(ENTRY).encode(),) * 2)
+
+
+def of(content: int = 8, **changed: object) -> bytes:
+    """Return a file of one parameter whose entry is changed, with so many bytes of content."""
+    return safetensors({"w": {**ENTRY, **changed}}, bytes(content))
+
+
+def two(content: int, *place: int) -> bytes:
+    """Return a file of two parameters, of which the second lies elsewhere."""
+    return safetensors({"v": ENTRY, "w": {**ENTRY, "data_offsets": [*place]}}, bytes(content))
+
+
 REFUSED = {
     "empty.ckpt": (b"", "is empty"),
     "torch.ckpt": (zipped(), "zip"),
@@ -200,11 +208,11 @@ REFUSED = {
     "cut_header.safetensors": (struct.pack("<Q", 100) + b"{}", "cut short"),
     "old_pickle.ckpt": (pickle.dumps({"w": 1}, protocol=0), "is a pickle"),
     "tar.ckpt": (b"BZh91AY" + bytes(30), "is compressed"),
-    "pointer.safetensors": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
-    "pointer.ckpt": (b"version https://git-lfs.github.com/spec/v1\n", "`git lfs pull`"),
+    "pointer.safetensors": (POINTER, "`git lfs pull`"),
+    "pointer.ckpt": (POINTER, "`git lfs pull`"),
     "plain.ckpt": (b'{"a": 1}', "is JSON"),
-    "nested.ckpt": (b'{"model": {"w": [1, 2]}, "epoch": 1}', "is JSON"),
-    "nested.safetensors": (b'{"model": {"w": [1, 2]}, "epoch": 1}', "is JSON"),
+    "nested.ckpt": (NESTED, "is JSON"),
+    "nested.safetensors": (NESTED, "is JSON"),
     "ninth.ckpt": (b'{"model":{"w": [1, 2]}, "epoch": 1}', "is JSON"),
     "ninth.safetensors": (b'{"abcde":{"w": [1, 2]}, "epoch": 1}', "is JSON"),
     "indented.bin": (b'{\n                                "a": [1, 2]}', "is JSON"),
@@ -212,30 +220,15 @@ REFUSED = {
     "json.safetensors": (safetensors(b"{nothing", b""), "not valid JSON"),
     "deep.safetensors": (safetensors(b'{"a":' + b"[" * 200_000, b""), "not valid JSON"),
     "list.safetensors": (safetensors(b"[1]", b""), "no safetensors"),
-    "twice.safetensors": (
-        safetensors(b'{"w":%b,"w":%b}' % ((json.dumps(ENTRY).encode(),) * 2), bytes(8)),
-        "twice",
-    ),
-    "overlap.safetensors": (
-        safetensors({"v": ENTRY, "w": {**ENTRY, "data_offsets": [4, 12]}}, bytes(12)),
-        "lie over",
-    ),
-    "hole.safetensors": (
-        safetensors({"v": ENTRY, "w": {**ENTRY, "data_offsets": [12, 20]}}, bytes(20)),
-        "no parameter",
-    ),
-    "rest.safetensors": (safetensors({"w": ENTRY}, bytes(12)), "12 bytes of data"),
-    "half.safetensors": (safetensors({"w": ENTRY}, bytes(4)), "cut short"),
-    "back.safetensors": (
-        safetensors({"w": {**ENTRY, "shape": [0], "data_offsets": [8, 0]}}, bytes(8)),
-        "bytes",
-    ),
-    "size.safetensors": (safetensors({"w": {**ENTRY, "shape": [3]}}, bytes(8)), "shape [3]"),
-    "shape.safetensors": (safetensors({"w": {**ENTRY, "shape": [-2]}}, bytes(8)), "expected dtype"),
-    "wrap.safetensors": (
-        safetensors({"w": {**ENTRY, "shape": [1 << 62, 1 << 62]}}, bytes(8)),
-        "not those of shape",
-    ),
+    "twice.safetensors": (safetensors(TWICE, bytes(8)), "twice"),
+    "overlap.safetensors": (two(12, 4, 12), "lie over"),
+    "hole.safetensors": (two(20, 12, 20), "no parameter"),
+    "rest.safetensors": (of(12), "12 bytes of data"),
+    "half.safetensors": (of(4), "cut short"),
+    "back.safetensors": (of(shape=[0], data_offsets=[8, 0]), "bytes"),
+    "size.safetensors": (of(shape=[3]), "shape [3]"),
+    "shape.safetensors": (of(shape=[-2]), "expected dtype"),
+    "wrap.safetensors": (of(shape=[1 << 62, 1 << 62]), "not those of shape"),
     "entry.safetensors": (safetensors({"w": 3}, b""), "expected dtype"),
 }
 
@@ -246,9 +239,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path, name):
     content, words = REFUSED[name]
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=re.escape(words)) as refused:
+    with pytest.raises(CheckpointError) as refused:
         open_checkpoint(path)
     assert name in str(refused.value)
+    assert words in str(refused.value).replace(name, "")
 
 
 @pytest.mark.parametrize("kind", [write_ckpt, write_safetensors])
