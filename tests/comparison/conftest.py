@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,29 @@ from mindrlhf_msprobe.findings import Comparison
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
     """Return a function that records a training once and returns it: for reading alone.
 
     Of two runs that are alike, one is given another `name`.
     """
-    made: dict[Any, Path] = {}
+    made: dict[Any, tuple[Path, dict[Path, int]]] = {}
 
     def record(*faults: Fault, name: str = "a", **settings: Any) -> Path:
         key = (faults, name, repr(sorted(settings.items())))
         if key not in made:
-            made[key] = record_training(
-                tmp_path_factory.mktemp("trained") / name, faults=faults, **settings
-            )
-        return made[key]
+            root = tmp_path_factory.mktemp("trained") / name
+            record_training(root, faults=faults, **settings)
+            made[key] = root, times_of(root)
+        return made[key][0]
 
-    return record
+    yield record
+    changed = [root for root, times in made.values() if times_of(root) != times]
+    assert not changed, "a test changed a run that others read"
+
+
+def times_of(root: Path) -> dict[Path, int]:
+    """Return when each file of a run was last changed."""
+    return {path: path.lstat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
