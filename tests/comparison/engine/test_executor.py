@@ -462,13 +462,10 @@ def slay():
 """
     # A thread forces fresh processes; a forked one must do it for the forking.
     start = "threading.Thread(target=slay, daemon=True).start()"
-    if not prelude:
-        start = "len(calls) == 1 and threading.Thread(target=slay, daemon=True).start()"
-        told, written = run_program(tmp_path, large, prelude=killer, on_progress=start)
-    else:
-        told, written = run_program(
-            tmp_path, large, prelude=f"{killer}\nseen = set()\n{start}", on_progress="pass"
-        )
+    given = {"prelude": killer, "on_progress": f"len(calls) == 1 and {start}"}
+    if prelude:
+        given = {"prelude": f"{killer}\nseen = set()\n{start}"}
+    told, written = run_program(tmp_path, large, **given)
     counts = json.loads(written)["counts"]
     assert sum(counts.values()) == len(compare_runs(*large, workers=1).findings)
     assert told["status"] == "diverged"
