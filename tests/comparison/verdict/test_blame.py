@@ -63,16 +63,8 @@ def with_backward(path, leave_out=()):
     for seq, cell in ((100, "a"), (102, "c")):
         name = f"Cell.{cell}.Dense.backward.0"
         if cell not in leave_out:
-            lines.append(
-                {
-                    "entry": name,
-                    "seq": seq,
-                    "end": seq + 1,
-                    "parent": None,
-                    "opening": 0,
-                    "input": [gradient],
-                }
-            )
+            line = {"entry": name, "seq": seq, "end": seq + 1, "parent": None}
+            lines.append({**line, "opening": 0, "input": [gradient]})
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run
 
