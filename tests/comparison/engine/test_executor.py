@@ -317,14 +317,6 @@ def test_progress_never_goes_back(large, small, workers):
         assert calls[-1] == (len(result.findings), len(result.findings))
 
 
-@pytest.mark.parametrize("prelude", ["", A_THREAD], ids=["forked", "fresh"])
-def test_a_script_without_a_main_guard(large, tmp_path, prelude):
-    """Workers do not run the caller's script again."""
-    told, written = run_program(tmp_path, large, prelude=prelude)
-    assert told["workers"] > 0
-    assert written == verdict(large, tmp_path / "alone", workers=1)
-
-
 def test_a_process_that_has_imported_mindspore(large, tmp_path):
     """Workers are no copies of a process in which a framework runs threads."""
     if find_spec("mindspore") is None:  # not imported here: it does not bear ray in one process
@@ -336,12 +328,15 @@ def test_a_process_that_has_imported_mindspore(large, tmp_path):
 
 @pytest.mark.parametrize("prelude", ["", A_THREAD], ids=["forked", "fresh"])
 def test_modules_of_the_same_name_in_the_working_directory(large, tmp_path, prelude):
-    """A numpy.py or pickle.py beside the runs is nobody's business."""
+    """A numpy.py or pickle.py beside the runs is nobody's business.
+
+    Nor do workers run the caller's script again, which has no main guard.
+    """
     for name in ("numpy", "pickle", "yaml", "mindrlhf_msprobe", "signal"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     told, written = run_program(tmp_path, large, prelude=prelude)
     assert told["workers"] > 0
-    assert json.loads(written)["counts"]["unreadable"] == 0
+    assert written == verdict(large, tmp_path / "alone", workers=1)
 
 
 def test_relative_paths(large, tmp_path, monkeypatch):
@@ -467,13 +462,10 @@ def slay():
 """
     # A thread forces fresh processes; a forked one must do it for the forking.
     start = "threading.Thread(target=slay, daemon=True).start()"
-    if not prelude:
-        start = "len(calls) == 1 and threading.Thread(target=slay, daemon=True).start()"
-        told, written = run_program(tmp_path, large, prelude=killer, on_progress=start)
-    else:
-        told, written = run_program(
-            tmp_path, large, prelude=f"{killer}\nseen = set()\n{start}", on_progress="pass"
-        )
+    given = {"prelude": killer, "on_progress": f"len(calls) == 1 and {start}"}
+    if prelude:
+        given = {"prelude": f"{killer}\nseen = set()\n{start}"}
+    told, written = run_program(tmp_path, large, **given)
     counts = json.loads(written)["counts"]
     assert sum(counts.values()) == len(compare_runs(*large, workers=1).findings)
     assert told["status"] == "diverged"

@@ -339,18 +339,6 @@ def one_pair(root, *, same=False):
     return record(root / "a", [values]), record(root / "b", [others])
 
 
-def test_a_large_pair_is_the_work_of_all(tmp_path):
-    """It is opened, its spans are compared, two at once by two workers, and it is judged."""
-    job = job_of(one_pair(tmp_path), ONE_BLOCK)
-    _, _, engine = judged(job, two_workers)
-    assert engine.tasks == {
-        executor.StepTask: 1,
-        executor.ChunkTask: 5,  # the input; the output and the key, before and after
-        executor.SpanTask: 8,
-    }
-    assert 1 <= engine.most_spans <= 2  # one, where the other worker is still starting
-
-
 class Deadly:
     """A task that kills whoever receives it."""
 

@@ -79,8 +79,10 @@ def statuses(result, name):
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-@pytest.mark.parametrize("fingerprint", [True, False])
-@pytest.mark.parametrize(("count", "seed"), [(1, 1), (2, 2), (3, 3), (3, 4), (5, 5)])
+@pytest.mark.parametrize(
+    ("count", "seed", "fingerprint"),
+    [(1, 1, True), (2, 2, False), (3, 3, True), (3, 4, False), (5, 5, True)],
+)
 def test_noise_alone_is_no_divergence(compared, task, fingerprint, count, seed):
     """Whatever strays as the repetitions do is within tolerance, and says how far it strays."""
     result = compared(count=count, seed=seed, task=task, fingerprint=fingerprint)
@@ -121,57 +123,49 @@ def test_what_never_strays_must_agree(compared, task):
     assert "agree bit for bit here" in finding.note
 
 
+def changed_to(*numbers, factor=1.0):
+    """Return what puts numbers in the place of the first elements of a cell's output."""
+
+    def change(value):
+        value[: len(numbers)] = numbers
+        value[len(numbers)] *= factor
+        return value
+
+    return {"change": {"cell2.of8": change}}
+
+
+OUTPUT = "Cell.cell2.of8.Dense.forward.0.output"
+
+
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_nan_in_b_only(compared, task):
     """A NaN that no repetition has is never noise."""
-
-    def nan(value):
-        value[0] = np.nan
-        return value
-
-    result = compared(b={"change": {"cell2.of8": nan}}, task=task)
-    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.NON_FINITE]
+    result = compared(b=changed_to(np.nan), task=task)
+    assert statuses(result, OUTPUT) == [Status.NON_FINITE]
     assert result.verdict.first_divergence.cause is Cause.NON_FINITE
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 def test_nan_that_comes_and_goes(compared, task):
     """A NaN that some repetition has as well is noise, if the other elements are known to be."""
-
-    def nan(value):
-        value[0] = np.nan
-        return value
-
-    def and_a_fault(value):
-        value = nan(value)
-        value[1] += 1000 * NOISE
-        return value
-
-    change = {"change": {"cell2.of8": nan}}
+    change = changed_to(np.nan)
     result = compared(b=change, repetitions=[{}, change, {}], task=task)
     if task == "tensor":
         assert result.verdict.status is Outcome.WITHIN_TOLERANCE
     else:  # beside a NaN, no statistic tells what the other elements are
-        assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.NON_FINITE]
-    fault = {"change": {"cell2.of8": and_a_fault}}
+        assert statuses(result, OUTPUT) == [Status.NON_FINITE]
+    fault = changed_to(np.nan, factor=1.5)
     result = compared(b=fault, repetitions=[{}, change, {}], task=task, where="fault")
-    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.NON_FINITE]
+    assert statuses(result, OUTPUT) == [Status.NON_FINITE]
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
 @pytest.mark.parametrize("other", [-np.inf, np.nan])
 def test_infinities_are_no_noise(compared, task, other):
     """Infinity against its opposite, or against NaN, is apart by more than any noise."""
-
-    def of(number):
-        def change(value):
-            value[0] = number
-            return value
-
-        return {"change": {"cell2.of8": change}}
-
-    result = compared(a=of(np.inf), b=of(other), repetitions=[of(np.inf)] * 3, task=task)
-    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.DIFFERENT]
+    a, b = changed_to(np.inf), changed_to(other)
+    result = compared(a=a, b=b, repetitions=[a] * 3, task=task)
+    assert statuses(result, OUTPUT) == [Status.DIFFERENT]
     keys = [{"keys": {"k": number}} for number in (np.inf, other)]
     result = compared(a=keys[0], b=keys[1], repetitions=keys[:1], task=task, where="numbers")
     assert statuses(result, "k") == [Status.DIFFERENT]
@@ -256,16 +250,9 @@ def test_a_statistic_that_one_record_lacks_is_no_noise(lacks):
 
 def test_nan_on_all_sides_hides_nothing_from_the_statistics(compared):
     """Where A, B and the repetitions hold NaN, their statistics are all the same: no pass."""
-
-    def nan(factor):
-        def change(value):
-            value[0], value[1] = np.nan, value[1] * factor
-            return value
-
-        return {"change": {"cell2.of8": change}}
-
-    result = compared(a=nan(1), b=nan(1000), repetitions=[nan(1)] * 3, task="statistics")
-    assert statuses(result, "Cell.cell2.of8.Dense.forward.0.output") == [Status.DIFFERENT]
+    a, b = changed_to(np.nan), changed_to(np.nan, factor=1000)
+    result = compared(a=a, b=b, repetitions=[a] * 3, task="statistics")
+    assert statuses(result, OUTPUT) == [Status.DIFFERENT]
 
 
 def test_nan_in_b_only_where_shapes_vary(compared):
@@ -324,13 +311,14 @@ def test_texts_and_tokens_that_never_vary(compared, task):
     assert sorted(differing(result)) == ["responses", "sizes", "texts.0"]
 
 
+MORE = {"keys": {"extra": np.ones(3)}, "extra": ["sometimes"]}
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_record_that_comes_and_goes(compared, swapped):
     """What a repetition lacks, or has, like B is coverage."""
-    more = {"keys": {"extra": np.ones(3)}, "extra": ["sometimes"]}
-    result = compared(
-        a=more if swapped else {}, b={} if swapped else more, repetitions=[{}, more, {}]
-    )
+    a, b = (MORE, {}) if swapped else ({}, MORE)
+    result = compared(a=a, b=b, repetitions=[{}, MORE, {}])
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE
     (gap,) = result.verdict.coverage
     assert gap.reason == "calls and keys that also come and go among the repetitions of A"
@@ -341,12 +329,8 @@ def test_a_record_that_comes_and_goes(compared, swapped):
 @pytest.mark.parametrize("swapped", [False, True])
 def test_a_record_that_only_b_lacks_or_has(compared, swapped):
     """What all repetitions agree on is missing where B does otherwise."""
-    more = {"keys": {"extra": np.ones(3)}, "extra": ["sometimes"]}
-    result = compared(
-        a=more if swapped else {},
-        b={} if swapped else more,
-        repetitions=[more if swapped else {}] * 2,
-    )
+    a, b = (MORE, {}) if swapped else ({}, MORE)
+    result = compared(a=a, b=b, repetitions=[a] * 2)
     assert result.verdict.status is Outcome.DIVERGED
     alone = Status.ONLY_IN_A if swapped else Status.ONLY_IN_B
     assert result.verdict.counts[alone.value] == 3

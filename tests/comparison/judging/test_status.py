@@ -28,11 +28,12 @@ def stored(tmp_path):
     """Return a function that makes a record whose elements lie in a file."""
     numbers = iter(range(1000))
 
-    def make(values, dtype=np.float32, **changes):
+    def make(values, dtype=np.float32, *, dtype_name=None, **changes):
         array = np.asarray(values, dtype)
         path = Path(tmp_path / f"{next(numbers)}.npy")
         save_npy(path, array)
         leaf = replace(summarise(to_host(array)), **changes)
+        leaf = replace(leaf, dtype=dtype_name or leaf.dtype)
         return Record("x", "output", "0", leaf, path)
 
     return make
@@ -98,16 +99,182 @@ def in_words(a, b, tolerance=None):
     return status, metrics, texts_of(notes, "en")
 
 
-def test_equal_tensors_are_identical(stored):
-    """Tensors with the same bytes are identical."""
-    assert status(stored([1, 2]), stored([1, 2])) is Status.IDENTICAL
+def of(values, dtype=np.float32, **changes):
+    """Return what makes a record of these values."""
+    return lambda make: make(values, dtype, **changes)
 
 
-def test_equal_values_with_other_bytes_are_identical_with_the_tensors_at_hand(stored):
-    """−0.0 against 0.0 and NaNs of other payloads are the same values, so identical."""
-    payload = np.uint32([0x7FC00001]).view(np.float32)
-    assert status(stored([-0.0]), stored([0.0])) is Status.IDENTICAL
-    assert status(stored([NAN]), stored(payload)) is Status.IDENTICAL
+ANY = "stored", "summary", "bare"
+NONE, WIDE = Tolerance(), Tolerance(5, 1e9)
+SAME, WITHIN, DIFFERENT = Status.IDENTICAL, Status.WITHIN_TOLERANCE, Status.DIFFERENT
+DTYPE, SHAPE, UNREADABLE = Status.DTYPE_MISMATCH, Status.SHAPE_MISMATCH, Status.UNREADABLE
+NON_FINITE = Status.NON_FINITE
+NOTHING = {"max": None, "min": None, "mean": None, "norm": None}
+WORDS = dict.fromkeys(NOTHING, "N/A")
+UNCOUNTED = {"nan_count": None, "inf_count": None, "mean": NAN, "norm": None}
+PAYLOAD = np.uint32([0x7FC00001]).view(np.float32)
+TINY = np.int32([1]).view(np.float32)
+EMPTY = np.empty((0, 3))
+NO_NUMBERS = [[NAN, 1, 2, 3], [NAN, 1, 2, 300]], [[INF, -INF, 1, 2], [INF, -INF, 1, 9]]
+
+
+@pytest.mark.parametrize(
+    ("made", "a", "b", "tolerance", "expected", "said"),
+    [
+        ("stored", of([1, 2]), of([1, 2]), NONE, SAME, ""),
+        ("stored", of([1, 2]), of([1, 2]), LOOSE, SAME, ""),
+        ("stored", of([-0.0]), of([0.0]), NONE, SAME, ""),
+        ("stored", of([NAN]), of(PAYLOAD), NONE, SAME, ""),
+        ("stored", of([1.0]), of([1.05]), LOOSE, WITHIN, ""),
+        ("stored", of([1.0]), of([1.5]), LOOSE, DIFFERENT, ""),
+        # What is not finite.
+        *((ANY, of([1, bad]), of([1, 2]), NONE, NON_FINITE, "in A only") for bad in (NAN, INF)),
+        *((ANY, of([1, bad]), of([1, 2]), WIDE, NON_FINITE, "") for bad in (NAN, INF, -INF)),
+        *(
+            (ANY, of(a), of(b), tolerance, DIFFERENT, "")
+            for a, b in (([INF, 1], [-INF, 1]), ([INF, 1], [NAN, 1]), ([INF, -INF], [NAN, INF]))
+            for tolerance in (NONE, Tolerance(1e-9), LOOSE, WIDE)
+        ),
+        *(
+            row
+            for a, b in NO_NUMBERS
+            for tolerance in (NONE, WIDE)
+            for row in (
+                ("summary", of(a), of(a), tolerance, SAME, ""),
+                ("summary", of(a), of(b), tolerance, DIFFERENT, ""),
+                ("bare", of(a), of(b), tolerance, UNREADABLE, "not known"),
+            )
+        ),
+        ("summary", of([INF, 5]), of([3, INF]), WIDE, DIFFERENT, ""),
+        ("bare", of([INF, 5]), of([INF, 5.001]), WIDE, DIFFERENT, ""),
+        ("bare", of([NAN, NAN]), of([NAN, NAN]), NONE, WITHIN, ""),
+        ("bare", of([INF, 3]), of([INF, 3]), NONE, WITHIN, ""),
+        (
+            "stored",
+            of([1, 2, 3]),
+            of([1, NAN, INF]),
+            NONE,
+            NON_FINITE,
+            "in B only: 1 NaN and 1 Inf",
+        ),
+        ("bare", of([1, NAN, NAN]), of([1, 2, 3]), NONE, NON_FINITE, "in A only: 2 NaN"),
+        ("stored", of([1, NAN]), of([NAN, 1]), NONE, NON_FINITE, "in A: 1 NaN; in B: 1 NaN"),
+        # Infinities of both signs have a mean that is NaN; of other extremes it tells of a NaN.
+        ("bare", of([INF, -INF], **UNCOUNTED), of([1, 2]), NONE, NON_FINITE, "in A only: 1 Inf"),
+        ("bare", of([1, 2], **UNCOUNTED), of([1, 2]), NONE, NON_FINITE, "in A only: 1 NaN"),
+        # The order: each pair fits its own status and every later one.
+        ("stored", of([1, NAN], np.float16), of([1.0]), NONE, DTYPE, "Float16 against Float32"),
+        (ANY, of([1, NAN]), of([1.0]), NONE, SHAPE, ""),
+        (ANY, of([[1, 2]]), of([1, 2]), NONE, SHAPE, "[1, 2] against [2]"),
+        (ANY, of([1, 2]), of([1.0]), LOOSE, SHAPE, ""),
+        ("stored", of([NAN, 1]), of([3, 2]), NONE, NON_FINITE, ""),
+        # Unlike dtypes count by value with a tolerance alone.
+        ("stored", of([1.5], np.float16), of([1.5]), NONE, DTYPE, ""),
+        ("stored", of([1.5], np.float16), of([1.5]), LOOSE, SAME, "as Float16 and as Float32"),
+        ("stored", of([2], np.int64), of([2.1], np.float64), LOOSE, WITHIN, ""),
+        ("stored", of([1.5], dtype_name="BFloat16"), of([1.5]), NONE, DTYPE, ""),
+        # Equal hashes over the bytes alone do not make 1 (int32) equal 1.4e-45 (float32).
+        (
+            *("stored", of([1], np.int32, fingerprint="crc32:1"), of(TINY, fingerprint="crc32:1")),
+            *(Tolerance(rtol=1e-3), DIFFERENT, ""),
+        ),
+        # Statistics prove identity only beside a fingerprint of the same algorithm.
+        ("bare", of([1, 2, 3]), of([3, 2, 1]), NONE, WITHIN, "statistics"),
+        ("bare", of([1, 2, 3]), of([1, 2, 4]), NONE, DIFFERENT, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 3]), NONE, SAME, ""),
+        ("summary", of([1, 2, 3]), of([3, 2, 1]), NONE, DIFFERENT, "statistics are equal"),
+        ("summary", of([1, 2, 3]), of([1, 2, 3], fingerprint="crc32:0"), NONE, WITHIN, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 4], fingerprint="crc32:0"), NONE, DIFFERENT, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 3], fingerprint=None), NONE, WITHIN, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 3.001]), NONE, DIFFERENT, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 3.001]), Tolerance(0.01), WITHIN, "bytes differ"),
+        ("summary", of([1, 2, 3]), of([1, 2, 4]), Tolerance(0.01), DIFFERENT, ""),
+        # Whole numbers whose bytes differ are at least 1 apart.
+        *(
+            ("summary", of(a, dtype), of(b, dtype), Tolerance(1e-3, 1e-3), DIFFERENT, "")
+            for a, b, dtype in (
+                ([True, False, False], [False, True, True], np.bool_),
+                ([11, 12, 13], [13, 12, 11], np.int32),
+                ([11, 12, 13], [13, 12, 11], np.uint8),
+            )
+        ),
+        # What is not known cannot pass.
+        ("summary", of([1.0], **NOTHING), of([2.0], **NOTHING), LOOSE, DIFFERENT, ""),
+        ("bare", of([1.0], **NOTHING), of([1.0], **NOTHING), NONE, UNREADABLE, ""),
+        ("bare", of([1.0], **WORDS), of([1.0], **WORDS), NONE, UNREADABLE, ""),
+        ("bare", of([1.0]), of([1.0], norm=None), NONE, DIFFERENT, ""),
+        # A fingerprint that was copied, or one that collides, hides no other values.
+        ("summary", of([1, 2, 3]), of([1, 2, 3], max=5.0), NONE, DIFFERENT, ""),
+        ("summary", of([1, 2, 3]), of([1, 2, 3], min=0.5), NONE, DIFFERENT, ""),
+        # There is nothing in which two empty tensors could differ.
+        (ANY, of(EMPTY), of(EMPTY), NONE, SAME, ""),
+        (ANY, of(EMPTY), of(EMPTY), LOOSE, SAME, ""),
+        ("bare", of(EMPTY, np.float16), of(EMPTY), NONE, DTYPE, ""),
+        ("bare", of(EMPTY, np.float16), of(EMPTY), LOOSE, SAME, ""),
+    ],
+)
+def test_the_status_of_two_tensors(stored, made, a, b, tolerance, expected, said):
+    """With files, with fingerprints or with statistics alone; in either order."""
+    makers = {"stored": stored, "summary": summary, "bare": bare}
+    for name in (made,) if isinstance(made, str) else made:
+        pair = a(makers[name]), b(makers[name])
+        found, _, why = in_words(*pair, tolerance)
+        assert (found, status(*reversed(pair), tolerance)) == (expected, expected), name
+        assert said in why
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tolerance", "expected"),
+    [
+        *(
+            (value, value, NONE, SAME)
+            for value in (None, True, 0, 3, 1.5, NAN, INF, "text", "NaN", 10**400)
+        ),
+        (1, 2, NONE, DIFFERENT),
+        (1.0, 1.5, NONE, DIFFERENT),
+        ("a", "b", NONE, DIFFERENT),
+        ("a", "b", LOOSE, DIFFERENT),
+        (1.0, NAN, NONE, NON_FINITE),
+        (1.0, INF, NONE, NON_FINITE),
+        (NAN, INF, NONE, DIFFERENT),
+        (INF, -INF, NONE, DIFFERENT),
+        (INF, -INF, WIDE, DIFFERENT),
+        (INF, NAN, LOOSE, DIFFERENT),
+        (1, True, NONE, DTYPE),
+        (1, 1.0, NONE, DTYPE),
+        (1, 1.0, LOOSE, SAME),
+        (None, 0, NONE, DTYPE),
+        (None, 0, LOOSE, DIFFERENT),
+        (None, "", NONE, DTYPE),
+        (10**400, 10**401, NONE, DIFFERENT),
+        (10**400, 1, NONE, DIFFERENT),
+        (10**400, 10**400 + 1, LOOSE, WITHIN),
+        (1.0, 1.05, LOOSE, WITHIN),
+    ],
+)
+def test_the_status_of_two_python_values(a, b, tolerance, expected):
+    """They are told apart by their type, unless a tolerance is given, then by their value."""
+    assert status(scalar(a), scalar(b), tolerance) is expected
+    assert status(scalar(b), scalar(a), tolerance) is expected
+
+
+@pytest.mark.parametrize("tolerance", [NONE, LOOSE])
+@pytest.mark.parametrize("value", [1.0, None])
+def test_a_scalar_against_a_tensor_is_another_dtype(stored, value, tolerance):
+    """A Python number, or None, where the other run has a tensor is never the same."""
+    assert status(scalar(value), stored(1.0), tolerance) is DTYPE
+    assert status(stored(1.0), scalar(value), tolerance) is DTYPE
+
+
+def test_a_number_that_became_infinite_is_shown():
+    """The note of a Python number has both."""
+    assert note(scalar(1.0), scalar(INF)) == "in B only: 1.0 against inf"
+
+
+def test_a_value_that_a_dump_lacks_is_not_an_equal_one():
+    """A number of which a file holds none proves nothing."""
+    unknown = Record("x", "input", "0", leaf_from_json({"type": "float", "value": None}))
+    assert not status(unknown, unknown).agrees
 
 
 def test_other_values_are_different(stored):
@@ -118,84 +285,12 @@ def test_other_values_are_different(stored):
     assert metrics.max_abs_err == 0.5
 
 
-def test_values_within_the_tolerance_are_within_it_and_not_identical(stored):
-    """With a tolerance, close values are within it; equal ones stay identical."""
-    assert status(stored([1.0]), stored([1.05]), LOOSE) is Status.WITHIN_TOLERANCE
-    assert status(stored([1.0]), stored([1.5]), LOOSE) is Status.DIFFERENT
-    assert status(stored([1.0]), stored([1.0]), LOOSE) is Status.IDENTICAL
-
-
-def test_a_one_sided_nan_is_non_finite_even_within_a_tolerance(stored):
-    """NaN or infinity on one side only is non_finite, with tensors and with statistics."""
-    for make in (stored, summary, bare):
-        for bad in (NAN, INF, -INF):
-            a, b = make([1, bad]), make([1, 2])
-            assert status(a, b) is Status.NON_FINITE
-            assert status(b, a, Tolerance(atol=1e9)) is Status.NON_FINITE
-
-
-@pytest.mark.parametrize("tolerance", [Tolerance(1e-9), LOOSE, Tolerance(0, 1e9), Tolerance(5, 5)])
-@pytest.mark.parametrize(
-    ("a", "b"), [([INF, 1], [-INF, 1]), ([INF, 1], [NAN, 1]), ([INF, -INF], [NAN, INF])]
-)
-def test_no_tolerance_takes_one_infinity_for_another(stored, a, b, tolerance):
-    """abs(inf − −inf) <= rtol · inf holds in floats; with statistics and numbers as well."""
-    for make in (stored, summary, bare):
-        assert status(make(a), make(b), tolerance) is Status.DIFFERENT
-    assert status(scalar(a[0]), scalar(b[0]), tolerance) is Status.DIFFERENT
-
-
-@pytest.mark.parametrize("tolerance", [Tolerance(), LOOSE, Tolerance(9, 9)])
-def test_beside_nan_and_infinity_statistics_never_pass_by_a_tolerance(tolerance):
-    """Equal fingerprints prove all, unlike ones a difference; without them nothing is known."""
-    for bad in ([NAN], [INF, -INF], [NAN, INF]):
-        a, b = [*bad, 1, 2, 3], [*bad, 1, 2, 300]
-        assert status(summary(a), summary(a), tolerance) is Status.IDENTICAL
-        assert status(summary(a), summary(b), tolerance) is Status.DIFFERENT
-        assert status(bare(a), bare(b), tolerance) is Status.UNREADABLE
-        assert "not known" in note(bare(a), bare(b), tolerance)
-    assert status(summary([INF, 5]), summary([3, INF]), tolerance) is Status.DIFFERENT
-    assert status(bare([INF, 5]), bare([INF, 5.001]), tolerance) is Status.DIFFERENT
-    assert status(bare([NAN, NAN]), bare([NAN, NAN]), tolerance) is Status.WITHIN_TOLERANCE
-    assert status(bare([INF, 3]), bare([INF, 3]), tolerance) is Status.WITHIN_TOLERANCE
-
-
 def test_a_rounding_excuses_no_infinity(stored):
     """What a gradient may be off by says nothing about NaN and infinity."""
     for make in (stored, summary, bare):
         for a, b in (([INF, 1], [-INF, 1]), ([NAN, 1], [NAN, 2]), ([INF, 1], [INF, 2])):
             found = status(make(a, rounding=0.5), make(b))
             assert not found.agrees
-
-
-def test_statistics_that_are_no_numbers_prove_nothing():
-    """Texts in the place of statistics, and a value that a dump lacks, are not equal ones."""
-    words = {"max": "N/A", "min": "N/A", "mean": "N/A", "norm": "N/A"}
-    assert status(bare([1.0], **words), bare([1.0], **words)) is Status.UNREADABLE
-    unknown = Record("x", "input", "0", leaf_from_json({"type": "float", "value": None}))
-    assert not status(unknown, unknown).agrees
-
-
-def test_a_non_finite_pair_says_which_side(stored):
-    """The note names the side, and how many elements, where that is known."""
-    assert note(stored([1, 2, 3]), stored([1, NAN, INF])) == "in B only: 1 NaN and 1 Inf"
-    assert note(bare([1, NAN, NAN]), bare([1, 2, 3])) == "in A only: 2 NaN"
-    assert note(stored([1, NAN]), stored([NAN, 1])) == "in A: 1 NaN; in B: 1 NaN"
-    assert note(scalar(1.0), scalar(INF)) == "in B only: 1.0 against inf"
-
-
-def test_infinities_of_both_signs_are_no_nan_where_nothing_was_counted():
-    """Their mean is NaN all the same; and of other extremes it tells of a NaN."""
-    uncounted = {"nan_count": None, "inf_count": None, "mean": NAN, "norm": None}
-    finite = bare([1.0, 2.0])
-    assert note(bare([INF, -INF], **uncounted), finite) == "in A only: 1 Inf"
-    assert note(bare([1.0, 2.0], **uncounted), finite) == "in A only: 1 NaN"
-
-
-def test_infinity_against_nan_is_different(stored):
-    """Where both sides are not finite but not the same, they are different."""
-    for make in (stored, summary, bare):
-        assert status(make([INF]), make([NAN])) is Status.DIFFERENT
 
 
 # The order: each pair fits its own status and every later one.
@@ -239,142 +334,6 @@ def test_a_file_that_cannot_be_read_comes_before_another_dtype_or_shape(stored, 
         assert file.name in why
 
 
-def test_another_dtype_comes_before_another_shape(stored):
-    """Where dtype and shape differ, the dtype is named."""
-    a, b = stored([1, NAN], np.float16), stored([1.0])
-    assert status(a, b) is Status.DTYPE_MISMATCH
-    assert note(a, b) == "Float16 against Float32"
-
-
-def test_another_shape_comes_before_non_finite_elements(stored):
-    """Where the shapes differ nothing is cut to fit, and the shape is named."""
-    for make in (stored, summary, bare):
-        assert status(make([1, NAN]), make([1.0])) is Status.SHAPE_MISMATCH
-        assert status(make([[1, 2]]), make([1, 2])) is Status.SHAPE_MISMATCH
-        assert status(make([1, 2]), make([1.0]), LOOSE) is Status.SHAPE_MISMATCH
-    assert note(stored([[1, 2]]), stored([1, 2])) == "[1, 2] against [2]"
-
-
-def test_non_finite_comes_before_different(stored):
-    """A pair that also differs elsewhere is non_finite."""
-    assert status(stored([NAN, 1]), stored([3, 2])) is Status.NON_FINITE
-
-
-def test_unlike_dtypes_mismatch_without_and_count_by_value_with_a_tolerance(stored):
-    """float16 and float32 of one value: another dtype, unless a tolerance is given."""
-    a, b = stored([1.5], np.float16), stored([1.5], np.float32)
-    assert status(a, b) is Status.DTYPE_MISMATCH
-    assert status(a, b, LOOSE) is Status.IDENTICAL
-    assert note(a, b, LOOSE) == "same values, as Float16 and as Float32"
-    assert status(stored([2], np.int64), stored([2.1], np.float64), LOOSE) is (
-        Status.WITHIN_TOLERANCE
-    )
-
-
-def test_bfloat16_is_another_dtype_than_float32(stored):
-    """bfloat16 is stored as float32, but its dtype stays known."""
-    a, b = stored([1.5], dtype=np.float32), stored([1.5])
-    a = replace(a, leaf=replace(a.leaf, dtype="BFloat16"))
-    assert status(a, b) is Status.DTYPE_MISMATCH
-
-
-def test_the_same_bytes_in_another_dtype_are_not_the_same_value(stored):
-    """Equal hashes over the bytes alone do not make 1 (int32) equal 1.4e-45 (float32)."""
-    one = stored([1], np.int32, fingerprint="crc32:00000001")
-    tiny = stored(np.int32([1]).view(np.float32), fingerprint="crc32:00000001")
-    assert status(one, tiny, Tolerance(rtol=1e-3)) is Status.DIFFERENT
-
-
-# Statistics only.
-
-
-def test_statistics_alone_never_prove_identity():
-    """Equal statistics without a fingerprint are within tolerance, and the note says why."""
-    a, b = bare([1, 2, 3]), bare([3, 2, 1])
-    assert status(a, b) is Status.WITHIN_TOLERANCE
-    assert "statistics" in note(a, b)
-    assert status(bare([1, 2, 3]), bare([1, 2, 4])) is Status.DIFFERENT
-
-
-def test_equal_fingerprints_prove_identity():
-    """The same fingerprint is the same bytes, dtype and shape."""
-    assert status(summary([1, 2, 3]), summary([1, 2, 3])) is Status.IDENTICAL
-
-
-def test_a_fingerprint_sees_what_statistics_cannot():
-    """A permuted tensor has equal statistics and another fingerprint: it is different."""
-    assert status(summary([1, 2, 3]), summary([3, 2, 1])) is Status.DIFFERENT
-    assert "statistics are equal" in note(summary([1, 2, 3]), summary([3, 2, 1]))
-
-
-def test_fingerprints_of_unlike_algorithms_are_never_compared():
-    """Another algorithm's fingerprint says nothing: only the statistics count."""
-    a, b = summary([1, 2, 3]), summary([1, 2, 3], fingerprint="crc32:01234567")
-    assert status(a, b) is Status.WITHIN_TOLERANCE
-    assert status(summary([1, 2, 3]), bare([1, 2, 3])) is Status.WITHIN_TOLERANCE
-    assert status(a, summary([1, 2, 4], fingerprint="crc32:01234567")) is Status.DIFFERENT
-
-
-def test_with_a_tolerance_close_statistics_are_within_it():
-    """Statistics within the tolerance count as such even where the bytes are known to differ."""
-    a, b = summary([1, 2, 3]), summary([1, 2, 3.001])
-    assert status(a, b) is Status.DIFFERENT
-    assert status(a, b, Tolerance(rtol=0.01)) is Status.WITHIN_TOLERANCE
-    assert "bytes differ" in note(a, b, Tolerance(rtol=0.01))
-    assert status(a, summary([1, 2, 4]), Tolerance(rtol=0.01)) is Status.DIFFERENT
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "dtype"),
-    [
-        ([True, False, False], [False, True, True], np.bool_),
-        ([11, 12, 13], [13, 12, 11], np.int32),
-        ([11, 12, 13], [13, 12, 11], np.uint8),
-    ],
-)
-def test_masks_and_tokens_with_other_bytes_are_different_under_a_small_tolerance(a, b, dtype):
-    """Whole numbers whose bytes differ are at least 1 apart, whatever their statistics say."""
-    assert status(summary(a, dtype), summary(b, dtype), Tolerance(1e-3, 1e-3)) is Status.DIFFERENT
-
-
-def test_unlike_fingerprints_without_statistics_are_different():
-    """Bytes that are known to differ are not within a tolerance that could not be checked."""
-    nothing = {"max": None, "min": None, "mean": None, "norm": None}
-    assert status(summary([1.0], **nothing), summary([2.0], **nothing), LOOSE) is Status.DIFFERENT
-
-
-def test_nothing_known_about_the_elements_is_unreadable():
-    """A pair without fingerprints and statistics was not compared, so it cannot pass."""
-    nothing = {"max": None, "min": None, "mean": None, "norm": None}
-    assert status(bare([1.0], **nothing), bare([1.0], **nothing)) is Status.UNREADABLE
-
-
-def test_a_statistic_that_only_one_side_has_is_not_equal():
-    """Equal statistics mean all of them."""
-    assert status(bare([1.0]), bare([1.0], norm=None)) is Status.DIFFERENT
-
-
-@pytest.mark.parametrize("tolerance", [Tolerance(), LOOSE])
-def test_empty_tensors_are_identical(stored, tolerance):
-    """There is nothing in which two empty tensors of one shape and dtype could differ."""
-    for make in (stored, summary, bare):
-        a, b = make(np.empty((0, 3))), make(np.empty((0, 3)))
-        assert status(a, b, tolerance) is Status.IDENTICAL
-
-
-def test_empty_tensors_of_unlike_dtypes_agree_under_a_tolerance():
-    """By value, two empty tensors agree."""
-    a, b = bare(np.empty(0), np.float16), bare(np.empty(0), np.float32)
-    assert status(a, b) is Status.DTYPE_MISMATCH
-    assert status(a, b, LOOSE).agrees
-
-
-def test_equal_fingerprints_with_unlike_extremes_are_not_the_same():
-    """A fingerprint that was copied, or a 32-bit one that collides, does not hide other values."""
-    for bad in ({"max": 5.0}, {"min": 0.5}):
-        assert status(summary([1, 2, 3]), summary([1, 2, 3], **bad)) is Status.DIFFERENT
-
-
 # Files that do not hold what was recorded.
 
 
@@ -416,53 +375,6 @@ def test_a_file_of_strings_is_unreadable(stored):
 # Scalars, None and texts.
 
 
-@pytest.mark.parametrize("value", [None, True, 0, 3, 1.5, NAN, INF, "text", "NaN", 10**400])
-def test_equal_scalars_are_identical(value):
-    """The same Python value is identical, NaN included."""
-    assert status(scalar(value), scalar(value)) is Status.IDENTICAL
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
-        (1, 2, Status.DIFFERENT),
-        (1.0, 1.5, Status.DIFFERENT),
-        ("a", "b", Status.DIFFERENT),
-        (1.0, NAN, Status.NON_FINITE),
-        (1.0, INF, Status.NON_FINITE),
-        (NAN, INF, Status.DIFFERENT),
-        (INF, -INF, Status.DIFFERENT),
-        (1, True, Status.DTYPE_MISMATCH),
-        (1, 1.0, Status.DTYPE_MISMATCH),
-        (None, 0, Status.DTYPE_MISMATCH),
-        (None, "", Status.DTYPE_MISMATCH),
-        (10**400, 10**401, Status.DIFFERENT),
-        (10**400, 1, Status.DIFFERENT),
-    ],
-)
-def test_scalars_that_are_not_equal(a, b, expected):
-    """Python values are told apart by their type, then by their value."""
-    assert status(scalar(a), scalar(b)) is expected
-    assert status(scalar(b), scalar(a)) is expected
-
-
-def test_scalars_under_a_tolerance():
-    """Numbers count by value under a tolerance; what is no number still has to be equal."""
-    assert status(scalar(1.0), scalar(1.05), LOOSE) is Status.WITHIN_TOLERANCE
-    assert status(scalar(1), scalar(1.0), LOOSE) is Status.IDENTICAL
-    assert status(scalar(10**400), scalar(10**400 + 1), LOOSE) is not Status.IDENTICAL
-    assert not status(scalar(None), scalar(0), LOOSE).agrees
-    assert not status(scalar("a"), scalar("b"), LOOSE).agrees
-
-
-def test_a_scalar_against_a_tensor_is_another_dtype(stored):
-    """A Python number, or None, where the other run has a tensor is never the same."""
-    for value in (1.0, None):
-        for tolerance in (Tolerance(), LOOSE):
-            assert status(scalar(value), stored(1.0), tolerance) is Status.DTYPE_MISMATCH
-            assert status(stored(1.0), scalar(value), tolerance) is Status.DTYPE_MISMATCH
-
-
 def test_a_text_called_nan_is_a_text():
     """The text 'NaN' in a file is not the number."""
     content = Leaf("str", value="NaN").to_json()
@@ -494,11 +406,6 @@ def test_texts_of_unlike_length_are_different_and_not_of_another_shape(stored):
     assert "(character 4) on" in note(a, b)
 
 
-def test_a_tolerance_does_not_apply_to_texts(stored):
-    """Texts are the same or not."""
-    assert status(text(stored, "a"), text(stored, "b"), Tolerance(atol=5)) is Status.DIFFERENT
-
-
 def test_texts_whose_words_are_lost_are_not_the_same(stored):
     """Two texts of unlike length whose JSON lacks the words are not taken for equal."""
     a, b = text(stored, "one"), text(stored, "three")
@@ -519,7 +426,7 @@ def test_the_words_shown_are_cut_to_a_line():
 @pytest.mark.parametrize("other", [-INF, NAN])
 def test_infinities_that_differ_are_not_apart_by_nothing(stored, other):
     """Where only infinite elements differ, the largest error is not said to be 0."""
-    status, metrics, why = in_words(stored([1.0, INF]), stored([1.0, other]))
-    assert status is Status.DIFFERENT
+    found, metrics, why = in_words(stored([1.0, INF]), stored([1.0, other]))
+    assert found is DIFFERENT
     assert metrics.max_abs_err == INF
     assert "infinit" in why

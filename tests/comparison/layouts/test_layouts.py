@@ -486,10 +486,7 @@ def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
     a = record_split(tmp_path / "a", cells, {})
     b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.2.wq.output"))
     if where == "run.json":
-        for name in ("run.json", "run.rank1.json"):
-            content = json.loads((b / name).read_text())
-            content["networks"] = [{"role": "actor", "parallel": {"dp": 1, "tp": 2}}]
-            (b / name).write_text(json.dumps(content))
+        say_networks(b, parallel={"dp": 1, "tp": 2})
     else:
         sizes = {"data_parallel": 1, "model_parallel": 2}
         (b / where).write_text(json.dumps({"actor": {"parallel_config": sizes}}))
@@ -498,6 +495,14 @@ def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
 
     assert "layers.2.wq" in result.verdict.first_divergence.record
     assert "the part of rank 1 differs" in notes(result)
+
+
+def say_networks(run, **network):
+    """Let both ranks of a run say this of their network."""
+    for name in ("run.json", "run.rank1.json"):
+        content = json.loads((run / name).read_text())
+        content["networks"] = [{"role": "actor", **network}]
+        (run / name).write_text(json.dumps(content))
 
 
 def say_mesh(run, grid, ranks=None):
@@ -551,10 +556,7 @@ def test_a_mesh_that_not_all_ranks_say_is_not_known(whole, tmp_path, ranks):
 def test_a_mesh_that_is_none_is_not_used(whole, tmp_path, mesh):
     cells, a = whole
     b = record_split(tmp_path / "b", cells, {"tp": 2})
-    for name in ("run.json", "run.rank1.json"):
-        content = json.loads((b / name).read_text())
-        content["networks"] = [{"role": "actor", "mesh": mesh}]
-        (b / name).write_text(json.dumps(content))
+    say_networks(b, mesh=mesh)
     assert compare_runs(a, b).verdict.status is not Outcome.IDENTICAL
 
 
@@ -564,13 +566,10 @@ def test_a_strategy_beside_recorded_sizes_needs_no_layout(whole, tmp_path, where
     cells = [cell for cell in network(np.random.default_rng(5)) if "wo" not in cell.name]
     a = record_split(tmp_path / "a", cells, {})
     b = record_split(tmp_path / "b", cells, {"tp": 2}, change=one_more(1, "layers.2.wq.parameters"))
-    held = {"role": "actor", "parallel": {"dp": 1, "tp": 2}}
     given = strategy_of(cells, tmp_path / "s.ckpt", grid=(1, 2))
     wrong = {"layers.1.wq.weight": {"devices": [1, 2], "map": [-1, 0]}}
-    for name in ("run.json", "run.rank1.json"):
-        content = json.loads((b / name).read_text())
-        content["networks"] = [held | ({"strategy": wrong} if where == "run.json" else {})]
-        (b / name).write_text(json.dumps(content))
+    of_network = {"strategy": wrong} if where == "run.json" else {}
+    say_networks(b, parallel={"dp": 1, "tp": 2}, **of_network)
 
     result = compare_runs(a, b, layout=None if where == "run.json" else given)
 

@@ -235,8 +235,7 @@ class Interleaved(Transformer):
 
 
 @pytest.mark.parametrize("kind", [Transformer, Wrapped, Named])
-@pytest.mark.parametrize("rollout", [Transformer, Interleaved])
-@pytest.mark.parametrize("parts", ["qv", "qkv"])
+@pytest.mark.parametrize(("rollout", "parts"), [(Transformer, "qkv"), (Interleaved, "qv")])
 def test_a_fused_projection_holds_them_without_a_mapping(tmp_path, kind, rollout, parts):
     """`qkv` is `q`, `k` and `v` with their adapters, however these are wrapped, and in any order.
 

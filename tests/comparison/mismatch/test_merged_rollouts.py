@@ -161,8 +161,7 @@ def standing(filler, stops=True):
 ENDS = [([1, 2, 3], [9]), ([5, 3], [9, 9, 3, 8, 8, 2]), ([4, 4], [3, 5])]
 
 
-@pytest.mark.parametrize("data", [saved(ENDS), None])
-@pytest.mark.parametrize("filler", [0, 11])
+@pytest.mark.parametrize(("filler", "data"), [(0, saved(ENDS)), (11, None), (0, None)])
 def test_rows_behind_an_end_decide_nothing(tmp_path, filler, data):
     """Only the head's weights differ; positions of samples that ended stand still."""
 
@@ -185,15 +184,13 @@ def test_rows_behind_an_end_decide_nothing(tmp_path, filler, data):
         assert not any(said.code == "mismatch.positions" for said in (*one.said, *one.notes))
 
 
-def left_padded(known):
-    """Return both ways of samples whose prompts begin with padding of which nothing is said."""
-    ids = [[0] * (4 - len(p)) + p for p, _ in PAIRS]
+IDS = [[0] * (4 - len(p)) + p for p, _ in PAIRS]
 
-    def generate(trainer):
-        trainer.rollout.construct = _ids_alone(trainer)
-        call(trainer, ids)
 
-    return generate, known
+def left_padded(trainer):
+    """Run samples whose prompts begin with padding of which nothing is said."""
+    trainer.rollout.construct = _ids_alone(trainer)
+    call(trainer, IDS)
 
 
 def _ids_alone(trainer):
@@ -216,8 +213,7 @@ def _ids_alone(trainer):
 @pytest.mark.parametrize("told", ["nothing", "saved prompts", "configuration"])
 def test_padding_of_which_nothing_says_the_id(tmp_path, told, fault):
     """A fault behind it is named all the same; what it would decide is not decided."""
-    ids = np.array([[0] * (4 - len(p)) + p for p, _ in PAIRS])
-    pairs = [(row, []) for row in ids.tolist()]
+    ids = np.array(IDS)
     data = {"prompts": ids, "responses": np.array([[3]] * 3)} if told == "saved prompts" else {}
     configs = {"actor": {"pad_token_id": 0}} if told == "configuration" else None
 
@@ -225,10 +221,9 @@ def test_padding_of_which_nothing_says_the_id(tmp_path, told, fault):
         if fault:
             change_output(trainer.rollout.model.layers[1].attention.wo, lambda x: x * 1.5)
 
-    generate, _ = left_padded(None)
-    run = recorded(
-        tmp_path / "run", generate, whole(pairs), total=5, data=data, configs=configs, change=change
-    )
+    given = {"data": data, "configs": configs, "change": change}
+    whole_rows = whole([(row, []) for row in IDS])
+    run = recorded(tmp_path / "run", left_padded, whole_rows, total=5, **given)
     one = find_mismatch(run).found[0]
     if fault:
         assert (one.status, one.first.cell) == (Agreement.PARTED, "model.layers.1.attention.wo")

@@ -189,8 +189,17 @@ def other_router(rollout):
     weight.set_data(Tensor(weight.asnumpy()[::-1].copy()))
 
 
-@pytest.mark.parametrize("kind", ["cell", "flat", "block", "operator", "logits"])
-@pytest.mark.parametrize(("change", "side"), [(other_dense, "before"), (other_router, "by")])
+@pytest.mark.parametrize(
+    ("kind", "change", "side"),
+    [
+        ("cell", other_dense, "before"),
+        ("cell", other_router, "by"),
+        ("flat", other_router, "by"),
+        ("block", other_dense, "before"),
+        ("operator", other_router, "by"),
+        ("logits", other_dense, "before"),
+    ],
+)
 def test_where_tokens_part(tmp_path, kind, change, side):
     """Layer by layer: before the router, or by it."""
     section = {"level": "mix"} if kind == "operator" else {}

@@ -58,18 +58,6 @@ PAIRS = {
         {"mismatch.also_temperature"},
     ),
 }
-#: One fault alone, of which nothing else follows.
-ALONE = {
-    "weights": (WEIGHT, Cause.WEIGHTS),
-    "dtype": (HEAD, Cause.DTYPE),
-    "mask": (MASK, Cause.COMPUTATION),
-    "temperature": (TEMPERATURE, Cause.SAMPLING),
-    "rounded weights": (wrong_rollouts.rounded_weights(0), Cause.WEIGHTS),
-    "rollout in float16": (wrong_rollouts.rollout_dtype(0), Cause.DTYPE),
-    "computation": (wrong_rollouts.output_projection(0), Cause.COMPUTATION),
-    "training's positions": (wrong_rollouts.training_positions(0), Cause.COMPUTATION),
-    "NaN": (wrong_rollouts.nan_in_one_row(1), Cause.COMPUTATION),
-}
 
 
 def found(path, *plants):
@@ -97,14 +85,6 @@ def test_a_second_fault_is_said(tmp_path, plants, cause, others):
         if said.code == "mismatch.also" and said.params["what"].code.endswith("temperature"):
             both = (said.params["what"].params[side] for side in ("rollout", "training"))
             assert [*both] == [rollout_fault.TEMPERATURE, 1.0]
-
-
-@pytest.mark.parametrize(("plant", "cause"), ALONE.values(), ids=ALONE)
-def test_one_fault_is_one(tmp_path, plant, cause):
-    """Nothing that follows of it is called another one."""
-    _, one = found(tmp_path, plant)
-    assert (one.status, one.cause) == (Agreement.PARTED, cause)
-    assert not also(one)
 
 
 def test_another_rotation_is_named_though_all_weights_are_rounded(tmp_path):

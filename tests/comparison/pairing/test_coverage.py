@@ -19,12 +19,6 @@ from mindrlhf_msprobe.storage.reading.reader import open_run
 SCOPE = ["Cell.layers.0.Block.forward.0", "Cell.layers.1.mlp.Dense.forward.0"]
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    """Return a run that recorded everything."""
-    return record_training(tmp_path_factory.mktemp("full"))
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -43,10 +37,10 @@ def full(tmp_path_factory):
     ],
 )
 @pytest.mark.parametrize("swapped", [False, True])
-def test_what_was_switched_off_is_coverage(full, tmp_path, settings, reason, swapped):
+def test_what_was_switched_off_is_coverage(trained, settings, reason, swapped):
     """Records that one run left out by its own configuration are listed with the reason."""
-    less = record_training(tmp_path / "b", **settings)
-    result = compare_runs(less, full) if swapped else compare_runs(full, less)
+    less = trained(**settings)
+    result = compare_runs(less, trained()) if swapped else compare_runs(trained(), less)
     assert result.verdict.status is Outcome.IDENTICAL
     assert result.verdict.first_divergence is None
     assert result.verdict.counts["only_in_a"] == result.verdict.counts["only_in_b"] == 0
@@ -57,24 +51,24 @@ def test_what_was_switched_off_is_coverage(full, tmp_path, settings, reason, swa
         assert gap.records > 0
 
 
-def test_a_difference_beside_a_gap_is_still_found(full, tmp_path):
+def test_a_difference_beside_a_gap_is_still_found(trained):
     """What both runs recorded is compared, whatever one of them left out."""
     fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)
-    less = record_training(tmp_path / "b", actor_infer_dump=False, faults=[fault])
-    place = compare_runs(full, less).verdict.first_divergence
+    less = trained(fault, actor_infer_dump=False)
+    place = compare_runs(trained(), less).verdict.first_divergence
     assert place is not None
     assert (place.entry, place.cause) == ("Cell.layers.1.mlp.Dense.forward.0", Cause.COMPUTATION)
 
 
-def test_single_steps_that_were_not_chosen_are_coverage(full, tmp_path):
+def test_single_steps_that_were_not_chosen_are_coverage(trained, tmp_path):
     """A step of the window that is none of `steps` is listed apart."""
-    less = shutil.copytree(full, tmp_path / "less")
+    less = shutil.copytree(trained(), tmp_path / "less")
     for directory in less.glob("[!d]*/step1"):
         shutil.rmtree(directory)
     manifest = json.loads((less / "run.json").read_bytes())
     manifest["config"]["steps"], manifest["recorded"] = [0], {}
     (less / "run.json").write_text(json.dumps(manifest))
-    verdict = compare_runs(full, less).verdict
+    verdict = compare_runs(trained(), less).verdict
     assert verdict.status is Outcome.IDENTICAL
     assert {gap.reason for gap in verdict.coverage} == {
         "step 1 is none of those recorded (steps: [0])"
@@ -110,38 +104,36 @@ def test_a_rank_that_was_not_chosen_is_coverage(tmp_path):
     assert all("rank 1 not recorded" in gap.reason for gap in result.verdict.coverage)
 
 
-def test_runs_of_which_each_left_out_what_the_other_has_are_incomparable(tmp_path):
+def test_runs_of_which_each_left_out_what_the_other_has_are_incomparable(trained):
     """Coverage alone is no success: nothing was compared."""
     off = {"key_data_dump": False, "actor_infer_dump": False, "actor_train_dump": False}
-    a = record_training(tmp_path / "a", **off, reference_dump=False)
-    b = record_training(tmp_path / "b", **off, critic_train_dump=False)
-    result = compare_runs(a, b)
+    b = trained(**off, critic_train_dump=False)
+    result = compare_runs(trained(**off, reference_dump=False), b)
     assert result.verdict.status is Outcome.INCOMPARABLE
     assert {gap.only_in for gap in result.verdict.coverage} == {"A", "B"}
 
 
-def test_what_ought_to_be_there_is_missing_and_not_coverage(full, tmp_path):
+def test_what_ought_to_be_there_is_missing_and_not_coverage(trained, tmp_path):
     """A phase that is switched on and absent is missing, beside one that is switched off."""
     less = record_training(tmp_path / "b", reference_dump=False)
     for directory in (less / "critic_update").rglob("rank0"):
         directory.rename(directory.parent / "gone")
-    result = compare_runs(full, less)
+    result = compare_runs(trained(), less)
     place = result.verdict.first_divergence
     assert place is not None
     assert (place.phase, place.cause) == ("critic_update", Cause.MISSING)
     assert len(result.verdict.coverage) == 1
 
 
-def test_an_argument_called_parameters_is_not_a_parameter(tmp_path):
+def test_an_argument_called_parameters_is_not_a_parameter(of_both):
     """`parameters: false` explains missing parameters, not a missing argument of that name."""
-    for name in ("a", "b"):
-        recording = Recording(tmp_path / name, parameters=False)
-        kwargs = {"of": {"parameters": {"weight": np.ones(2)}}} if name == "a" else {}
+
+    def record(recording, run):
+        kwargs = {"of": {"parameters": {"weight": np.ones(2)}}} if run == "a" else {}
         with recording.phase("actor_update"):
             recording.call("x", "Net", lambda x, **_: x, np.ones(3), **kwargs)
-        recording.end_step()
-        recording.close()
-    place = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+
+    place = of_both(record, parameters=False).verdict.first_divergence
     assert place is not None
     assert place.record == "Cell.x.Net.forward.0.input.of.parameters.weight"
     assert place.cause is Cause.MISSING
@@ -277,24 +269,20 @@ def test_coverage_of_any_shape_reads(tmp_path, noted):
         assert key_data == {"code": as_messages("in a sandbox")}
 
 
-def test_a_phase_that_a_run_says_it_left_out_is_coverage(tmp_path):
+def test_a_phase_that_a_run_says_it_left_out_is_coverage(of_both):
     """Generation by another engine has no layers to record: they are not missing."""
-    for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        for phase in ("actor_generate_sequences", "actor_update"):
-            if name == "a" or phase == "actor_update":
-                with recording.phase(phase):
-                    recording.call("x", "Net", np.sin, np.ones(3))
-        if name == "b":
-            assert recording.writer.manifest.note_left_out(
-                "phases", "actor_generate_sequences", "vLLM generates"
-            )
-            assert not recording.writer.manifest.note_left_out(
-                "phases", "actor_generate_sequences", "vLLM generates"
-            )
-        recording.end_step()
-        recording.close()
-    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    generate = "actor_generate_sequences"
+
+    def record(recording, run):
+        for phase in (generate, "actor_update")[run == "b" :]:
+            with recording.phase(phase):
+                recording.call("x", "Net", np.sin, np.ones(3))
+        if run == "b":
+            note = recording.writer.manifest.note_left_out
+            assert note("phases", generate, "vLLM generates")
+            assert not note("phases", generate, "vLLM generates")
+
+    result = of_both(record)
     assert result.verdict.status is Outcome.IDENTICAL
     (gap,) = result.verdict.coverage
     assert gap.reason == "actor_generate_sequences not recorded: vLLM generates"

@@ -183,18 +183,18 @@ def test_an_update_before_is_not_blamed_where_the_updated_network_gave_the_same(
 
 
 @pytest.mark.parametrize(("key", "home"), [("ref_log_prob", None), ("responses", GENERATE)])
-def test_an_update_is_blamed_only_for_what_its_own_network_computed(tmp_path, key, home):
+def test_an_update_is_blamed_only_for_what_its_own_network_computed(of_both, key, home):
     """The actor's update moves the actor; both of its phases are proposed to be recorded."""
-    for name, more in (("a", 0.0), ("b", 0.5)):
-        recording = Recording(tmp_path / name, **NO_LAYERS)
+
+    def record(recording, run):
         for n in range(2):
+            more = n * 0.5 * (run == "b")
             recording.data("prompts", np.arange(3.0))
-            recording.data(key, np.arange(3.0) + n * more)
-            recording.data("log_prob", np.arange(3.0) + n * more)
-            recording.data("loss", 1.0 + n * more)
-        recording.end_step()
-        recording.close()
-    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+            recording.data(key, np.arange(3.0) + more)
+            recording.data("log_prob", np.arange(3.0) + more)
+            recording.data("loss", 1.0 + more)
+
+    first = of_both(record, **NO_LAYERS).verdict.first_divergence
     assert (first.record, first.occasion.number) == (key, 1)
     if home is None:
         assert first.culprit is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -441,15 +442,13 @@ STRANGE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", STRANGE, ids=lambda value: str(type(value)))
 @pytest.mark.parametrize("key", sorted({*SETTINGS, "schema", "versions", "world", "config"}))
-def test_strange_values_never_raise(tmp_path: Path, key: str, value: Any) -> None:
+def test_strange_values_never_raise(tmp_path: Path, key: str) -> None:
     """Whatever stands under a key of run.json, the rest is compared and JSON can be written."""
-    a = record(tmp_path / "a")
-    record(tmp_path / "b")
+    a, strange = record(tmp_path / "a"), record(tmp_path / "b")
     content = manifest(tmp_path / "b")
-    for other in ("initial_weights", "attempts", "taken", "at_start", "tool_version"):
-        strange = open_run(tmp_path / "b")
+    others = ("initial_weights", "attempts", "taken", "at_start", "tool_version")
+    for value, other in itertools.product(STRANGE, others):
         strange.run_files = [RunFile({**content, key: value, other: value})]
         for found in (preflight(a, strange), preflight(strange, a), preflight(strange, strange)):
             assert isinstance(found, Preflight)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.runs import Recording
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
@@ -270,30 +270,19 @@ def test_networks_without_phases_are_compared_by_their_role(tmp_path: Path) -> N
     ]
 
 
+def _names_in(content: Any) -> set[str]:
+    """Return the keys of all dicts."""
+    if isinstance(content, dict):
+        return {*content}.union(*map(_names_in, content.values()))
+    return set().union(*map(_names_in, content)) if isinstance(content, list) else set()
+
+
 _JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.floats(), st.text(max_size=3)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.sampled_from(
-                [
-                    "role",
-                    "phases",
-                    "class",
-                    "cells",
-                    "attributes",
-                    "changes",
-                    "step",
-                    "name",
-                    "value",
-                    "cell",
-                    "training",
-                    "others",
-                    "settings",
-                    "actor",
-                    "actor_update",
-                ]
-            ),
+            st.sampled_from(sorted({*_names_in(SECTIONS), "training", "others", "cell"})),
             inner,
             max_size=5,
         ),
@@ -302,6 +291,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(SECTIONS, _JSON)), _JSON)
 def test_strange_sections_never_raise(strange: dict[str, Any], attempts: Any) -> None:
     """Whatever a stranger's run.json holds, the comparison goes on."""

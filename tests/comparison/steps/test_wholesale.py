@@ -272,26 +272,6 @@ def test_places_with_lines_in_another_order_are_counted(recorded, tmp_path, fold
     assert ways == {True: 4}
 
 
-def test_nothing_is_made_of_what_agrees(recorded, folded, monkeypatch):
-    """Of two equal runs key data alone are paired."""
-    made = []
-    finding = place_module._finding
-    monkeypatch.setattr(
-        place_module, "_finding", lambda *args: made.append(finding(*args)) or made[-1]
-    )
-    found = compare_runs(recorded[0], shutil_copy(recorded[0]), workers=1)
-    assert found
-    assert all(f.key is not None for f in made)
-    assert sum(a.records for a in found.agreements) > 200
-
-
-def shutil_copy(run):
-    target = run.with_name("copy")
-    if not target.exists():
-        shutil.copytree(run, target)
-    return target
-
-
 @pytest.mark.parametrize("options", [{"first_only": True}, {"steps": "1"}, {"include": "mlp"}])
 def test_parts_of_two_runs(recorded, folded, options):
     """What the caller left out is not counted."""

@@ -154,28 +154,23 @@ def test_no_axis_has_a_wrong_name():
         ("my_own", (4, 6), {}),
     ],
 )
-def test_axes_of_key_data(tmp_path, key, shape, names):
-    for name, more in (("a", 0), ("b", 1)):
-        recording = Recording(tmp_path / name)
+def test_axes_of_key_data(of_both, key, shape, names):
+    def record(recording, run):
         recording.data("prompts", ["p"] * 4)
         value = np.random.default_rng(0).normal(size=shape)
-        value[0] += more
+        value[0] += run == "b"
         recording.data(key, value)
-        recording.end_step()
-        recording.close()
-    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+
+    first = of_both(record).verdict.first_divergence
     assert first.record == key
     assert dict(first.inside.axes) == names
 
 
-def test_tokens_from_which_on_responses_differ(tmp_path):
-    for name, more in (("a", 0), ("b", 1)):
-        recording = Recording(tmp_path / name)
+def test_tokens_from_which_on_responses_differ(of_both):
+    def record(recording, run):
         responses = np.arange(24).reshape(4, 6)
-        responses[:, 3:] += more * np.arange(4)[:, None] * 7 + more
+        if run == "b":
+            responses[:, 3:] += np.arange(4)[:, None] * 7 + 1
         recording.data("responses", responses)
-        recording.end_step()
-        recording.close()
-    assert "Only tokens 3-5 of 6 (axis 1, from there on)" in render(
-        compare_runs(tmp_path / "a", tmp_path / "b")
-    )
+
+    assert "Only tokens 3-5 of 6 (axis 1, from there on)" in render(of_both(record))

@@ -63,16 +63,8 @@ def with_backward(path, leave_out=()):
     for seq, cell in ((100, "a"), (102, "c")):
         name = f"Cell.{cell}.Dense.backward.0"
         if cell not in leave_out:
-            lines.append(
-                {
-                    "entry": name,
-                    "seq": seq,
-                    "end": seq + 1,
-                    "parent": None,
-                    "opening": 0,
-                    "input": [gradient],
-                }
-            )
+            line = {"entry": name, "seq": seq, "end": seq + 1, "parent": None}
+            lines.append({**line, "opening": 0, "input": [gradient]})
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return run
 
@@ -108,33 +100,26 @@ def test_a_damaged_key_is_not_the_trainers_fault(tmp_path):
     assert "arithmetic" not in found.explanation
 
 
-class Handle:
-    """Something a probe cannot look into."""
-
-
-def test_an_argument_that_cannot_be_compared_is_a_doubt(tmp_path):
+def test_an_argument_that_cannot_be_compared_is_a_doubt(of_both):
     """A cell that was handed an unknown object is blamed with that reservation."""
-    for name, factor in (("a", 1), ("b", 2)):
-        recording = Recording(tmp_path / name)
+
+    def record(recording, run):
         with recording.phase(UPDATE):
-            call = recording.call
-            call("a", "Dense", lambda x, _, f=factor: x * f, np.ones(2), Handle())
-        recording.end_step()
-        recording.close()
-    found = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+            recording.call("a", "Dense", lambda x, _: x * (1 + (run == "b")), np.ones(2), object())
+
+    found = of_both(record).verdict.first_divergence
     assert "input.1 is a value of type" in found.explanation
     assert "may be to blame" in found.explanation
 
 
-def test_key_data_that_could_not_be_saved_never_pass(tmp_path):
+def test_key_data_that_could_not_be_saved_never_pass(of_both):
     """Values of a type that cannot be saved are unreadable in both runs, not the same."""
-    for name, value in (("a", b"x"), ("b", b"y")):
-        recording = Recording(tmp_path / name)
-        recording.data("rewards", value)
+
+    def record(recording, run):
+        recording.data("rewards", run.encode())
         recording.data("loss", 1.0)
-        recording.end_step()
-        recording.close()
-    comparison = compare_runs(tmp_path / "a", tmp_path / "b")
+
+    comparison = of_both(record)
     assert comparison.verdict.status is Outcome.DIVERGED
     assert comparison.verdict.first_divergence.cause is Cause.UNREADABLE
 

@@ -19,17 +19,24 @@ ONLY_CELLS = {"key_data_dump": False, "configurations_dump": False}
 
 
 @pytest.fixture
-def first(tmp_path):
-    """Return a function that records two runs and returns their first divergence."""
+def first(tmp_path, trained):
+    """Return a function that compares two trainings and returns their first divergence."""
 
     def compare(*faults, break_b=None, **settings):
-        a = record_training(tmp_path / "a", **settings)
-        b = record_training(tmp_path / "b", faults=faults, **settings)
-        if break_b is not None:
+        if break_b is None:
+            b = trained(*faults, name="b", **settings)
+        else:
+            b = record_training(tmp_path / "b", faults=faults, **settings)
             break_b(b)
-        return compare_runs(a, b).verdict.first_divergence
+        return compare_runs(trained(**settings), b).verdict.first_divergence
 
     return compare
+
+
+@pytest.fixture
+def pair(trained):
+    """Return two trainings that agree, for reading alone."""
+    return trained(), trained(name="b")
 
 
 def cut_off(run):
@@ -107,13 +114,6 @@ def test_a_phase_that_one_run_lacks_is_named_as_a_phase(first):
     assert f"B recorded nothing of {REFERENCE} in this step" in place.explanation
 
 
-def test_a_run_that_was_cut_off_is_said(first):
-    """Where a step is missing because the run was never closed, the verdict says so."""
-    place = first(break_b=cut_off)
-    assert place.cause is Cause.STOPPED
-    assert "Everything that both recorded agrees. B had stopped" in place.explanation
-
-
 def test_the_next_step_keeps_the_trainers_own_settings(first):
     """Own phases and the first step's number stand in the suggested section, so it can be used."""
     phases = {"reward_compute": "reward"}
@@ -130,37 +130,34 @@ def test_layers_that_were_recorded_are_not_asked_for_again(first):
     assert place.next_step is None
 
 
-def test_tables_of_an_earlier_comparison_do_not_stay(tmp_path):
+def test_tables_of_an_earlier_comparison_do_not_stay(pair, tmp_path):
     """A second comparison into the same directory leaves only its own tables."""
-    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
     out = tmp_path / "out"
-    compare_runs(a, b, output_path=out)
+    compare_runs(*pair, output_path=out)
     (out / "mine.xlsx").write_bytes(b"not a table of ours")
-    result = compare_runs(a / REFERENCE, b / REFERENCE, output_path=out)
+    result = compare_runs(*(run / REFERENCE for run in pair), output_path=out)
     assert {path.name for path in out.glob("*.xlsx")} == {*result.tables, "mine.xlsx"}
 
 
-def test_a_run_is_not_compared_with_a_part_of_itself(tmp_path):
+def test_a_run_is_not_compared_with_a_part_of_itself(pair):
     """A phase's directory inside the other run is the same run, and refused."""
-    a = record_training(tmp_path / "a")
     with pytest.raises(RunError, match="lies inside the other"):
-        compare_runs(a, a / REFERENCE)
+        compare_runs(pair[0], pair[0] / REFERENCE)
 
 
-def test_a_tolerance_that_is_a_number_is_refused(tmp_path):
+def test_a_tolerance_that_is_a_number_is_refused(pair):
     """The tolerance's form is shown instead of an error from the inside."""
-    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
     with pytest.raises(UsageError, match=r"tolerance is 0\.001; expected Tolerance"):
-        compare_runs(a, b, tolerance=1e-3)
+        compare_runs(*pair, tolerance=1e-3)
 
 
-def test_what_a_run_lost_is_in_the_verdict(tmp_path):
+def test_what_a_run_lost_is_in_the_verdict(pair, tmp_path):
     """Records lost while recording are named, even where everything else agrees."""
-    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
+    a = shutil.copytree(pair[0], tmp_path / "a")
     content = json.loads((a / "run.json").read_text())
     content["lost"] = {"a tensor: TypeError": 3}
     (a / "run.json").write_text(json.dumps(content))
-    result = compare_runs(a, b, output_path=tmp_path / "out")
+    result = compare_runs(a, pair[1], output_path=tmp_path / "out")
     assert "A: rank 0 lost 3 record(s): a tensor: TypeError" in result.problems
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())
     assert written["problems"] == list(result.problems)
@@ -193,10 +190,9 @@ def test_agreement_by_statistics_only_is_said(first):
     assert "by statistics only, not bit for bit" in place.explanation
 
 
-def test_cells_within_the_tolerance_may_have_made_key_data_differ(tmp_path):
+def test_cells_within_the_tolerance_may_have_made_key_data_differ(trained):
     """The trainer's own arithmetic is not blamed alone where cells differ a little."""
-    a = record_training(tmp_path / "a", task="tensor")
-    b = record_training(tmp_path / "b", task="tensor", faults=[Fault("layers.1.mlp", REFERENCE)])
+    a, b = trained(task="tensor"), trained(Fault("layers.1.mlp", REFERENCE), task="tensor")
     loose = Tolerances(rules=(Rule("^Cell", Tolerance(rtol=1e6, atol=1e6)),))
     place = compare_runs(a, b, tolerance=loose).verdict.first_divergence
     assert (place.record, place.cause) == ("ref_log_prob", Cause.DATA)
@@ -219,22 +215,21 @@ def test_prompts_that_differ_suggest_no_layers(first):
     assert place.next_step is None
 
 
-def test_links_in_a_circle_are_refused(tmp_path):
+def test_links_in_a_circle_are_refused(pair, tmp_path):
     """A path that leads nowhere is a run that does not exist, not a crash."""
     (tmp_path / "one").symlink_to(tmp_path / "two")
     (tmp_path / "two").symlink_to(tmp_path / "one")
     with pytest.raises(RunError):
-        compare_runs(tmp_path / "one", record_training(tmp_path / "b"))
+        compare_runs(tmp_path / "one", pair[1])
 
 
 @pytest.mark.parametrize("content", ['{"tables": ["a\\u0000.xlsx", "d.xlsx"]}', "[" * 100_000])
-def test_an_odd_verdict_in_the_output_is_left_alone(tmp_path, content):
+def test_an_odd_verdict_in_the_output_is_left_alone(pair, tmp_path, content):
     """Whatever a verdict.json that is none of ours says, it stays, and so does what it names."""
     (tmp_path / "out" / "d.xlsx").mkdir(parents=True)
     (tmp_path / "out" / "verdict.json").write_text(content)
-    a, b = record_training(tmp_path / "a"), record_training(tmp_path / "b")
     with pytest.raises(RunError, match=r"verdict\.json is not as a comparison wrote it"):
-        compare_runs(a, b, output_path=tmp_path / "out")
+        compare_runs(*pair, output_path=tmp_path / "out")
     assert (tmp_path / "out" / "verdict.json").read_text() == content
     assert (tmp_path / "out" / "d.xlsx").is_dir()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import Fault, Recording
+from helpers.runs import Fault
 from helpers.updates import LOG_PROB, UPDATE, record_updates
 
 from mindrlhf_msprobe import compare_runs
@@ -195,21 +195,19 @@ def test_random_numbers_explain_no_sum_of_what_agrees(tmp_path):
     assert "random generator" not in found.explanation
 
 
-def test_a_mask_saved_behind_the_loss_is_not_said_to_agree(tmp_path):
+def test_a_mask_saved_behind_the_loss_is_not_said_to_agree(of_both):
     """It differs, too: it is named, and not what sums alone."""
-    runs = []
-    for name in "ab":
-        recording = Recording(tmp_path / name, **KEYS)
-        mask = np.array([[1, 1, 1], [1, 0, name == "a"]], np.float32)
+
+    def record(recording, run):
+        mask = np.array([[1, 1, 1], [1, 0, run == "a"]], np.float32)
         values = np.arange(6, dtype=np.float32).reshape(2, 3) - 9
         with recording.phase(UPDATE):
             pass
         recording.data("log_prob", values)
         recording.data("loss", np.float32((values * mask).sum()))
         recording.data("response_mask", mask)
-        recording.end_step()
-        runs.append(recording.close())
-    found = first(compare_runs(*runs))
+
+    found = first(of_both(record, **KEYS))
     assert (found.record, found.culprit.code) == ("loss", CulpritCode.AGGREGATION)
     assert "response_mask does not agree bit for bit: look at that, too" in found.explanation
     assert found.culprit.details["missing"] == ["advantages"]
@@ -266,8 +264,7 @@ def test_another_trainers_names_give_the_same_answer(compared, names, fault, oth
         assert found.culprit.details["means"] == {"A": "tokens", "B": "sequences"}
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("key", ["kl_loss", "actor_loss", "loss"])
+@pytest.mark.parametrize(("seed", "key"), enumerate(["kl_loss", "actor_loss", "loss", "loss"]))
 def test_a_forgotten_mask_is_told_from_other_means(compared, key, seed):
     """The mean over all places is the commonest fault."""
     draw = np.random.default_rng(seed)
@@ -319,25 +316,21 @@ def test_parts_that_agree_leave_how_they_are_added(compared):
     assert found.next_step is None
 
 
-def test_a_coefficient_is_not_taken_for_another_mean(compared):
-    """Both are means over tokens; beta differs."""
-    found = first(compared(other={"beta": 0.5}, keys=("log_prob", "ratio", "kl", "loss"), **KEYS))
-    assert found.culprit.code is CulpritCode.AGGREGATION
-    assert found.culprit.details.get("means") is None
+TOKENS = ("log_prob", "ratio", "kl", "loss")
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.9, 1.01, 2.0, 4.0])
-def test_a_factor_is_not_taken_for_another_mean(compared, factor):
-    """Whatever the loss is multiplied with."""
+@pytest.mark.parametrize(
+    ("factor", "other", "training"),
+    [
+        *((factor, {}, {}) for factor in (0.5, 0.9, 1.01, 2.0, 4.0)),
+        (1, {"beta": 0.5}, {"keys": TOKENS}),
+        (1, {"aggregation": "sequences"}, {"with_mask": False, "keys": ("log_prob", "kl_loss")}),
+    ],
+)
+def test_what_is_not_known_to_be_another_mean_is_none(compared, factor, other, training):
+    """A loss that is multiplied, another coefficient, and means without a mask at hand."""
     fault = Fault("loss", UPDATE, change=lambda v: v * np.float32(factor))
-    found = first(compared(fault, **KEYS))
-    assert found.culprit.details.get("means") is None
-
-
-def test_without_masks_no_mean_is_named(compared):
-    """What is not known is not guessed."""
-    training = {"with_mask": False, "keys": ("log_prob", "kl", "kl_loss"), **KEYS}
-    found = first(compared(other={"aggregation": "sequences"}, **training))
+    found = first(compared(fault, other=other, **training, **KEYS))
     assert found.culprit.code is CulpritCode.AGGREGATION
     assert found.culprit.details.get("means") is None
 
@@ -370,36 +363,28 @@ def test_rewards_that_alone_differ_are_the_trainers_own(compared, cells):
     assert "no further round" in found.explanation.lower()
 
 
-def test_what_one_reward_function_gave_is_the_trainers_own_too(tmp_path):
+def test_what_one_reward_function_gave_is_the_trainers_own_too(of_both):
     """Rewards by function are saved before their sum."""
 
-    def record(path, reward):
-        recording = Recording(path)
+    def record(recording, run):
         recording.data("responses", np.arange(6).reshape(2, 3))
-        recording.data("rewards.format", np.float32([1, reward]))
-        recording.data("rewards", np.float32([2, reward]))
-        recording.end_step()
-        return recording.close()
+        recording.data("rewards.format", np.float32([1, run == "a"]))
+        recording.data("rewards", np.float32([2, run == "a"]))
 
-    found = first(compare_runs(record(tmp_path / "a", 1), record(tmp_path / "b", 0)))
+    found = first(of_both(record))
     assert found.record == "rewards.format"
     assert "the trainer's own arithmetic made it differ (a reward function" in found.explanation
 
 
 @pytest.mark.parametrize("saved", [["prompts"], []])
-def test_rewards_of_what_was_not_saved_are_not_judged(tmp_path, saved):
+def test_rewards_of_what_was_not_saved_are_not_judged(of_both, saved):
     """Without responses nothing is known of who made rewards differ; nor with a phase unseen."""
 
-    def record(path, reward, **settings):
-        recording = Recording(path, **settings)
+    def record(recording, run):
         for key in saved or ["responses"]:
             recording.data(key, np.arange(6).reshape(2, 3))
-        recording.data("rewards", np.float32([1, reward]))
-        recording.end_step()
-        return recording.close()
+        recording.data("rewards", np.float32([1, run == "a"]))
 
-    settings = {} if saved else {"phases": {"reward_compute": "reward"}}
-    runs = [record(tmp_path / str(n), n, **settings) for n in (0, 1)]
-    found = first(compare_runs(*runs))
+    found = first(of_both(record, **({} if saved else {"phases": {"reward_compute": "reward"}})))
     assert found.record == "rewards"
     assert "own arithmetic" not in found.explanation

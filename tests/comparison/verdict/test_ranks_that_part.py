@@ -13,9 +13,12 @@ from mindrlhf_msprobe.report.console.comparison import render
 UPDATE, REFERENCE = "actor_update", "reference_compute_log_prob"
 
 
+SIX = {"ranks": range(6), "tokens": 1}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return record_training(tmp_path_factory.mktemp("ranks") / "a", ranks=range(6))
+    return record_training(tmp_path_factory.mktemp("ranks") / "a", **SIX)
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def compared(whole, tmp_path):
     """Return a function that compares the run with one into which faults were planted."""
 
     def compare(*faults, **options):
-        record_training(tmp_path / "b", ranks=range(6), faults=faults)
+        record_training(tmp_path / "b", faults=faults, **SIX)
         return compare_runs(whole, tmp_path / "b", **options)
 
     return compare
@@ -113,17 +116,10 @@ def test_many_ranks_still_fit_on_a_screen(compared):
     assert said[-1] == "Ranks: rank 5 agrees throughout"
 
 
-def test_one_rank_is_not_spoken_of(tmp_path):
-    """With a single rank there is nothing to say."""
-    a = record_training(tmp_path / "a")
-    b = record_training(tmp_path / "b", faults=[Fault("head", REFERENCE)])
-    result = compare_runs(a, b)
+def test_where_there_is_nothing_to_say_no_rank_is_named(compared, trained):
+    """Of a single rank, and of ranks that all agree."""
+    result = compare_runs(trained(), trained(Fault("head", REFERENCE)))
     assert lines(result) == []
     assert len(result.verdict.parted) == 1
-
-
-def test_runs_that_agree_name_no_rank(whole, tmp_path):
-    """Nothing parts, and nothing is said of ranks."""
-    record_training(tmp_path / "b", ranks=range(6))
-    result = compare_runs(whole, tmp_path / "b")
-    assert (result.verdict.parted, lines(result)) == ((), [])
+    agreeing = compared()
+    assert (agreeing.verdict.parted, lines(agreeing)) == ((), [])

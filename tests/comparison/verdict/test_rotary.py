@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.runs import Recording
 
-from mindrlhf_msprobe import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance
 from mindrlhf_msprobe.comparison.verdict.changes import rotary_bases
 
 
@@ -30,17 +29,15 @@ def test_wide_tensors_of_any_values_are_none(angle: float, size: int) -> None:
     assert rotary_bases(np.cos(any_values), any_values) is None
 
 
-def test_the_bases_of_tables_in_unlike_dtypes_are_named(tmp_path):
+def test_the_bases_of_tables_in_unlike_dtypes_are_named(of_both):
     """A tolerance lets them be compared by value; half precision is exact enough for a base."""
-    for side, base, dtype in (("a", 10000.0, np.float32), ("b", 500.0, np.float16)):
-        recording = Recording(tmp_path / side, task="tensor")
+
+    def record(recording, run):
+        made = table(10000.0) if run == "a" else table(500.0).astype(np.float16)
         with recording.phase("actor_compute_log_prob"):
-            made = table(base).astype(dtype)
-            recording.call("freqs", "Freqs", lambda x, made=made: made, np.arange(4))
-        recording.end_step()
-        recording.close()
-    tolerance = Tolerance(rtol=1e-2, atol=1e-2)
-    result = compare_runs(tmp_path / "a", tmp_path / "b", tolerance=tolerance, workers=1)
+            recording.call("freqs", "Freqs", lambda _: made, np.arange(4))
+
+    result = of_both(record, {"tolerance": Tolerance(rtol=1e-2, atol=1e-2)}, task="tensor")
     change = result.verdict.first_divergence.inside.change
     assert change.kind == "rotary_base"
     assert change.parameters == {"a": 10000.0, "b": 500.0}

@@ -8,27 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.report.page.page import _node
-from tests.helpers.runs import Recording
 
 NAN, INF = np.nan, np.inf
 
 
-def compared(tmp_path, a: Mapping[str, Any], b: Mapping[str, Any], **settings: Any):
+@pytest.fixture
+def compared(of_both):
     """Compare two runs, each of one cell whose output is `cell`, and of key data behind it."""
-    for name, values in (("a", a), ("b", b)):
-        recording = Recording(tmp_path / name, **settings)
-        with recording.phase("actor_compute_log_prob"):
-            recording.call("layers.0", "Dense", lambda x, y=values["cell"]: y, np.ones(3, "f4"))
-            then = values.get("then", np.ones(3, "f4"))
-            recording.call("layers.1", "Dense", lambda x, y=then: y, np.ones(3, "f4"))
-        for key in values.keys() - {"cell", "then"}:
-            recording.data(key, values[key])
-        recording.end_step()
-        recording.close()
-    return compare_runs(tmp_path / "a", tmp_path / "b")
+
+    def compare(a: Mapping[str, Any], b: Mapping[str, Any], **settings: Any):
+        def record(recording, run):
+            values = a if run == "a" else b
+            with recording.phase("actor_compute_log_prob"):
+                for number, cell in enumerate(("cell", "then")):
+                    y = values.get(cell, np.ones(3, "f4"))
+                    recording.call(f"layers.{number}", "Dense", lambda x, y=y: y, np.ones(3, "f4"))
+            for key in values.keys() - {"cell", "then"}:
+                recording.data(key, values[key])
+
+        return of_both(record, **settings)
+
+    return compare
 
 
 def spread_of(comparison, place: str):
@@ -59,10 +61,10 @@ EIGHT_NAN = np.where(FINITE > 4, NAN, FINITE + np.float32(0.5))
         (1.5, NAN, (0, 0, 1, 0), "B: 1 NaN of 1 element"),
     ],
 )
-def test_a_line_says_how_many_elements_are_not_finite(tmp_path, task, a, b, counts, words):
+def test_a_line_says_how_many_elements_are_not_finite(compared, task, a, b, counts, words):
     """Of each run, beside the largest error of what is finite; also where nothing is."""
     given = [{"cell": c, "old_log_prob": k} for c, k in ((CELL, a), (CELL + 1, b))]
-    found = compared(tmp_path, *given, task=task)
+    found = compared(*given, task=task)
     lacking = spread_of(found, "old_log_prob").non_finite
     assert (lacking.nan_a, lacking.inf_a, lacking.nan_b, lacking.inf_b) == counts
     after = next(x for x in render(found, lang="en").splitlines() if "old_log_prob" in x)
@@ -70,10 +72,10 @@ def test_a_line_says_how_many_elements_are_not_finite(tmp_path, task, a, b, coun
     assert found.verdict.spread[-1].to_json()["non_finite"]["nan_b"] == counts[2]
 
 
-def test_layers_and_the_page_say_it_too(tmp_path):
+def test_layers_and_the_page_say_it_too(compared):
     """A layer behind the first divergence, in the phase in which that is."""
     then = np.array([NAN, INF, 3], "f4")
-    found = compared(tmp_path, {"cell": CELL}, {"cell": CELL + 1, "then": then})
+    found = compared({"cell": CELL}, {"cell": CELL + 1, "then": then})
     layer = spread_of(found, "layers.1")
     assert (layer.non_finite.nan_b, layer.non_finite.inf_b) == (1, 1)
     assert "layers.1 (1 of 2 records; B: 1 NaN and 1 Inf of 6 elements)" in render(found, lang="en")
@@ -82,12 +84,10 @@ def test_layers_and_the_page_say_it_too(tmp_path):
     assert "NaN" in node["non_finite"][0]
 
 
-def test_a_mask_is_none_of_it(tmp_path):
+def test_a_mask_is_none_of_it(compared):
     """-inf in the same places of both runs, in a forward pass, is meant."""
     masked = np.array([-INF, 1, 2], "f4")
-    found = compared(
-        tmp_path, {"cell": CELL, "then": masked}, {"cell": CELL + 1, "then": masked * 2}
-    )
+    found = compared({"cell": CELL, "then": masked}, {"cell": CELL + 1, "then": masked * 2})
     assert spread_of(found, "layers.1").non_finite is None
 
 
@@ -102,10 +102,10 @@ def test_a_mask_is_none_of_it(tmp_path):
         (np.ones(3, "f4"), np.array([1, 3, 1], "f4"), None),
     ],
 )
-def test_what_differs_from_zero_is_no_multiple(tmp_path, a, b, way, lang):
+def test_what_differs_from_zero_is_no_multiple(compared, a, b, way, lang):
     """A relative distance has a denominator near zero there, and its factor says nothing."""
     nearly = CELL + np.float32(1e-6)
-    found = compared(tmp_path, {"cell": CELL, "kl": a}, {"cell": nearly, "kl": b}, task="tensor")
+    found = compared({"cell": CELL, "kl": a}, {"cell": nearly, "kl": b}, task="tensor")
     line = spread_of(found, "kl")
     words = {"en": {"from": "from zero", "to": "to zero"}, "zh": {"from": "从零", "to": "变为零"}}
     after = next(x for x in render(found, lang=lang).splitlines() if "kl" in x)

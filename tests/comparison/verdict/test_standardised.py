@@ -16,21 +16,30 @@ def look(a: np.ndarray, b: np.ndarray) -> Inside | None:
     return of_elements(a.astype(np.float32), b.astype(np.float32), "Float32")
 
 
-def advantages(rewards: np.ndarray, axis: int | None, ddof: int, epsilon: float) -> np.ndarray:
-    """Return rewards less their mean, divided by their deviation."""
+def advantages(
+    rewards: np.ndarray, axis: int | None, ddof: int, epsilon: float, *, root: bool = False
+) -> np.ndarray:
+    """Return rewards less their mean, divided by their deviation; epsilon may be under the root."""
     known = {"axis": axis, "keepdims": True}
-    return (rewards - rewards.mean(**known)) / (rewards.std(ddof=ddof, **known) + epsilon)
+    variance = rewards.var(ddof=ddof, **known)
+    divided = np.sqrt(variance + epsilon) if root else np.sqrt(variance) + epsilon
+    return (rewards - rewards.mean(**known)) / divided
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("ddofs", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("root", [False, True], ids=["beside the deviation", "under the root"])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((8,), None), ((64,), None), ((4, 8), None), ((16, 4), 1), ((4, 16), 0)]
+    ("shape", "axis"),
+    [((8,), None), ((64,), None), ((4, 8), None), ((16, 4), 1), ((16, 6), 1), ((4, 16), 0)],
 )
-def test_an_epsilon_beside_the_deviation_is_solved_for(shape, axis, ddofs, epsilon):
-    """Whatever deviations the groups have, of which each has a factor of its own."""
+def test_an_epsilon_is_solved_for(shape, axis, root, ddofs, epsilon):
+    """Whatever deviations the groups have, of which each has a factor of its own.
+
+    It stands beside the deviation, or beside the variance, as norms have it.
+    """
     rewards = np.random.default_rng(3).normal(size=shape) * np.geomspace(0.2, 0.9, shape[-1])
-    a, b = (advantages(rewards, axis, ddof, epsilon) for ddof in ddofs)
+    a, b = (advantages(rewards, axis, ddof, epsilon, root=root) for ddof in ddofs)
     found = look(a, b).change
     n = rewards.size if axis is None else shape[axis]
     if found.kind == "factor":  # the epsilon is no more than rounding
@@ -39,34 +48,12 @@ def test_an_epsilon_beside_the_deviation_is_solved_for(shape, axis, ddofs, epsil
         return
     assert found.kind == "ddof"
     assert {k: found.parameters[k] for k in "abn"} == {"a": ddofs[0], "b": ddofs[1], "n": n}
-    deviations = np.atleast_1d(rewards.std(axis=axis))
-    if epsilon >= 1e-5:
-        expected = [epsilon / deviations.max(), epsilon / deviations.min()]
-        assert found.parameters["epsilon"] == pytest.approx(expected, rel=0.1, abs=1e-6)
-
-
-@pytest.mark.parametrize("epsilon", [1e-5, 1e-4, 1e-3])
-@pytest.mark.parametrize("ddofs", [(0, 1), (1, 0)])
-@pytest.mark.parametrize(("shape", "axis"), [((64,), None), ((16, 6), 1), ((4, 16), 0)])
-def test_an_epsilon_under_the_root_is_solved_for(shape, axis, ddofs, epsilon):
-    """Beside the variance, as norms have it."""
-    rewards = np.random.default_rng(3).normal(size=shape) * np.geomspace(0.2, 0.9, shape[-1])
-    known = {"axis": axis, "keepdims": True}
-    centred = rewards - rewards.mean(**known)
-    a, b = (centred / np.sqrt(rewards.var(ddof=ddof, **known) + epsilon) for ddof in ddofs)
-    found = look(a, b).change
-    n = rewards.size if axis is None else shape[axis]
-    if found.kind == "factor":  # the epsilon is no more than rounding
-        assert (epsilon, found.parameters["ddof"]) == (1e-5, n)
-        return
-    assert found.kind == "ddof"
-    assert {k: found.parameters[k] for k in "abn"} == {"a": ddofs[0], "b": ddofs[1], "n": n}
-    variances = np.atleast_1d(rewards.var(axis=axis))
-    if found.parameters.get("root"):
-        expected = [epsilon / variances.max(), epsilon / variances.min()]
+    if root and not found.parameters.get("root"):
+        assert n >= 32 or epsilon < 1e-5, "of many values, the two places cannot be told apart"
+    elif epsilon >= 1e-5:
+        spread = np.atleast_1d((rewards.var if root else rewards.std)(axis=axis))
+        expected = [epsilon / spread.max(), epsilon / spread.min()]
         assert found.parameters["epsilon"] == pytest.approx(expected, rel=0.1, abs=2e-6)
-    else:
-        assert n > 32, "of many values, the two places cannot be told apart"
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
