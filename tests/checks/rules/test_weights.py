@@ -249,8 +249,12 @@ def test_what_is_frozen_on_purpose_is_no_finding(tmp_path):
 
 
 def test_an_update_that_moves_nothing(tmp_path):
+    """From the second one on: the first alone may have been skipped."""
     finding = only(Training(tmp_path / "run", still=lambda step, cell: True).play())
     assert (finding.rule, finding.said.params["count"]) == ("weights.frozen", len(CELLS))
+    for steps, rules in ((2, []), (3, ["weights.frozen"])):
+        short = Training(tmp_path / str(steps), steps=steps, still=lambda step, cell: True)
+        assert [one.rule for one in alarms(short.play())] == rules
 
 
 def test_gradients_that_are_zero_for_one_parameter(tmp_path):
