@@ -13,6 +13,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     bfloat16_bits_to_float32,
     dtype_name,
+    float32_to_bfloat16_bits,
     open_npy,
     save_npy,
 )
@@ -123,3 +124,21 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
     os.mkfifo(tmp_path / "x.npy")
     with pytest.raises(ArrayFileError, match="not a regular file"):
         open_npy(tmp_path / "x.npy")
+
+
+def test_bfloat16_is_the_nearest_one_and_the_even_one_of_two():
+    """Against the two neighbours in float64; NaN stays NaN, what is too large becomes infinite."""
+    rng = np.random.default_rng(7)
+    bits = rng.integers(0, 1 << 32, 4000, dtype=np.uint64).astype(np.uint32)
+    ties = (bits & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    values = np.concatenate([bits, ties, ties + np.uint32(1)]).view(np.float32)
+    below = values.view(np.uint32) >> 16
+    with np.errstate(invalid="ignore", over="ignore"):
+        ends = [bfloat16_bits_to_float32((below + i).astype(np.uint16)) for i in (0, 1)]
+        ends[1] = np.where(np.isinf(ends[1]), np.copysign(2.0**128, values), ends[1])
+        apart = [np.abs(end.astype(np.float64) - values.astype(np.float64)) for end in ends]
+    up = (apart[1] < apart[0]) | ((apart[1] == apart[0]) & (below % 2 == 1))
+    found = float32_to_bfloat16_bits(values)
+    finite = np.isfinite(values)
+    assert np.array_equal(found[finite], (below + up)[finite].astype(np.uint16))
+    assert np.array_equal(np.isnan(bfloat16_bits_to_float32(found)), np.isnan(values))
