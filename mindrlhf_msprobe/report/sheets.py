@@ -124,7 +124,7 @@ def take_name(taken: set[str], stem: str, suffix: str) -> str:
 
 
 def plain(value: Any) -> bool | int | float | str | None:
-    """Return `value` as one of the kinds a cell holds; what is none of them becomes text."""
+    """Return `value` as a cell of a sheet can hold it: other kinds become text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What the wrappers of wrappers.py call: MindSpore compiles it into them.
+"""What the wrappers (wrappers.py) call: MindSpore compiles it into them.
 
 The nodes that hand something over are the device's: those of cpu.py or ascend.py.
 """

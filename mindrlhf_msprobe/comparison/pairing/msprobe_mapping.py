@@ -1,5 +1,8 @@
 """The four kinds of mappings, as their files have them; and which API is which without a file.
 
+As msprobe calls them, NPU is the run under test, B of a comparison, and Bench the baseline, A.
+msprobe_partners.py applies what is read here.
+
 In dumps, mindspore.ops and torch.nn.functional are `Functional`, torch is `Torch`, mindspore.mint
 `Mint`, mint.nn.functional `MintFunctional`, and the methods of tensors `Tensor`. An API that does
 not stand here has one name in both.

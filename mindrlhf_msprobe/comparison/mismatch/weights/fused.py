@@ -261,27 +261,24 @@ def _as_it_agrees(
     except ArrayFileError:
         return fused
 
-    def apart(one: Fused) -> float:
-        own = (whole.T if one.transposed else whole)[:, :_ENOUGH_COLUMNS]
-        rows = np.concatenate([part.T if one.parts_transposed else part for part in each])
-        return float(np.linalg.norm(own - rows[one.order, :_ENOUGH_COLUMNS]))
-
-    tried = (
-        replace(fused, order=order, transposed=own, parts_transposed=others)
-        for own, others in ways
-        for order in [
-            fused.order,
-            *_alternating([part.shape[others] for part in each] if any_groups else []),
-        ]
-    )
-    return min(tried, key=apart)
+    best, least = fused, None
+    for own, others in ways:
+        mine = (whole.T if own else whole)[:, :_ENOUGH_COLUMNS]
+        theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
+        rows = np.concatenate(theirs)
+        sizes = [len(part) for part in theirs]
+        for order in (fused.order, *(_alternating(sizes) if any_groups else ())):
+            apart = float(np.linalg.norm(mine - rows[order]))
+            if least is None or apart < least:  # where it is NaN, the first one
+                best = replace(fused, order=order, transposed=own, parts_transposed=others)
+                least = apart
+    return best
 
 
 def _alternating(sizes: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield the orders of rows in which parts of these sizes can alternate."""
-    most = math.gcd(*sizes)
-    for groups in range(2, most + 1):
-        if most % groups == 0 and (order := interleaved(sizes, groups)) is not None:
+    for groups in range(2, math.gcd(*sizes) + 1):
+        if (order := interleaved(sizes, groups)) is not None:
             yield order
 
 
