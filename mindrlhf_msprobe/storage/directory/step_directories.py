@@ -16,6 +16,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.directory.removal import recorded_file
 
 _HEAD = 4096  # bytes of a file by which it is known, beside its size
+_ATTEMPTS = 100  # at making a directory, while other ranks remove those around it that are empty
 
 #: A file that was recorded, its size, and how it begins.
 _Written = tuple[Path, int, bytes]
@@ -55,7 +56,13 @@ class StepDirectories:
             raise OSError(errno.ELOOP, message("fault.symbolic_link"), str(link))
         if recorded_file(self._root, directory) is not None:
             raise FileExistsError(errno.EEXIST, message("fault.of_others"), str(directory))
-        directory.mkdir(parents=True, exist_ok=True)
+        for attempt in range(_ATTEMPTS):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                break
+            except (FileNotFoundError, FileExistsError):  # a rank that begins removes empty ones
+                if attempt == _ATTEMPTS - 1 or (directory.exists() and not directory.is_dir()):
+                    raise
         self._made[directory] = None
 
     def note(self, directory: Path, file: Path) -> None:

@@ -253,8 +253,8 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
 def _remove_empty(root: Path, step_dir: Path) -> None:
     """Remove a step's directory, and those around it below `root`, if they are empty."""
     for directory in (step_dir, step_dir.parent, step_dir.parent.parent):
-        with suppress(FileNotFoundError):
-            if directory != root and directory.is_dir() and not any(directory.iterdir()):
+        if directory != root:
+            with suppress(OSError):  # something is in it, perhaps of a rank that has just begun
                 directory.rmdir()
 
 

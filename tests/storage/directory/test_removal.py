@@ -13,7 +13,9 @@ from helpers.runs import Recording, leave_as_killed, record_training, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.storage.directory.step_directories import StepDirectories
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.manifest.claim import remove_dumps
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -273,3 +275,35 @@ def test_the_refusal_to_resume_promises_only_what_overwrite_does(
     begin(path, "overwrite").close()
     assert msprobes.exists()
     assert [*path.rglob("records.jsonl")] == []
+
+
+def test_a_step_is_recorded_while_another_rank_removes_what_is_empty(tmp_path, monkeypatch):
+    """Ranks begin at different times: one makes a step's directory as another tidies up."""
+    directory = tmp_path / "data" / "loss" / "step5" / "rank0"
+    times, mkdir = iter(range(3)), os.mkdir
+
+    def tidied(path: str, *mode: int) -> None:
+        """Tidy up between two of the calls that make the directory and those around it."""
+        if Path(path) == directory and next(times, None) is not None:
+            remove_dumps(tmp_path, lambda step, rank: rank == 1)
+        mkdir(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", tidied)
+    StepDirectories(tmp_path).make(directory)
+    assert directory.is_dir()
+
+
+def test_a_step_stays_that_another_rank_begins_as_this_one_removes_what_is_empty(
+    tmp_path, monkeypatch
+):
+    step = tmp_path / "data" / "loss" / "step5"
+    step.mkdir(parents=True)
+    rmdir = os.rmdir
+
+    def begun(path: str) -> None:
+        (step / "rank0").mkdir(exist_ok=True)
+        rmdir(path)
+
+    monkeypatch.setattr(os, "rmdir", begun)
+    assert remove_dumps(tmp_path, lambda step, rank: rank == 1) == []
+    assert (step / "rank0").is_dir()
