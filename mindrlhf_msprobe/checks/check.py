@@ -11,10 +11,9 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
-from mindrlhf_msprobe.checks.records import Layout, Layouts
 from mindrlhf_msprobe.checks.rule import HEALTHY, Need, Rule
 from mindrlhf_msprobe.checks.story import Findings, Found, nested
-from mindrlhf_msprobe.checks.views import Journal, Step, place_of, steps
+from mindrlhf_msprobe.checks.views import Step, place_of, steps
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.errors import UsageError
@@ -25,12 +24,14 @@ from mindrlhf_msprobe.findings.health import (
     CheckResults,
     Evidence,
     NotChecked,
-    Place,
     Severity,
 )
 from mindrlhf_msprobe.log import logger
+from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.layout import opinions_name
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.inventory import limits_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -196,7 +197,7 @@ class Checking:
         for one in learning:
             one.check.learning = None
 
-    def _look(self, journal: Journal) -> None:
+    def _look(self, journal: Columns) -> None:
         """Note what the run holds."""
         self.entries += len(journal)
         self._seen |= journal.layout.once(_parts_of)
@@ -204,7 +205,7 @@ class Checking:
             if kind not in self._seen and any(map(journal.holds, names)):
                 self._seen.add(kind)
 
-    def _to_rules(self, journal: Journal, running: Iterable[_Running]) -> None:
+    def _to_rules(self, journal: Columns, running: Iterable[_Running]) -> None:
         """Give a journal, and its entries, to the rules that want them."""
         for one in running:
             if one.journal is not None:
@@ -340,20 +341,16 @@ class _Running:
         else:
             self.step = lambda step: make(step, check)
 
-    def give(self, journal: Journal) -> None:
+    def give(self, journal: Columns) -> None:
         """Give the rule the entries of a journal that it wants."""
         for number in self._wanted(journal):
             self.entry(journal.entry(number))
 
-    def _wanted(self, journal: Journal) -> Iterable[int]:
-        rule, content = self.check.rule, journal.content
+    def _wanted(self, journal: Columns) -> Iterable[int]:
+        rule = self.check.rule
         if rule.names is not None:
             return journal.layout.once(self._named)
-        if not rule.marks or content is None:
-            return range(len(journal))
-        marks = [mark for mark in rule.marks if mark in content]
-        raw_lines = enumerate(journal.raw_lines) if marks else ()
-        return [number for number, raw in raw_lines if any(mark in raw for mark in marks)]
+        return journal.marked(rule.marks) if rule.marks else range(len(journal))
 
     def _named(self, layout: Layout) -> list[int]:
         wants = self.check.rule.names
@@ -363,7 +360,7 @@ class _Running:
 
 def _parts_of(layout: Layout) -> set[str]:
     """Return what a journal holds, by the needs of rules."""
-    parts = {part for structure in layout.structures for part, _ in structure}
+    parts = {part for structure in layout.structures for part, _ in structure.places}
     shown = {"layers": bool(layout.names), "parameters": "parameters" in parts}
     shown["gradients"] = any(map(holds_gradients, layout.names))
     shown["backward"] = any(".backward." in name for name in layout.names)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.config import ProbeConfig, section_of
-from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
 from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 

@@ -5,18 +5,14 @@ What is held at once is one journal, and the key data of one step as far as rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from functools import cache, cached_property, lru_cache, partial
-from operator import itemgetter
-from types import NoneType
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.records import Layout, Layouts, Records
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import (
     OR_EARLIER,
     UPDATE_PHASES,
@@ -27,289 +23,14 @@ from mindrlhf_msprobe.phases import (
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import StepData
-from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.journal_line import (
-    PARTS,
-    JournalLine,
-    holds_gradients,
-    split_lines,
-)
-from mindrlhf_msprobe.storage.leaves import leaf_from_json
-from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.columns.columns import Columns, columns_of
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.columns.rows import Records
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, LeafKinds, values_of
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
-
-__all__ = ["EntryView", "RecordView", "Step", "numbers_in", "place_of", "steps", "value_of"]
-
-#: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
-RecordView = tuple[str, str, LeafJson]
-
-_IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
-
-
-@lru_cache(maxsize=1 << 16)
-def _parts(name: str) -> tuple[str, str, str, int]:
-    entry = Entry(name, "", 0, 0, 0, None)
-    return entry.cell, entry.class_name, entry.direction, entry.call
-
-
-class EntryView:
-    """One entry of a phase, step and rank; its records are made when they are asked for.
-
-    Attributes:
-        content: its line of the journal, as JSON.
-        phase, step, rank: where it is.
-        name, seq, parent: as the line has them.
-    """
-
-    __slots__ = (
-        *("_records", "_stacks", "content"),
-        *("name", "parent", "phase", "rank", "seq", "step"),
-    )
-
-    def __init__(
-        self,
-        content: Mapping[str, Any],
-        phase: str,
-        step: int,
-        rank: int,
-        stacks: Mapping[int | None, tuple[str, ...]],
-    ) -> None:
-        self.content = content
-        self.name: str = content["entry"]
-        self.seq: int = content["seq"]
-        self.parent: str | None = content["parent"]
-        self.phase, self.step, self.rank = phase, step, rank
-        self._stacks = stacks
-        self._records: list[RecordView] | None = None
-
-    @classmethod
-    def from_line(cls, line: JournalLine, phase: str, step: int, rank: int) -> EntryView:
-        """Return the view of a line that was read already, or was not written yet."""
-        more: dict[str, Any]
-        head = {"entry": line.entry, "seq": line.seq, "end": line.end, "parent": line.parent}
-        more = {"opening": line.opening, "token": line.token, "stack": line.stack}
-        if line.around is not None:
-            more["cell"] = line.around
-        return cls({**line.values, **head, **more}, phase, step, rank, {line.stack: line.frames})
-
-    @property
-    def cell(self) -> str:
-        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
-        return _parts(self.name)[0]
-
-    @property
-    def is_operator(self) -> bool:
-        """Whether it is the entry of an operator; `cell` is what that is called, `Mint.add`."""
-        return is_operator(self.name)
-
-    @property
-    def around(self) -> str | None:
-        """Of an operator: the cell in which it was called, "" outside all; None if not known."""
-        found = self.content.get("cell") if self.is_operator else None
-        return found if isinstance(found, str) else None
-
-    @property
-    def class_name(self) -> str:
-        """The cell's class."""
-        return _parts(self.name)[1]
-
-    @property
-    def direction(self) -> str:
-        """forward, backward or parameters_grad."""
-        return _parts(self.name)[2]
-
-    @property
-    def call(self) -> int:
-        """The n-th time the cell ran in its phase and step, from 0."""
-        return _parts(self.name)[3]
-
-    @property
-    def end(self) -> int:
-        """Its place in time when it ended; when it began if it never returned."""
-        end = self.content["end"]
-        return self.seq if end is None else end
-
-    @property
-    def stack(self) -> tuple[str, ...]:
-        """Its call stack, innermost first; () if it was not recorded."""
-        return self._stacks.get(self.content.get("stack"), ())
-
-    @property
-    def records(self) -> list[RecordView]:
-        """Its values; of a Python None nothing."""
-        if self._records is None:
-            values = values_of(self.content)
-            self._records = [(_IO[part], path, leaf) for part, path, leaf in values]
-        return self._records
-
-    def record_name(self, io: str, path: str) -> str:
-        """Return the full name of one of its records."""
-        head = self.name if io == PARAMETERS_GRAD else f"{self.name}.{io}"
-        return f"{head}.{path}" if path else head
-
-    def place(self, io: str | None = None, path: str = "") -> Place:
-        """Return where the entry, or one record of it, is."""
-        record = None if io is None else self.record_name(io, path)
-        seq = self.seq if io in ("input", "parameters") else self.end
-        return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
-
-
-#: The types of the fields of nearly every line, in the order of `_usual`.
-_USUAL = {
-    (str, int, end, parent, int, NoneType, stack, frames)
-    for end in (int, NoneType)
-    for parent in (str, NoneType)
-    for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
-}
-_usual = itemgetter("entry", "seq", "end", "parent", "opening")
-
-
-class Journal:
-    """The entries of one phase of one step and rank, in the order in which they ended.
-
-    Attributes:
-        phase, step, rank: where it is.
-        content: it as it is on disk; None where there is none, it is damaged, or another tool's.
-        raw_lines: the lines of `content`, as many as there are entries.
-    """
-
-    def __init__(
-        self, run: Run, phase: str, step: int, rank: int, layouts: Layouts | None = None
-    ) -> None:
-        at = self.phase, self.step, self.rank = phase, step, rank
-        content = None if run.times_are_lost(step, rank) else run.journal(phase, step, rank)
-        self.raw_lines = [] if content is None else split_lines(content)
-        lines = None if content is None else _read(self.raw_lines)
-        self._lines = lines or []
-        self._layouts = Layouts() if layouts is None else layouts
-        self._entries: dict[int, EntryView] = {}
-        if lines is None or self._kinds is None:  # `Run.entries` says what is not
-            content = None
-            views = [EntryView.from_line(_line_of(one), *at) for one in run.entries(*at)]
-            self._entries = dict(enumerate(views))
-            self._lines = [dict(view.content) for view in views]
-            for derived in ("_leaves", "_kinds"):
-                self.__dict__.pop(derived, None)
-        self.content = content
-        self._records: dict[tuple[str, ...], Records] = {}
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def entry(self, number: int) -> EntryView:
-        """Return an entry."""
-        found = self._entries.get(number)
-        if found is None:
-            at = self.phase, self.step, self.rank
-            found = self._entries[number] = EntryView(self._lines[number], *at, self._stacks)
-        return found
-
-    def entries(self) -> Iterator[EntryView]:
-        """Yield the entries."""
-        return map(self.entry, range(len(self)))
-
-    @cached_property
-    def _stacks(self) -> dict[int | None, tuple[str, ...]]:
-        return {
-            line.get("stack"): tuple(line["frames"] or ())
-            for line in self._lines
-            if "frames" in line
-        }
-
-    @cached_property
-    def times(self) -> list[tuple[int, int | None]]:
-        """When each entry began, and when it ended, or None."""
-        return [(line["seq"], line["end"]) for line in self._lines]
-
-    @cached_property
-    def parents(self) -> set[str]:
-        """The names of the entries that others ran in."""
-        return {line["parent"] for line in self._lines if line["parent"]}
-
-    @cached_property
-    def _leaves(self) -> tuple[Layout, list[LeafJson]]:
-        leaves: list[LeafJson] = []
-        names: list[str] = [line["entry"] for line in self._lines]
-        structures = [self._layouts.structure(line, leaves) for line in self._lines]
-        return self._layouts.layout(self.phase, self.rank, names, structures), leaves
-
-    @cached_property
-    def _kinds(self) -> LeafKinds | None:
-        return self.layout.kinds(self._leaves[1])
-
-    @property
-    def layout(self) -> Layout:
-        """What it has in common with other journals."""
-        return self._leaves[0]
-
-    def records(self, *parts: str) -> Records:
-        """Return the records of some parts (`output`, `parameters_grad`, …) as columns."""
-        if parts not in self._records:
-            layout, leaves = self._leaves
-            rows = layout.rows(*parts)
-            of = [leaves[index] for index in rows.index]
-            times = self.times
-            at = self.phase, self.step, self.rank
-            kinds = self._kinds or LeafKinds.of(leaves)
-            of_rows = [times[line] for line in rows.lines]
-            self._records[parts] = Records(at, rows, of, of_rows, rows.kinds(kinds))
-        return self._records[parts]
-
-    def holds(self, name: str) -> bool:
-        """Return whether a record of it has a field of this name that is not None."""
-        return any(leaf.get(name) is not None for leaf in self._leaves[1])
-
-
-def _read(raw_lines: list[bytes]) -> list[dict[str, Any]] | None:
-    """Return the lines of a journal; None if one is damaged, which `Run.entries` knows to say."""
-    contents = []
-    try:
-        for raw in raw_lines:
-            content = loads(raw)
-            if not _is_usual(content):
-                JournalLine.from_json(content)  # says whether it is a line
-            contents.append(content)
-    except (ValueError, RecursionError):
-        return None
-    names = {content["entry"] for content in contents}
-    return contents if len(names) == len(contents) else None
-
-
-def _is_usual(content: Any) -> bool:
-    """Return whether a line is a good one, as nearly all are, at a fraction of the full check."""
-    try:
-        entry, seq, end, parent, opening = _usual(content)
-    except (KeyError, TypeError):
-        return False
-    get, frames = content.get, content.get("frames")
-    rest = type(get("token")), type(get("stack")), type(frames)
-    types = (type(entry), type(seq), type(end), type(parent), type(opening), *rest)
-    good = types in _USUAL and len(entry) <= bounds.NAME
-    if good and frames:
-        good = {*map(type, frames)} == {str}
-    if good and PARAMETERS_GRAD in entry and holds_gradients(entry):
-        good = type(get(PARAMETERS_GRAD)) is dict
-    return good and 0 <= seq < bounds.PLACE and (end is None or 0 <= end < bounds.PLACE)
-
-
-def _line_of(entry: Entry) -> JournalLine:
-    """Return an entry of which there is no readable line as one."""
-    line = JournalLine(entry.name, entry.seq, entry.end, entry.parent, entry.opening, entry.token)
-    line.frames, line.around = entry.stack, entry.around
-    line.attributes = entry.attributes
-    values: dict[str, dict[str, object]] = {}
-    for record in entry.records:
-        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
-    line.values = values.get(PARAMETERS_GRAD, {}) if holds_gradients(entry.name) else values
-    if PARAMETERS_GRAD in values:
-        line.values = {PARAMETERS_GRAD: line.values}
-    return line
-
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 _MOST_BYTES = 1 << 28  # of one step's key data that are held
 _PHASE_SPAN = 1 << 40  # as `storage.foreign` spaces phases that carry no time
@@ -414,7 +135,7 @@ class Step:
         """Whether every rank ended the step."""
         return all(self.run.completed(self.number, rank) for rank in self.ranks)
 
-    def journals(self, layouts: Layouts | None = None) -> Iterator[Journal]:
+    def journals(self, layouts: Layouts | None = None) -> Iterator[Columns]:
         """Yield its journals, each read when it is asked for, and not held.
 
         Of each rank in turn the phases as a step usually runs them.
@@ -425,11 +146,10 @@ class Step:
         known = Layouts() if layouts is None else layouts
         for rank in self.ranks:
             for phase in sorted(self.phases(rank), key=lambda name: (phase_order(name), name)):
-                journal = Journal(self.run, phase, self.number, rank, known)
+                journal = columns_of(self.run, phase, self.number, rank, known)
                 yield journal
-                if times := journal.times:
-                    ends = (begin if end is None else end for begin, end in times)
-                    self.spans[rank, phase] = min(times)[0], max(ends)
+                if span := journal.span:
+                    self.spans[rank, phase] = span
                 if parameters := journal.records("parameters"):
                     self.parameters[rank, phase] = parameters
                 if gradients := journal.records(PARAMETERS_GRAD):
@@ -540,18 +260,4 @@ def numbers_in(datum: KeyDatum) -> np.ndarray | None:
     try:
         return np.asarray(value_of(datum), np.float64)
     except (TypeError, ValueError):
-        return None
-
-
-def elements_of(
-    run: Run, entry: EntryView, io: str, path: str, leaf: LeafJson
-) -> np.ndarray | None:
-    """Map a record's elements into memory, read-only; None where the run does not hold them."""
-    if "data_name" not in leaf:
-        return None
-    files = run.locator(entry.phase, entry.step, entry.rank)
-    located = files.locate(leaf_from_json(dict(leaf)), str(leaf["data_name"]))
-    try:
-        return Record(entry.name, io, path, *located).array()
-    except ArrayFileError:
         return None

@@ -9,25 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
-from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.leaves import leaf_from_json
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, flat, statistic, values_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView, columns_of, elements_of
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (
     OPTIMIZER_STATE,
     PARAMETERS_GRAD,
-    Entry,
-    Record,
     cell_of_parameter,
     is_optimizer_state,
     network_name,
@@ -35,113 +28,27 @@ from mindrlhf_msprobe.storage.records import (
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
 _ESCAPED = re.compile("%([0-9A-F]{2})")
-_STATE = OPTIMIZER_STATE.encode()
+_MARKS = b"parameters", OPTIMIZER_STATE.encode()  # of the lines that are read
 
 
-class Value(NamedTuple):
-    """One value of a line.
-
-    Attributes:
-        path: the place inside the structure.
-        leaf: what was recorded of it.
-        record: it with its file, where the line was read as an entry.
-    """
-
-    path: str
-    leaf: LeafJson
-    record: Record | None = None
+def entries_of(run: Run, phase: str, step: int, rank: int) -> list[EntryView]:
+    """Return the entries of one place that hold parameters, gradients, or an optimizer's state."""
+    return [*columns_of(run, phase, step, rank, marks=_MARKS).entries()]
 
 
-class Line:
-    """One line of a journal; only what is asked for is made of it.
-
-    Attributes:
-        name: the entry's.
-        phase, step, rank: where it is.
-        cell, call: whose it is, and which call of its cell.
-        of_gradients, of_optimizer: whether it holds gradients of parameters, an optimizer's state.
-    """
-
-    __slots__ = (
-        *("_content", "_entry", "_run", "_values", "call", "cell", "name"),
-        *("of_gradients", "of_optimizer", "phase", "rank", "step"),
-    )
-
-    def __init__(self, run: Run, content: Any, phase: str, step: int, rank: int) -> None:
-        self._run, self._content = run, content
-        self._entry: Entry | None = None
-        self._values: dict[str, list[Value]] = {}
-        self.phase, self.step, self.rank = phase, step, rank
-        self.name: str = content["entry"]
-        self.cell, self.call, self.of_gradients, self.of_optimizer = _of_name(self.name)
-
-    @classmethod
-    def of_entry(cls, run: Run, entry: Entry) -> Line:
-        """Return the line of an entry that was read already."""
-        line = cls(run, {"entry": entry.name}, entry.phase, entry.step, entry.rank)
-        line._entry = entry
-        return line
-
-    def values(self, io: str) -> list[Value]:
-        """Return its parameters, outputs, or gradients (`PARAMETERS_GRAD`)."""
-        found = self._values.get(io)
-        if found is None:
-            found = self._values[io] = self._made(io)
-        return found
-
-    def _made(self, io: str) -> list[Value]:
-        if self._entry is not None:
-            of = (record for record in self._entry.records if record.io == io)
-            return [Value(record.path, record.leaf.to_json(), record) for record in of]
-        if io == PARAMETERS_GRAD:
-            found = values_of(self._content) if self.of_gradients else ()
-            return [Value(path, leaf) for _, path, leaf in found]
-        return [Value(path, leaf) for path, leaf in flat(self._content.get(io))]
-
-    def elements(self, value: Value) -> np.ndarray:
-        """Map the elements of a value into memory, read-only.
-
-        Raises:
-            ArrayFileError, ValueError: they were not stored, or cannot be read.
-        """
-        if value.record is not None:
-            return value.record.array()
-        leaf = leaf_from_json(dict(value.leaf))
-        files = self._run.locator(self.phase, self.step, self.rank)
-        return Record("", "", value.path, *files.locate(leaf, leaf.data_name)).array()
-
-    def parameter(self, value: Value) -> str:
-        """Return the name in its network of the parameter that a value is, or is a gradient of."""
-        own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value.path)
-        return network_name(self.cell, own)
+def _holds_state(entry: EntryView) -> bool:
+    return is_optimizer_state(entry.cell)
 
 
-@lru_cache(maxsize=1 << 16)
-def _of_name(name: str) -> tuple[str, int, bool, bool]:
-    entry = Entry(name, "", 0, 0, 0, None)
-    return entry.cell, entry.call, holds_gradients(name), is_optimizer_state(entry.cell)
+def _values(entry: EntryView, io: str) -> Iterator[tuple[str, LeafJson]]:
+    """Yield path and leaf of the parameters, outputs, or gradients of an entry."""
+    return ((path, leaf) for of, path, leaf in entry.records if of == io)
 
 
-def lines_of(run: Run, phase: str, step: int, rank: int) -> Iterator[Line]:
-    """Yield the lines of one place that hold parameters, gradients, or an optimizer's state."""
-    raw = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
-    found = None if raw is None else _plain(run, raw, phase, step, rank)
-    if found is not None:
-        yield from found
-        return
-    # Another tool's, damaged or cut off: reading it whole says so.
-    for entry in run.entries(phase, step, rank):
-        yield Line.of_entry(run, entry)
-
-
-def _plain(run: Run, raw: list[bytes], phase: str, step: int, rank: int) -> list[Line] | None:
-    """Return the lines of a journal as it ought to be; None of any other."""
-    wanted = [line for line in raw if b"parameters" in line or _STATE in line]
-    try:
-        lines = [Line(run, loads(line), phase, step, rank) for line in wanted]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return lines if len({line.name for line in lines}) == len(lines) else None
+def _parameter(entry: EntryView, path: str) -> str:
+    """Return the name in its network of the parameter that a value is, or is a gradient of."""
+    own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), path)
+    return network_name(entry.cell, own)
 
 
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
@@ -157,8 +64,8 @@ GRADIENT_NORM, UPDATE_TO_WEIGHT = "gradient_norm", "update_to_weight"
 class OfEntries:
     """Gathers what it derives from entries, place by place, the steps of a rank in order."""
 
-    def line(self, line: Line) -> None:
-        """Take one line of the place that is read."""
+    def entry(self, entry: EntryView) -> None:
+        """Take one entry of the place that is read."""
         raise NotImplementedError
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
@@ -207,11 +114,11 @@ class _GradientNorms(OfEntries):
     def __init__(self) -> None:
         self._norms = _ByLayer()
 
-    def line(self, line: Line) -> None:
-        for value in line.values(PARAMETERS_GRAD) if line.of_gradients else ():
-            norm = _norm_of(value.leaf)
+    def entry(self, entry: EntryView) -> None:
+        for path, leaf in _values(entry, PARAMETERS_GRAD):
+            norm = _norm_of(leaf)
             if norm is not None:
-                self._norms.add(line.phase, line.call, line.parameter(value), norm)
+                self._norms.add(entry.phase, entry.call, _parameter(entry, path), norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(GRADIENT_NORM, step, rank, into)
@@ -231,14 +138,14 @@ class _Moments(OfEntries):
         self._name, self._pattern = name, _MOMENTS[name]
         self._norms = _ByLayer()
 
-    def line(self, line: Line) -> None:
-        for value in line.values("output" if line.of_optimizer else "parameters"):
-            is_part = "." in value.path or "%2E" in value.path
-            found = self._pattern.search(value.path) if is_part else None
-            norm = None if found is None else _norm_of(value.leaf)
+    def entry(self, entry: EntryView) -> None:
+        for path, leaf in _values(entry, "output" if _holds_state(entry) else "parameters"):
+            is_part = "." in path or "%2E" in path
+            found = self._pattern.search(path) if is_part else None
+            norm = None if found is None else _norm_of(leaf)
             if found is not None and norm is not None:
-                parameter = value.path[found.end() :].replace("%2E", ".")
-                self._norms.add(line.phase, line.call, parameter, norm)
+                parameter = path[found.end() :].replace("%2E", ".")
+                self._norms.add(entry.phase, entry.call, parameter, norm)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(self._name, step, rank, into)
@@ -255,31 +162,36 @@ class _Updates(OfEntries):
     Needs the elements, unless the fingerprints say that nothing changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._last: dict[tuple[int, str, str], tuple[int, int, _Parameter]] = {}
         self._sums: dict[tuple[int, str, int, int, str], list[float]] = {}
         self._seen: list[_Parameter] = []
         self._parameters = self._compared = 0
 
-    def line(self, line: Line) -> None:
-        if line.phase in _OTHER_PHASES:
+    def entry(self, entry: EntryView) -> None:
+        if entry.phase in _OTHER_PHASES:
             return
-        parameters = [value for value in line.values("parameters") if "shape" in value.leaf]
+        parameters = [
+            _Parameter(entry.at, entry.name, entry.cell, path, leaf)
+            for path, leaf in _values(entry, "parameters")
+            if "shape" in leaf
+        ]
         # An optimizer's own: a cell's parameters have no dot in their names, its copies of them do.
-        if not any("%2E" in value.path for value in parameters):
-            self._seen += (_Parameter(line, value) for value in parameters)
+        if not any("%2E" in one.path for one in parameters):
+            self._seen += parameters
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._parameters += len(self._seen)
         for seen in self._seen:
             # A name without the call: its parameters are recorded again where they changed.
-            line, path = seen.line, seen.value.path
-            at = rank, line.phase, f"{line.name.rpartition('.')[0]}.{path}"
+            phase, *_ = seen.at
+            at = rank, phase, f"{seen.name.rpartition('.')[0]}.{seen.path}"
             before = self._last.get(at)
             number = 0
             if before is not None:
                 number = before[1] + 1 if before[0] == step else 0
-                self._compare(at, before, seen, layer_of(line.cell))
+                self._compare(at, before, seen, layer_of(seen.cell))
             self._last[at] = step, number, seen
         self._seen.clear()
 
@@ -291,8 +203,8 @@ class _Updates(OfEntries):
         layer: str,
     ) -> None:
         step, number, old = before
-        distance = _moved(old, after)
-        norm = _norm_of(old.value.leaf)
+        distance = _moved(self._run, old, after)
+        norm = _norm_of(old.leaf)
         if distance is None or norm is None:
             return
         self._compared += 1
@@ -322,18 +234,23 @@ class _Updates(OfEntries):
 
 
 class _Parameter(NamedTuple):
-    """A parameter as it was recorded once."""
+    """A parameter as it was recorded once.
 
-    line: Line
-    value: Value
+    Attributes:
+        at: the phase, step and rank.
+        name, cell: of its entry.
+    """
 
-    def elements(self) -> np.ndarray:
-        return self.line.elements(self.value)
+    at: tuple[str, int, int]
+    name: str
+    cell: str
+    path: str
+    leaf: LeafJson
 
 
-def _moved(old: _Parameter, new: _Parameter) -> float | None:
+def _moved(run: Run, old: _Parameter, new: _Parameter) -> float | None:
     """Return ‖new − old‖² of a parameter; None where it is not known."""
-    before, after = old.value.leaf, new.value.leaf
+    before, after = old.leaf, new.leaf
     if before.get("shape") != after.get("shape"):
         return None
     fingerprint = before.get("fingerprint")
@@ -342,7 +259,9 @@ def _moved(old: _Parameter, new: _Parameter) -> float | None:
     if before.get("data_name") is None or after.get("data_name") is None:
         return None
     try:
-        return squared_distance(new.elements(), old.elements())
+        return squared_distance(
+            elements_of(run, new.at, new.leaf), elements_of(run, old.at, old.leaf)
+        )
     except (ArrayFileError, ValueError, TypeError):
         return None
 
@@ -355,14 +274,14 @@ def _norm_of(leaf: LeafJson) -> float | None:
 OF_ENTRIES = (GRADIENT_NORM, UPDATE_TO_WEIGHT, *_MOMENTS)
 
 
-def gatherers(names: Iterable[str]) -> dict[str, OfEntries]:
-    """Return what gathers each of these quantities."""
+def gatherers(run: Run, names: Iterable[str]) -> dict[str, OfEntries]:
+    """Return what gathers each of these quantities of a run."""
     made: dict[str, OfEntries] = {}
     for name in names:
         if name == GRADIENT_NORM:
             made[name] = _GradientNorms()
         elif name == UPDATE_TO_WEIGHT:
-            made[name] = _Updates()
+            made[name] = _Updates(run)
         else:
             made[name] = _Moments(name)
     return made

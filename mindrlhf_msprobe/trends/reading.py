@@ -27,7 +27,7 @@ from mindrlhf_msprobe.trends.derived import (
     KEYS_READ,
     OF_KEYS,
 )
-from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, Line, gatherers, lines_of
+from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, entries_of, gatherers
 from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
 
 #: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
@@ -145,7 +145,7 @@ class _Wanted:
             names = (*names, *(n for n in matched if n not in names))
         self._derived = [name for name in names if name in OF_KEYS]
         self._metrics = RolloutMetrics(names)
-        self._gather = gatherers(name for name in names if name in OF_ENTRIES)
+        self._gather = gatherers(run, (name for name in names if name in OF_ENTRIES))
         self._keys: dict[str, bool] = {}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
@@ -165,9 +165,13 @@ class _Wanted:
         """Read one place."""
         phases = self._phases(step, rank) if self._gather or self._records is not None else []
         for phase in phases:
-            for line in self._lines(phase, step, rank):
+            if self._records is not None:
+                for entry in self._run.entries(phase, step, rank):
+                    for record in entry.records:
+                        self._take_record(entry, record)
+            for view in entries_of(self._run, phase, step, rank) if self._gather else ():
                 for gatherer in self._gather.values():
-                    gatherer.line(line)
+                    gatherer.entry(view)
         for gatherer in self._gather.values():
             gatherer.end(step, rank, self._found)
         if self._choice.phase is None:
@@ -182,16 +186,6 @@ class _Wanted:
                 gatherer.settle(step, self._found)
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
-
-    def _lines(self, phase: str, step: int, rank: int) -> Iterable[Line]:
-        """Return what gatherers read of a place, and take the records that are asked for."""
-        if self._records is None:
-            return lines_of(self._run, phase, step, rank)
-        entries = self._run.entries(phase, step, rank)
-        for entry in entries:
-            for record in entry.records:
-                self._take_record(entry, record)
-        return (Line.of_entry(self._run, entry) for entry in entries) if self._gather else ()
 
     def _phases(self, step: int, rank: int) -> list[str]:
         phases = self._run.phases_at(step, rank)

@@ -19,7 +19,8 @@ from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.rule import key, phase
 from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
+from mindrlhf_msprobe.storage.place import Place
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +315,7 @@ def test_the_journals_of_all_steps_give_every_entry_once(healthy):
     for step in steps(run):
         for journal in step.journals():
             entries = [*journal.entries()]
-            assert [one.name.encode() in raw for one, raw in zip(entries, journal.raw_lines)]
+            assert [one.name.encode() in raw for one, raw in zip(entries, journal.raw)]
             names += [(one.phase, one.step, one.rank, one.name) for one in entries]
     expected = [(one.phase, one.step, one.rank, one.name) for one in run.entries()]
     assert sorted(names) == sorted(expected)

@@ -14,10 +14,11 @@ from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.accuracy import Accuracy
-from mindrlhf_msprobe.findings.health import Health, Place, Severity
+from mindrlhf_msprobe.findings.health import Health, Severity
 from mindrlhf_msprobe.report.console.accuracy import render as render_accuracy
 from mindrlhf_msprobe.report.console.checks import render
 from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
+from mindrlhf_msprobe.storage.place import Place
 
 OPINIONS, ROWS = "opinions.rank0.jsonl", "free_benchmark.rank0.jsonl"
 FOUND_IN = {OPINIONS: (OPINION, "accuracy.wrong"), ROWS: (ROW, "free_benchmark.changes")}

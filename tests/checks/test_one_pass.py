@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.check import Checking
 from mindrlhf_msprobe.checks.loading import own_rules
-from mindrlhf_msprobe.checks.records import Layouts
-from mindrlhf_msprobe.checks.views import EntryView, steps
-from mindrlhf_msprobe.storage.reading.leaf_json import flat, is_float
+from mindrlhf_msprobe.checks.views import steps
+from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.columns.leaf_json import flat, is_float
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 KEYS = (
@@ -95,7 +96,7 @@ def test_what_journals_have_in_common_is_computed_once(run):
 
 def test_a_healthy_run_needs_no_object_an_entry(run, monkeypatch):
     made = []
-    monkeypatch.setattr(EntryView, "__init__", lambda self, *line: made.append(line))
+    monkeypatch.setattr(EntryView, "__init__", lambda self, *at: made.append(at))
     assert check_run(run).entries == 12 * 2 * 3 * 4
     assert not made
 
@@ -141,7 +142,7 @@ def test_records_stand_where_the_entry_has_them(values):
     layouts, leaves, found = Layouts(), [], []
     for given_, output in values:
         line = {"entry": "Cell.a.B.forward.0", "input_args": given_, "output": output}
-        found += layouts.structure(line, leaves)
+        found += layouts.structure(line, leaves).places
     expected = [
         ((part, path), leaf)
         for pair in values

@@ -20,14 +20,7 @@ from mindrlhf_msprobe.checks.rules.events import (
     collective_of,
 )
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import (
-    EntryView,
-    Journal,
-    RecordView,
-    Step,
-    place_of,
-    value_of,
-)
+from mindrlhf_msprobe.checks.views import Step, place_of, value_of
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import (
@@ -38,7 +31,8 @@ from mindrlhf_msprobe.phases import (
     standard_key,
 )
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.reading.leaf_json import (
+from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView, columns_of
+from mindrlhf_msprobe.storage.columns.leaf_json import (
     LARGEST,
     LeafJson,
     non_finite,
@@ -63,7 +57,7 @@ def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
     if event.entry is None:
         return found
     own = event.entry
-    for entry in Journal(run, own.phase, own.step, own.rank).entries():
+    for entry in columns_of(run, own.phase, own.step, own.rank).entries():
         if entry.end <= event.time or entry.name == own.name:
             found += [(entry, record) for record in entry.records if is_near(record[2])]
     return found[-_MOST:]
@@ -448,7 +442,7 @@ def _clean_gradients(run: Run, step: int, rank: int) -> Iterator[tuple[str, int]
     The journals are read once more for it, where a parameter is not finite alone.
     """
     for phase in run.phases_at(step, rank):
-        journal = Journal(run, phase, step, rank)
+        journal = columns_of(run, phase, step, rank)
         for number in sorted({*journal.records(PARAMETERS_GRAD).rows.lines}):
             entry = journal.entry(number)
             if all(non_finite(leaf) is None for *_, leaf in entry.records):

@@ -11,7 +11,8 @@ from mindrlhf_msprobe.checks.rule import Need, rule
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message, read_message
-from mindrlhf_msprobe.findings.health import Place, Severity
+from mindrlhf_msprobe.findings.health import Severity
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import cell_name
 from mindrlhf_msprobe.storage.step_lines import RowsOfSteps, benchmark_lines, opinion_lines
 

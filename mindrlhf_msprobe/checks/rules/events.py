@@ -24,13 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.views import EntryView, Journal, RecordView, place_of
+from mindrlhf_msprobe.checks.views import place_of
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.findings.health import Place
 from mindrlhf_msprobe.phases import SCALE_KEYS, key_order, may_be_mask, phase_order, usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView, columns_of
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimizer_state
 
@@ -348,7 +349,7 @@ class Exchange:
     def _read_entry(self, phase: str, name: str, step: int, rank: int) -> EntryView | None:
         if phase not in self._run.phases_at(step, rank):
             return None
-        journal = Journal(self._run, phase, step, rank)
+        journal = columns_of(self._run, phase, step, rank)
         names = journal.layout.names
         return journal.entry(names.index(name)) if name in names else None
 
@@ -377,8 +378,8 @@ class Exchange:
         if rank not in self._times:
             found = self._times[rank] = {}
             for phase in self._run.phases_at(self._step, rank):
-                journal = Journal(self._run, phase, self._step, rank)
-                for name, (seq, end) in zip(journal.layout.names, journal.times):
+                journal = columns_of(self._run, phase, self._step, rank)
+                for name, seq, end in zip(journal.layout.names, journal.seqs, journal.ends):
                     found[phase, name, False] = seq
                     found[phase, name, True] = seq if end is None else end
         return self._times[rank]

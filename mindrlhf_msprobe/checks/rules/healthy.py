@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.records import Named, Rows, pattern_of
+from mindrlhf_msprobe.checks.names import Named, pattern_of
 from mindrlhf_msprobe.checks.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import EntryView, Journal, Step, place_of
+from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic
+from mindrlhf_msprobe.findings.health import Evidence, Severity
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, columns_of
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
+from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
@@ -357,7 +360,7 @@ class Drift:
         self._own: dict[str, _Means] = {}  # by phase; "" of key data
         self._healthy: list[dict[str, _Means]] = [{} for _ in check.healthy]
 
-    def journal(self, journal: Journal) -> None:
+    def journal(self, journal: Columns) -> None:
         """Take the norms of outputs and gradients."""
         span = self._span_of(journal.step)
         if span is None or journal.rank != self._rank:
@@ -440,7 +443,7 @@ class Drift:
                 if data:
                     return place_of(data[0])
             elif phase in run.phases_at(step, rank):
-                records = Journal(run, phase, step, rank).records("output", PARAMETERS_GRAD)
+                records = columns_of(run, phase, step, rank).records("output", PARAMETERS_GRAD)
                 if name in records.rows.names:
                     return records.place(records.rows.names.index(name))
         return None

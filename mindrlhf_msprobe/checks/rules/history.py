@@ -10,20 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.records import Named, Rows
+from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import GRADIENTS, LAYERS, Need, rule, steps
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import (
-    EntryView,
-    Journal,
-    Step,
-    elements_of,
-    numbers_in,
-    place_of,
-)
+from mindrlhf_msprobe.checks.views import Step, numbers_in, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import LOG_PROB
 from mindrlhf_msprobe.sequences.routers import (
     MOST_EXPERTS,
@@ -31,8 +24,13 @@ from mindrlhf_msprobe.sequences.routers import (
     holds_scores,
     is_router,
 )
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
+from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, is_float, non_finite, statistic
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, is_optimizer_state
 
 LEAST_PAST = 8  # values of a record's past with which another is compared
@@ -223,7 +221,7 @@ class Kurtosis:
             return None
         if len(shape) < 2 or math.prod(shape) < _FEWEST_ELEMENTS:
             return None
-        array = elements_of(self._check.run, entry, "output", path, leaf)
+        array = _elements_of(self._check.run, entry, leaf)
         if array is None:
             return None
         self._check.checked()
@@ -288,6 +286,16 @@ class Kurtosis:
             self._check.not_checked(Need("elements").said)
 
 
+def _elements_of(run: Run, entry: EntryView, leaf: LeafJson) -> np.ndarray | None:
+    """Map the elements of an output into memory, read-only; None where the run lacks them."""
+    if "data_name" not in leaf:
+        return None
+    try:
+        return elements_of(run, entry.at, leaf)
+    except ArrayFileError:
+        return None
+
+
 def tail_of(array: np.ndarray) -> Tail | None:
     """Return the kurtosis of an array, and its element that is the furthest from the mean.
 
@@ -346,7 +354,7 @@ class Jump:
         self._past: dict[tuple[int, str], Past] = {}
         self._jumps: list[tuple[Place, Jumped]] = []
 
-    def journal(self, journal: Journal) -> None:
+    def journal(self, journal: Columns) -> None:
         """Take the norms of outputs and gradients."""
         records = journal.records("output", PARAMETERS_GRAD)
         norms = np.where(records.kinds.are_floats, records.numbers("Norm"), np.nan)
@@ -522,7 +530,7 @@ class Routing:
             return None
         if len(shape) < 1 + scores or not 16 <= math.prod(shape) <= _MOST_ELEMENTS:
             return None
-        array = elements_of(self._check.run, entry, "output", path, leaf)
+        array = _elements_of(self._check.run, entry, leaf)
         if array is None:
             return None
         rows = array.reshape(-1, shape[-1] if len(shape) > 1 else 1)

@@ -19,11 +19,13 @@ from mindrlhf_msprobe.checks.rules.events import (
     collective_of,
 )
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import EntryView, Step
+from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import CheckFinding, Place, Severity
-from mindrlhf_msprobe.storage.reading.leaf_json import NON_FINITE_MARKS
+from mindrlhf_msprobe.findings.health import CheckFinding, Severity
+from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS
+from mindrlhf_msprobe.storage.place import Place
 
 _MOST_MORE = 8  # further births of one step that are reported
 _MOST_MASKS = 10_000  # cells whose -inf is known to do no harm

@@ -22,9 +22,9 @@ from mindrlhf_msprobe.checks.rules.rows import (
     rounding,
 )
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import Journal, Step, place_of
+from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import (
     GENERATE,
     LOG_PROB,
@@ -38,6 +38,8 @@ from mindrlhf_msprobe.phases import (
 from mindrlhf_msprobe.sequences.log_probs import RolloutRows
 from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
 from mindrlhf_msprobe.sequences.updates import before_zeros
+from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 from mindrlhf_msprobe.trends.rollout_correction import (
@@ -400,7 +402,7 @@ class RolloutGaps:
         self._check = check
         self._float32: dict[int, bool] = {}
 
-    def journal(self, journal: Journal) -> None:
+    def journal(self, journal: Columns) -> None:
         """Take note of the dtypes of the training network, once a rank."""
         if journal.phase != _TRAINING or journal.rank in self._float32:
             return

@@ -13,15 +13,18 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.records import Named, Records, pattern_of
+from mindrlhf_msprobe.checks.names import Named, pattern_of
 from mindrlhf_msprobe.checks.rule import PARAMETERS, ranks, rule
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import Journal, Step
+from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import GENERATE
+from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, numbers_of
+from mindrlhf_msprobe.storage.columns.rows import Records
 from mindrlhf_msprobe.storage.manifest import thinned
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, numbers_of
+from mindrlhf_msprobe.storage.place import Place
 
 _MOST_CELLS = 4  # that are named
 _MOST_SHAPES = 200_000  # entries of which the shape is kept
@@ -54,7 +57,7 @@ class RecordedAlike:
         self._routed = _Routed()
         self._held: dict[tuple[str, int, bool, frozenset[str]], _Held] = {}
 
-    def journal(self, journal: Journal) -> None:
+    def journal(self, journal: Columns) -> None:
         """Note the calls, and the shapes of what they returned."""
         phase, rank = journal.phase, journal.rank
         self._names.setdefault(phase, {})[rank] = journal.layout.of_cells
@@ -357,7 +360,7 @@ class Replicas:
         self._whole: dict[str, set[str]] = {}
         self._begun: set[str] = set()
 
-    def journal(self, journal: Journal) -> None:
+    def journal(self, journal: Columns) -> None:
         """Note what the first cell with parameters was given, until its phase was compared."""
         if journal.phase not in self._begun:
             given = _given(journal)
@@ -555,7 +558,7 @@ class _Groups:
                 self._leaders(rank)[slot] = min(alike)
 
 
-def _given(journal: Journal) -> _Identity | None:
+def _given(journal: Columns) -> _Identity | None:
     """Return what the first entry with parameters was given, of those that were given anything."""
     with_parameters = {*journal.records("parameters").rows.lines}
     records = journal.records("input_args", "input_kwargs")
@@ -569,7 +572,7 @@ def _given(journal: Journal) -> _Identity | None:
     return tuple(records.identities[number] for number in found[first])
 
 
-def _whole_matrices(journal: Journal) -> Iterator[str]:
+def _whole_matrices(journal: Columns) -> Iterator[str]:
     """Yield the (n, m) parameters of cells that were given m or n features and returned the other.
 
     A slice of one, as an optimizer or a group of ranks may hold it, has not both sizes. Of a cell
@@ -583,8 +586,9 @@ def _whole_matrices(journal: Journal) -> Iterator[str]:
                 features.setdefault((parts[-1], line), set()).add(shape[-1])
     records = journal.records("parameters")
     rows = zip(records.rows.parameters, records.rows.lines, records.kinds.shapes)
+    parents = {*journal.parents}
     for name, line, shape in rows:
-        if journal.layout.names[line] in journal.parents:
+        if journal.layout.names[line] in parents:
             continue
         given = features.get(("input_kwargs", line), set())
         returned = features.get(("output", line), set())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.records import Named, Parameters, Records, Rows
+from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import (
     FINGERPRINTS,
     GRADIENTS,
@@ -28,10 +28,13 @@ from mindrlhf_msprobe.checks.rule import (
 )
 from mindrlhf_msprobe.checks.rules.rows import actor_and_reference, begins_with_random_weights
 from mindrlhf_msprobe.checks.story import Found
-from mindrlhf_msprobe.checks.views import EntryView, Step, value_of
+from mindrlhf_msprobe.checks.views import Step, value_of
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Place, Severity
+from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES, role_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.leaf_json import statistic
+from mindrlhf_msprobe.storage.columns.rows import Parameters, Records, Rows
 from mindrlhf_msprobe.storage.manifest.run_file import (
     COUNTER,
     Attempt,
@@ -39,7 +42,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Settings,
     counted_at,
 )
-from mindrlhf_msprobe.storage.reading.leaf_json import statistic
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import cell_name, is_optimizer_state
 
 _TRAINING = "actor_update"

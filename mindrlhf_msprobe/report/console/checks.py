@@ -16,11 +16,11 @@ from mindrlhf_msprobe.findings.health import (
     Evidence,
     Health,
     NotChecked,
-    Place,
 )
 from mindrlhf_msprobe.report.console.comparison import settings_in_one_line
 from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.place import Place
 
 _MOST_FINDINGS = 20  # of one run, and of what follows from one finding
 _MOST_EVIDENCE = 4

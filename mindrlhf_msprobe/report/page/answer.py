@@ -12,7 +12,6 @@ from mindrlhf_msprobe.findings.health import (
     CheckResult,
     Evidence,
     Health,
-    Place,
     json_values,
 )
 from mindrlhf_msprobe.report.console.checks import (
@@ -38,6 +37,7 @@ from mindrlhf_msprobe.report.console.wording import (
 )
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.storage.place import Place
 
 _TONES = {
     Outcome.IDENTICAL: "good",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from mindrlhf_msprobe.storage.arrays.atomic import loads
-from mindrlhf_msprobe.storage.journal_line import argument_of
-from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, non_finite, statistic, values_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView, columns_of
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-_NOT_RETURNED = ("input", "input_args", "input_kwargs", "parameters")
+_NOT_RETURNED = ("input", "parameters")
 
 
 class Value(NamedTuple):
@@ -34,24 +32,22 @@ class Call(NamedTuple):
     """One call of a cell, or the gradients of its parameters.
 
     Attributes:
-        content: its line of the journal as JSON, or one that holds its head alone.
-        stack: its call stack, innermost first.
-        entry: it as it was read; None where its line is plain.
+        view: it as it stands in the columns.
+        entry: it with its files; None where the columns say all.
     """
 
-    name: str
-    seq: int
-    content: Mapping[str, Any]
-    stack: tuple[str, ...]
+    view: EntryView
     entry: Entry | None = None
+
+    @property
+    def name(self) -> str:
+        """The entry's."""
+        return self.view.name
 
     @property
     def around(self) -> str | None:
         """Of an operator, the cell around it; None if not known."""
-        if self.entry is not None:
-            return self.entry.around
-        found = self.content.get("cell") if is_operator(self.name) else None
-        return found if isinstance(found, str) else None
+        return self.view.around if self.entry is None else self.entry.around
 
     def values(self) -> Iterator[Value]:
         """Yield its values in order."""
@@ -59,56 +55,30 @@ class Call(NamedTuple):
             for of in self.entry.records:
                 yield Value(of.io, of.path, of.leaf.to_json(), of.argument, of)
             return
-        names = self.content.get("input_names")
-        names = names if type(names) is list else ()
-        for part, path, leaf in values_of(self.content):
-            io = part.partition("_")[0] if part.startswith(("input", "output")) else part
-            yield Value(io, path, leaf, argument_of(names, io, path))
+        for io, path, leaf in self.view.records:
+            yield Value(io, path, leaf, self.view.argument(io, path))
 
     def returned(self) -> Iterator[LeafJson]:
         """Yield the values it returned, or the gradients."""
-        if self.entry is not None:
-            yield from (r.leaf.to_json() for r in self.entry.records if r.io not in _NOT_RETURNED)
-        else:
-            yield from (
-                leaf for part, _, leaf in values_of(self.content) if part not in _NOT_RETURNED
-            )
+        return (value.leaf for value in self.values() if value.io not in _NOT_RETURNED)
 
 
 def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False) -> Iterator[Call]:
     """Yield the calls of one place in the order of the journal.
 
     Args:
-        files: whether the files of stored tensors are wanted.
+        files: whether the files of stored tensors are wanted; then they come in order of time.
     """
-    lines = None if run.times_are_lost(step, rank) else run.journal_lines(phase, step, rank)
-    if lines is not None and not (files and any(b'"data_name"' in line for line in lines)):
-        try:
-            found = _plain(lines)
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            found = []
-        if len({call.name for call in found}) == len(lines):
-            yield from found
-            return
-    for entry in run.entries(phase, step, rank):  # with files, another tool's, damaged, cut off
-        head = {"end": entry.end, "parent": entry.parent, "opening": entry.opening}
-        token = {} if entry.token is None else {"token": entry.token}
-        yield Call(entry.name, entry.seq, head | token, entry.stack, entry)
-
-
-def _plain(lines: list[bytes]) -> list[Call]:
-    stacks: dict[Any, tuple[str, ...]] = {None: ()}
-    found = []
-    for raw in lines:
-        line = loads(raw)
-        number = line.get("stack")
-        if "frames" in line:
-            stacks[number] = tuple(map(str, line["frames"] or ()))
-        name, seq = line["entry"], line["seq"]
-        if type(name) is not str or type(seq) is not int:
-            raise ValueError(name, seq)
-        found.append(Call(name, seq, line, stacks.get(number, ())))
-    return found
+    columns = columns_of(run, phase, step, rank)
+    objects = columns.objects
+    if objects is None and files and columns.holds("data_name"):
+        objects = run.entries(phase, step, rank)
+    if objects is None:
+        yield from map(Call, columns.entries())
+        return
+    views = {view.name: view for view in columns.entries()}
+    for entry in objects:
+        yield Call(views[entry.name], entry)
 
 
 class Measured(NamedTuple):

@@ -15,10 +15,10 @@ from mindrlhf_msprobe.report.page.data import all_said, known
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -219,13 +219,14 @@ class Details:
             records = [self._pair(None, None, finding) for finding in found]
         else:
             records = [*self._records(phase, a, b, pairs)]
-        head = call.content
+        head = call.view.content
+        stack = call.view.stack if call.entry is None else call.entry.stack
         class_name = Entry(call.name, "", 0, 0, 0, None).class_name
         return {
             **known(n=call.name, c=class_name or None, parent=head.get("parent")),
             "o": head.get("opening") or 0,
-            **known(t=[call.seq, head.get("end")] if self._timed else None),
-            **known(st=stacks.setdefault(call.stack, len(stacks)) if call.stack else None),
+            **known(t=[call.view.seq, head.get("end")] if self._timed else None),
+            **known(st=stacks.setdefault(stack, len(stacks)) if stack else None),
             **known(token=head.get("token")),
             "r": records,
         }

@@ -522,7 +522,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             of_phase = codes[phase] = []
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
-                begun[phase] = min(begun[phase], call.seq)
+                begun[phase] = min(begun[phase], call.view.seq)
                 findings = of_place[phase, call.name]
                 of_phase.append((call.name, _codes(measured(call), findings), call.around))
         for what, name in _in_time(run, (step, rank), begun, few=few):

@@ -286,7 +286,7 @@ def test_nan_everywhere_from_the_first_step(tmp_path):
 
 def test_statistics_without_counts(tmp_path):
     """Another tool's statistics: NaN in the mean alone is one, a norm that overflowed is none."""
-    from mindrlhf_msprobe.storage.reading.leaf_json import non_finite
+    from mindrlhf_msprobe.storage.columns.leaf_json import non_finite
 
     plain = {"type": "mindspore.Tensor", "dtype": "Float32", "shape": [2], "Max": 1.0, "Min": 0.0}
     assert non_finite({**plain, "Mean": "NaN", "Norm": "NaN"}) == (1, 0)

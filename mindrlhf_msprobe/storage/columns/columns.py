@@ -1,0 +1,374 @@
+"""Reads what a rank recorded in a phase of a step into columns: a row a record.
+
+The rows of an entry stand together, entries in the order in which they ended. An object of an entry
+is made when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
+from operator import itemgetter
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import loads
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, LeafKinds, statistic
+from mindrlhf_msprobe.storage.columns.rows import Records, Rows
+from mindrlhf_msprobe.storage.journal_line import (
+    PARTS,
+    JournalLine,
+    argument_of,
+    holds_gradients,
+    split_lines,
+)
+from mindrlhf_msprobe.storage.leaves import leaf_from_json
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+
+_IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
+
+#: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
+RecordView = tuple[str, str, LeafJson]
+
+
+class Columns:
+    """The records of one phase, step and rank.
+
+    Attributes:
+        at: the phase, step and rank.
+        layout: the names of its entries, and where their values stand.
+        lines: its entries as JSON, one for each name in the layout.
+        kinds: the dtypes and shapes of its values.
+        raw: the lines as they are on disk; None where they are not those of a whole journal of this
+            package: there is none, it is damaged, or another tool's.
+        objects: what they were made of then.
+    """
+
+    def __init__(
+        self,
+        at: tuple[str, int, int],
+        lines: list[dict[str, Any]],
+        layouts: Layouts,
+        raw: list[bytes] | None = None,
+        objects: list[Entry] | None = None,
+    ) -> None:
+        self.at, self.lines, self.raw, self.objects = at, lines, raw, objects
+        self.phase, self.step, self.rank = at
+        self._leaves: list[LeafJson] = []
+        structures = [layouts.structure(line, self._leaves) for line in lines]
+        names: list[str] = [line["entry"] for line in lines]
+        self.layout: Layout = layouts.layout(self.phase, self.rank, names, structures)
+        found = LeafKinds.of(self._leaves)
+        kinds = self.layout.kinds(found)
+        if kinds is None and raw is not None:
+            raise ValueError("what stands for a value is none")
+        self.kinds = kinds or found
+        self._entries: dict[int, EntryView] = {}
+        self._records: dict[tuple[str, ...], Records] = {}
+        self._numbers: dict[str, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @cached_property
+    def seqs(self) -> list[int]:
+        """When each entry began."""
+        return [line["seq"] for line in self.lines]
+
+    @cached_property
+    def ends(self) -> list[int | None]:
+        """When each entry ended; None where it never did."""
+        return [line["end"] for line in self.lines]
+
+    @cached_property
+    def parents(self) -> list[str | None]:
+        """The name of the entry that each ran in, or None."""
+        return [line["parent"] for line in self.lines]
+
+    @cached_property
+    def stacks(self) -> dict[int | None, tuple[str, ...]]:
+        """The frames of each call stack, by the number that lines have of it."""
+        return {
+            line.get("stack"): tuple(line["frames"] or ())
+            for line in self.lines
+            if "frames" in line
+        }
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """When its first entry began, and its last one ended; None without any."""
+        ends = (begin if end is None else end for begin, end in zip(self.seqs, self.ends))
+        return (min(self.seqs), max(ends)) if self.lines else None
+
+    def leaf(self, row: int) -> LeafJson:
+        """Return a value as JSON."""
+        return self._leaves[row]
+
+    def numbers(self, name: str) -> np.ndarray:
+        """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
+        if name not in self._numbers:
+            values = [leaf.get(name) for leaf in self._leaves]
+            try:
+                found = np.array(values, np.float64)
+            except (TypeError, ValueError):
+                found = np.array([statistic(leaf, name) for leaf in self._leaves], np.float64)
+            self._numbers[name] = found
+        return self._numbers[name]
+
+    @cached_property
+    def fingerprints(self) -> list[str | None]:
+        """The fingerprint of each value, or None."""
+        return [leaf.get("fingerprint") or leaf.get("md5") for leaf in self._leaves]
+
+    def holds(self, name: str) -> bool:
+        """Return whether a value has a field of this name that is not None."""
+        return any(leaf.get(name) is not None for leaf in self._leaves)
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """Return the entries in whose lines one of these texts stands; all, if that is unknown."""
+        if self.raw is None:
+            return [*range(len(self))]
+        return [n for n, line in enumerate(self.raw) if any(mark in line for mark in marks)]
+
+    def records(self, *parts: str) -> Records:
+        """Return the records of some parts (`output`, `parameters_grad`, …)."""
+        if parts not in self._records:
+            self._records[parts] = Records(self, self.layout.once(Rows, parts))
+        return self._records[parts]
+
+    def entry(self, number: int) -> EntryView:
+        """Return an entry."""
+        found = self._entries.get(number)
+        if found is None:
+            found = self._entries[number] = EntryView(self, number)
+        return found
+
+    def entries(self) -> Iterator[EntryView]:
+        """Yield the entries."""
+        return map(self.entry, range(len(self)))
+
+
+class EntryView:
+    """One entry of columns; its records are made when they are asked for.
+
+    Attributes:
+        phase, step, rank: where it is.
+        name, seq, parent: as its line has them.
+    """
+
+    __slots__ = (
+        *("_columns", "_number", "_records"),
+        *("name", "parent", "phase", "rank", "seq", "step"),
+    )
+
+    def __init__(self, columns: Columns, number: int) -> None:
+        self._columns, self._number = columns, number
+        self.phase, self.step, self.rank = columns.at
+        self.name = columns.layout.names[number]
+        self.seq, self.parent = columns.seqs[number], columns.parents[number]
+        self._records: list[RecordView] | None = None
+
+    @property
+    def at(self) -> tuple[str, int, int]:
+        """The phase, step and rank."""
+        return self._columns.at
+
+    @property
+    def cell(self) -> str:
+        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
+        return parts_of_name(self.name)[0]
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it is the entry of an operator; `cell` is what that is called, `Mint.add`."""
+        return is_operator(self.name)
+
+    @property
+    def around(self) -> str | None:
+        """Of an operator: the cell in which it was called, "" outside all; None if not known."""
+        found = self.content.get("cell") if self.is_operator else None
+        return found if isinstance(found, str) else None
+
+    @property
+    def class_name(self) -> str:
+        """The cell's class."""
+        return parts_of_name(self.name)[1]
+
+    @property
+    def direction(self) -> str:
+        """forward, backward or parameters_grad."""
+        return parts_of_name(self.name)[2]
+
+    @property
+    def call(self) -> int:
+        """The n-th time the cell ran in its phase and step, from 0."""
+        return parts_of_name(self.name)[3]
+
+    @property
+    def end(self) -> int:
+        """Its place in time when it ended; when it began if it never returned."""
+        end = self._columns.ends[self._number]
+        return self.seq if end is None else end
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """Its line of the journal as JSON."""
+        return self._columns.lines[self._number]
+
+    @property
+    def stack(self) -> tuple[str, ...]:
+        """Its call stack, innermost first; () if it was not recorded."""
+        return self._columns.stacks.get(self.content.get("stack"), ())
+
+    @property
+    def records(self) -> list[RecordView]:
+        """Its values; of a Python None nothing."""
+        if self._records is None:
+            layout = self._columns.layout
+            first = int(layout.first[self._number])
+            self._records = [
+                (_IO[part], path, self._columns.leaf(first + n))
+                for n, (part, path) in enumerate(layout.structures[self._number].places)
+            ]
+        return self._records
+
+    def argument(self, io: str, path: str) -> str:
+        """Return what `construct` calls the argument that a value is or lies in, or ""."""
+        names = self.content.get("input_names")
+        return argument_of(names if type(names) is list else (), io, path)
+
+    def record_name(self, io: str, path: str) -> str:
+        """Return the full name of one of its records."""
+        head = self.name if io == PARAMETERS_GRAD else f"{self.name}.{io}"
+        return f"{head}.{path}" if path else head
+
+    def place(self, io: str | None = None, path: str = "") -> Place:
+        """Return where the entry, or one record of it, is."""
+        record = None if io is None else self.record_name(io, path)
+        seq = self.seq if io in ("input", "parameters") else self.end
+        return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
+
+
+def elements_of(run: Run, at: tuple[str, int, int], leaf: LeafJson) -> np.ndarray:
+    """Map the elements of a value in one phase, step and rank into memory, read-only.
+
+    Raises:
+        ArrayFileError, ValueError: they were not stored, or cannot be read.
+    """
+    made = leaf_from_json(dict(leaf))
+    return Record("", "", "", *run.locator(*at).locate(made, made.data_name)).array()
+
+
+@lru_cache(maxsize=1 << 16)
+def parts_of_name(name: str) -> tuple[str, str, str, int]:
+    """Return the cell, class, direction and number of the call that the name of an entry says."""
+    entry = Entry(name, "", 0, 0, 0, None)
+    return entry.cell, entry.class_name, entry.direction, entry.call
+
+
+def columns_of(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts | None = None,
+    marks: tuple[bytes, ...] = (),
+) -> Columns:
+    """Read one place, whichever tool wrote it; what cannot be read is in `run.problems` then.
+
+    Args:
+        layouts: those of the places before, so that what is alike is computed once.
+        marks: other entries than those in whose lines one of these texts stands may be left out.
+    """
+    known = Layouts() if layouts is None else layouts
+    found = whole_columns(run, phase, step, rank, known, marks)
+    if found is None:  # another tool's, or damaged: reading entries says what is not there
+        entries = run.entries(phase, step, rank)
+        lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
+        found = Columns((phase, step, rank), lines, known, objects=entries)
+    return found
+
+
+def whole_columns(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+) -> Columns | None:
+    """Read one place of which there is a whole journal of this package; None of any other."""
+    content = None if run.times_are_lost(step, rank) else run.journal(phase, step, rank)
+    if content is None:
+        return None
+    raw = split_lines(content)
+    if marks:
+        raw = [line for line in raw if any(mark in line for mark in marks)]
+    try:
+        return Columns((phase, step, rank), _read(raw), layouts, raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+#: The types of the fields of nearly every line, in the order of `_usual`.
+_USUAL = {
+    (str, int, end, parent, int, NoneType, stack, frames)
+    for end in (int, NoneType)
+    for parent in (str, NoneType)
+    for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
+}
+_usual = itemgetter("entry", "seq", "end", "parent", "opening")
+
+
+def _read(raw_lines: list[bytes]) -> list[dict[str, Any]]:
+    """Return the lines of a journal.
+
+    Raises:
+        ValueError, RecursionError: one is damaged.
+    """
+    contents = []
+    for raw in raw_lines:
+        content = loads(raw)
+        if not _is_usual(content):
+            JournalLine.from_json(content)  # says whether it is a line
+        contents.append(content)
+    if len({content["entry"] for content in contents}) < len(contents):
+        raise ValueError("an entry stands there twice")
+    return contents
+
+
+def _is_usual(content: Any) -> bool:
+    """Return whether a line is a good one, as nearly all are, at a fraction of the full check."""
+    try:
+        entry, seq, end, parent, opening = _usual(content)
+    except (KeyError, TypeError):
+        return False
+    get, frames = content.get, content.get("frames")
+    rest = type(get("token")), type(get("stack")), type(frames)
+    types = (type(entry), type(seq), type(end), type(parent), type(opening), *rest)
+    good = types in _USUAL and len(entry) <= bounds.NAME
+    if good and frames:
+        good = {*map(type, frames)} == {str}
+    if good and PARAMETERS_GRAD in entry and holds_gradients(entry):
+        good = type(get(PARAMETERS_GRAD)) is dict
+    return good and 0 <= seq < bounds.PLACE and (end is None or 0 <= end < bounds.PLACE)
+
+
+def _line_of(entry: Entry, number: int) -> dict[str, Any]:
+    """Return an entry of which there is no readable line as one."""
+    line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
+    line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
+    line |= {"stack": number, "frames": list(entry.stack)}
+    if entry.around is not None:
+        line["cell"] = entry.around
+    values: dict[str, dict[str, object]] = {}
+    for record in entry.records:
+        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
+    return {**values, **line}

@@ -1,0 +1,149 @@
+"""What journals have in common: names of entries, and which values each holds.
+
+From step to step a journal holds the same records with other numbers. What follows from their names
+alone is computed once for all journals that are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from mindrlhf_msprobe.storage.columns.leaf_json import DEEPEST, LeafJson, LeafKinds, values_of
+from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
+from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+
+_T = TypeVar("_T")
+_MOST_STRUCTURES = 4096
+
+
+class Structure(NamedTuple):
+    """What the values of one entry are.
+
+    Attributes:
+        places: part (`output`, `parameters`, …) and path of each, in order.
+        whole: whether its line holds nothing else, such as null.
+    """
+
+    places: tuple[tuple[str, str], ...]
+    whole: bool
+
+
+class Shared:
+    """Something that journals have in common, with what was computed of it."""
+
+    def __init__(self) -> None:
+        self._computed: dict[tuple[Any, ...], Any] = {}
+
+    def once(self, function: Callable[..., _T], *more: Hashable) -> _T:
+        """Return a function of it, and of more, which is called the first time alone."""
+        key = function, *more
+        if key not in self._computed:
+            self._computed[key] = function(self, *more)
+        found: _T = self._computed[key]
+        return found
+
+
+class Layout(Shared):
+    """What journals that are alike have in common.
+
+    Attributes:
+        names: of the entries, in the order of the lines.
+        structures: theirs, in the same order.
+        first: the number of the first row of each entry, then that of all rows.
+    """
+
+    def __init__(self, names: list[str], structures: list[Structure]) -> None:
+        super().__init__()
+        self.names, self.structures = names, structures
+        self.first = np.cumsum([0, *(len(one.places) for one in structures)])
+        self._kinds: LeafKinds | None = None
+
+    def kinds(self, found: LeafKinds) -> LeafKinds | None:
+        """Return what the values of such a journal are; None if some are none.
+
+        It is the same object for journals that are alike: then nothing more is looked at.
+        """
+        if found != self._kinds:
+            if not found.are_of_leaves():
+                return None
+            self._kinds = found
+        return self._kinds
+
+    @cached_property
+    def of_cells(self) -> list[str]:
+        """The names of the entries that are not those of operators."""
+        return [name for name in self.names if not is_operator(name)]
+
+
+class Layouts:
+    """The last layout of each phase and rank: those that are alike are one object."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[int, Layout]] = {}
+        self._structures: dict[tuple[Any, ...], Structure] = {}
+
+    def structure(self, line: Mapping[str, Any], leaves: list[LeafJson]) -> Structure:
+        """Return what a line holds, and add its leaves."""
+        name, start = line["entry"], len(leaves)
+        parts: Sequence[str] = PARTS
+        if PARAMETERS_GRAD in name and holds_gradients(name):
+            parts = (PARAMETERS_GRAD,) if type(line.get(PARAMETERS_GRAD)) is dict else ()
+        shape: list[Any] = []
+        for part in parts:
+            value = line.get(part)
+            if value:
+                shape.append(part)
+                _add(value, shape, leaves, start, 0)
+        key = tuple(shape)
+        structure = self._structures.get(key)
+        if structure is None:
+            if len(self._structures) >= _MOST_STRUCTURES:
+                self._structures.clear()
+            places = tuple((part, path) for part, path, _ in values_of(line))
+            structure = self._structures[key] = Structure(places, None not in key)
+        return structure
+
+    def layout(
+        self, phase: str, rank: int, names: list[str], structures: list[Structure]
+    ) -> Layout:
+        """Return the layout of a journal: that of the step before, or of another rank, if alike."""
+        known = self._last.setdefault(phase, {})
+        own = known.get(rank)
+        others = {id(one): one for one in known.values() if one is not own}
+        for one in ([] if own is None else [own]) + [*others.values()]:
+            if one.structures == structures and one.names == names:
+                known[rank] = one
+                return one
+        made = known[rank] = Layout(names, structures)
+        return made
+
+
+def _add(value: Any, shape: list[Any], leaves: list[LeafJson], start: int, depth: int) -> None:
+    """Add the leaves of a value, as `values.flat` finds them, and what tells where they are."""
+    items: Iterable[Any]
+    if type(value) is list:
+        shape.append(len(value))
+        items = value
+    elif type(value) is dict:
+        if type(value.get("type")) is str:
+            leaves.append(value)
+            return
+        shape.append(tuple(value))
+        items = value.values()
+    else:
+        shape.append(None)
+        return
+    for item in items:
+        if type(item) is dict and type(item.get("type")) is str:
+            leaves.append(item)
+        else:
+            shape.append(len(leaves) - start)
+            if item and depth < DEEPEST:
+                _add(item, shape, leaves, start, depth + 1)
+            else:
+                shape.append(None)
