@@ -12,6 +12,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import OUTER
@@ -26,6 +27,7 @@ from mindrlhf_msprobe.phases import (
     key_order,
     phase_order,
 )
+from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
@@ -34,6 +36,8 @@ BEGIN = "begin"
 END = "end"
 DATA = "data"
 
+#: An entry as an object, or as it stands in columns.
+_Entry: TypeAlias = "Entry | EntryView"
 #: What events are sorted by; and the part of it that places key data: (time, side, phase).
 _Order = tuple[float, ...]
 _Place = tuple[float, float, float]
@@ -78,9 +82,27 @@ def order_of(
         placed.append(((entry.seq, 0.0), EventKey(BEGIN, entry.phase, name)))
         if entry.end is not None:
             placed.append(((entry.end, 0.0), EventKey(END, entry.phase, name)))
-    placed += _place_key_data(_Spans(entries), key_data, earlier)
-    placed.sort(key=lambda item: (item[0], item[1].name))
+    placed += placed_key_data(Spans(entries), key_data, earlier)
+    placed.sort(key=_by_order)
     return [event for _, event in placed]
+
+
+def placed_key_data(
+    spans: Spans, key_data: Sequence[KeyDatum], earlier: frozenset[str] = frozenset()
+) -> list[tuple[_Order, EventKey]]:
+    """Return the events of key data in causal order, each with what it is sorted by.
+
+    That begins with a time and a side: below 0 it comes before what entries do at that time, else
+    behind it.
+
+    Args:
+        earlier: the keys of `made_before_updates`.
+    """
+    return sorted(_place_key_data(spans, key_data, earlier), key=_by_order)
+
+
+def _by_order(placed: tuple[_Order, EventKey]) -> tuple[_Order, str]:
+    return placed[0], placed[1].name
 
 
 def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
@@ -106,7 +128,7 @@ def _home(key: str, earlier: frozenset[str]) -> KeyDataHome | None:
 
 
 def _place_key_data(
-    spans: _Spans, key_data: Sequence[KeyDatum], earlier: frozenset[str]
+    spans: Spans, key_data: Sequence[KeyDatum], earlier: frozenset[str]
 ) -> Iterator[tuple[_Order, EventKey]]:
     saves: dict[str, list[KeyDatum]] = {}
     for datum in key_data:
@@ -276,7 +298,7 @@ class _Pass:
     gradients: int | None = None
 
 
-def _passes_in(entries: Sequence[Entry]) -> list[_Pass]:
+def _passes_in(entries: Sequence[_Entry]) -> list[_Pass]:
     """Return the forward passes of one opening of an update, given its entries in order of time.
 
     A further pass begins where a cell runs forward again behind gradients. Operators tell passes
@@ -301,15 +323,15 @@ def _passes_in(entries: Sequence[Entry]) -> list[_Pass]:
     return found
 
 
-class _Spans:
+class Spans:
     """When each opening of each phase began and ended.
 
     A dump that belongs to no phase is a whole training pass: it stands for the update.
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[_Entry]) -> None:
         self._spans: dict[str, dict[int, list[int]]] = {}
-        self._entries: dict[str, dict[int, list[Entry]]] = {}  # of updates
+        self._entries: dict[str, dict[int, list[_Entry]]] = {}  # of updates
         self._passes_of: dict[str, list[_Pass]] = {}
         for entry in entries:
             phase = UPDATE_PHASES[0] if entry.phase == UNNAMED_PHASE else entry.phase

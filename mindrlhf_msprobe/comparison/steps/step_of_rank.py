@@ -57,6 +57,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class Job:
     fused: tuple[FusedRule, ...] = ()
     # What was read last, and how it was cut; and what was paired last: by step and rank.
     _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
+    _layouts: Layouts = field(default_factory=Layouts, repr=False, compare=False)
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -192,7 +194,7 @@ class Job:
             return None
         if self.sides[0].run.dialect is not self.sides[1].run.dialect:
             return None
-        return count_wholesale(self.sides, self.tolerances, step, rank)
+        return count_wholesale(self.sides, self.tolerances, step, rank, self._layouts)
 
 
 @dataclass(frozen=True)

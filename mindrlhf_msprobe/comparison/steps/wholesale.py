@@ -1,20 +1,22 @@
-"""Places of two runs that are put together alike: what agrees in them is counted by the line.
+"""Places of two runs that are put together alike: what agrees in them is counted on columns.
 
-Of most lines of two journals nothing differs but where they were recorded. Such a line, with a
-fingerprint for every tensor and with finite numbers only, is identical whatever the comparison
-allows, so no record, pair or finding is made of it. All other lines, and key data, are paired and
-compared as ever. A step that is not put together alike on both sides, or in which anything is
-unusual, is not for this way: the planner pairs it as a whole.
+Nearly all records of two runs are tensors with one fingerprint and finite statistics on both sides.
+They are identical whatever the comparison allows, so no object, pair or finding is made of them.
+All other entries, and key data, are paired and compared as ever. A step that is not put together
+alike on both sides, or in which anything is unusual, is not for this way: the planner pairs it as a
+whole.
 """
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages
@@ -23,37 +25,31 @@ from mindrlhf_msprobe.comparison.pairing.alignment import Alignment
 from mindrlhf_msprobe.comparison.pairing.planner import BEGIN_IO, Pair, Planner, StepData, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import (
     BEGIN,
-    DATA,
+    END,
     EventKey,
+    Spans,
     made_before_updates,
-    merge,
-    order_of,
+    placed_key_data,
 )
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.columns.columns import Columns, whole_columns
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import (
-    Entry,
-    has_plain_call,
-)
-
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
-_LARGE = 1e300  # larger ones are left to those who know what may overflow
-_ENTRY = re.compile(rb'\{"entry": ("(?:[^"\\]|\\.)*"), ')
-_SCALARS = frozenset({"int", "float", "bool", "NoneType"})
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, has_plain_call
 
 
 @dataclass(frozen=True)
 class Wholesale:
-    """A step of which the lines that agree were counted.
+    """A step of which what agrees was counted.
 
     Attributes:
         plan: all other pairs, in causal order; its `parents` are left out.
         positions: for each of these pairs what `StepResult.positions` holds.
-        data: what both runs recorded there, without the records of entries.
+        data: what both runs recorded there; one entry of each phase stands for all.
     """
 
     plan: StepPlan
@@ -63,364 +59,413 @@ class Wholesale:
 
 
 def count_wholesale(
-    sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int
+    sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int, layouts: Layouts
 ) -> Wholesale | None:
-    """Count what agrees in one step; None where it has to be paired as a whole."""
+    """Count what agrees in one step; None where it has to be paired as a whole.
+
+    Args:
+        layouts: those of the steps before.
+    """
     rank_steps = [view.own(step, rank) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
-    runs = sides[0].run, sides[1].run
-    phases = [run.phases_at(*at) for run, at in zip(runs, rank_steps)]
+    phases = [view.run.phases_at(*at) for view, at in zip(sides, rank_steps)]
     if phases[0] != phases[1]:
         return None
-    lines = _Lines(step, rank)
+    alike = []
     for phase in phases[0]:
-        if not lines.add(phase, runs, rank_steps):
+        read = [whole_columns(view.run, phase, *at, layouts) for view, at in zip(sides, rank_steps)]
+        found = _alike(phase, *read)
+        if found is None or not found.make_special(sides[0].run, sides[1].run):
             return None
-    if not lines.in_one_order():
+        alike.append(found)
+    events = [_Events([phase.sides[i] for phase in alike]) for i in (0, 1)]
+    if not events[0].begin_in_order_of(events[1]):
         return None
     data = [view.load(step, rank, layers=False) for view in sides]
     if any(side.unreadable or side.unreadable_keys for side in data):
         return None
-    return _counted(lines, data, tolerances, step, rank)
+    return _Counting(step, rank, alike, (events[0], events[1]), (data[0], data[1])).result(
+        tolerances
+    )
 
 
-#: Of each side: number of a stack → its frames.
-_OfJournal = dict[int | None, tuple[str, ...]]
-_Stacks = tuple[_OfJournal, _OfJournal]
+class _Side:
+    """The entries of one phase of one run, in the order that both have.
+
+    Attributes:
+        order: which of the columns' entries each is.
+        seqs, ends: when they began and ended; -1 of one that never did.
+        first: the number of the first row of each.
+    """
+
+    def __init__(self, columns: Columns, order: np.ndarray) -> None:
+        self.columns, self.order = columns, order
+        self.seqs = np.array(columns.seqs, np.int64)[order]
+        ends = [-1 if end is None else end for end in columns.ends]
+        self.ends = np.array(ends, np.int64)[order]
+        self.first = columns.layout.first[:-1][order]
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """Return the call stack of an entry."""
+        return self.columns.frames(int(self.order[number]))
+
+    def openings(self) -> list[int]:
+        """Return how often the phase had been opened before each entry."""
+        openings = self.columns.openings
+        return [openings[number] for number in self.order.tolist()]
 
 
 @dataclass
-class _Lines:
-    """The lines of both journals of one step.
+class _Alike:
+    """A phase that both runs recorded with the same entries.
 
     Attributes:
-        shells: the entries of each side, without records.
-        counted: for the n-th entry, how many of its records are known when it begins and when it
-            ends; None for an entry that is compared by its records.
-        special: (phase, name) → the entries of both sides that are compared by their records.
-        content: the line of the n-th entry that was counted.
+        names: of its entries.
+        is_counted: (entries,) whether all records of an entry are identical on both sides.
+        special: name → the entries of both sides that are compared by their records.
     """
 
-    step: int
-    rank: int
-    shells: tuple[list[Entry], list[Entry]] = field(default_factory=lambda: ([], []))
-    counted: list[tuple[int, int] | None] = field(default_factory=list)
-    special: dict[tuple[str, str], tuple[Entry, Entry]] = field(default_factory=dict)
-    content: list[JournalLine] = field(default_factory=list)
+    phase: str
+    sides: tuple[_Side, _Side]
+    is_counted: np.ndarray
+    special: dict[str, tuple[Entry, Entry]]
 
-    def add(self, phase: str, runs: tuple[Run, Run], rank_steps: list[tuple[int, int]]) -> bool:
-        """Take in one phase; False where it has to be paired."""
-        journals = [run.journal_lines(phase, *at) for run, at in zip(runs, rank_steps)]
-        a, b = journals
-        if a is None or b is None or len(a) != len(b):
-            return False
-        b = _in_order_of(a, b)
-        stacks: _Stacks = {}, {}
-        try:
-            special = self._add_lines(phase, zip(a, b), stacks)
-        except (ValueError, RecursionError):
-            return False
-        if special is None:
-            return False
-        return self._add_special(phase, special, stacks, runs, rank_steps)
+    @property
+    def layout(self) -> Layout:
+        """That of A."""
+        return self.sides[0].columns.layout
 
-    def _add_lines(
-        self, phase: str, lines: Iterable[tuple[bytes, bytes]], stacks: _Stacks
-    ) -> list[tuple[JournalLine, JournalLine]] | None:
-        """Take in the lines of both journals; None where they have to be paired.
+    @property
+    def names(self) -> list[str]:
+        """Those of its entries."""
+        return self.layout.names
 
-        Returns:
-            Those that are compared by their records.
-
-        Raises:
-            ValueError, RecursionError: a line is damaged.
-        """
-        names: set[str] = set()
-        special = []
-        for raw_a, raw_b in lines:
-            line = JournalLine.read(raw_a)
-            other, same = (line, True) if raw_a == raw_b else _other_line(line, raw_a, raw_b)
-            name = line.entry
-            if name in names or not has_plain_call(name) or _where(line) != _where(other):
-                return None
-            names.add(name)
-            self._add_shells(phase, (line, other), stacks)
-            if is_operator(name) and _lines_differ((line, other), stacks):
-                return None
-            self.counted.append(_ordinary(line) if same else None)
-            self.content.append(line)
-            if self.counted[-1] is None:
-                special.append((line, JournalLine.read(raw_b) if same else other))
-        return special
-
-    def _add_shells(
-        self, phase: str, lines: tuple[JournalLine, JournalLine], stacks: _Stacks
-    ) -> None:
-        for shells, known, side in zip(self.shells, stacks, lines):
-            if side.frames:
-                known[side.stack] = side.frames
-            shells.append(
-                Entry(
-                    name=side.entry,
-                    phase=phase,
-                    step=self.step,
-                    rank=self.rank,
-                    seq=side.seq,
-                    end=side.end,
-                    opening=side.opening,
-                    token=side.token,
-                    around=side.around,
-                    attributes=side.attributes,
-                )
-            )
-
-    def _add_special(
-        self,
-        phase: str,
-        lines: list[tuple[JournalLine, JournalLine]],
-        stacks: _Stacks,
-        runs: tuple[Run, Run],
-        rank_steps: list[tuple[int, int]],
-    ) -> bool:
-        """Make entries of lines that differ; False where one of them is not for this way.
+    def make_special(self, *runs: Run) -> bool:
+        """Make the entries that differ; return whether they are for this way.
 
         Parameters that one side alone recorded again are compared with earlier ones, and files of
         elements are shared among workers: both is the planner's.
         """
-        sides = []
-        for i, (run, at) in enumerate(zip(runs, rank_steps)):
-            known = stacks[i]
-            whole = [
-                replace(pair[i], frames=pair[i].frames or known.get(pair[i].stack, ()))
-                for pair in lines
-            ]
-            made = run.entries_of(whole, phase, *at)
-            if made is None:
+        numbers = np.flatnonzero(~self.is_counted).tolist()
+        made = []
+        for run, side in zip(runs, self.sides):
+            found = side.columns.made(run, [int(side.order[number]) for number in numbers])
+            if found is None or any(map(_is_for_planner, found)):
                 return False
-            sides.append(made)
-        for a, b in zip(*sides):
-            if any(r.leaf.why is not None or r.leaf.data_name for e in (a, b) for r in e.records):
+            made.append(found)
+        for number, *both in zip(numbers, *made):
+            if _parameters(both[0]) != _parameters(both[1]):
                 return False
-            if _parameters(a) != _parameters(b):
-                return False
-            self.special[phase, a.name] = a, b
+            self.special[self.names[number]] = both[0], both[1]
         return True
 
-    def in_one_order(self) -> bool:
-        """Return whether the entries of both sides began in one order."""
-        orders = []
-        for shells in self.shells:
-            starts = [entry.seq for entry in shells]
-            if len(set(starts)) < len(starts):
-                return False
-            orders.append(sorted(range(len(starts)), key=starts.__getitem__))
-        return orders[0] == orders[1]
 
-
-def _in_order_of(a: list[bytes], b: list[bytes]) -> list[bytes]:
-    """Return B's lines in the order of A's entries, if it has the same.
-
-    Entries are written as they become known: those of gradients not always in one order.
-    """
-    heads = [[_ENTRY.match(line) for line in lines] for lines in (a, b)]
-    names = [[head and head[1] for head in found] for found in heads]
-    if names[0] == names[1] or None in names[0] or None in names[1]:
-        return b
-    by_name = dict(zip(names[1], b))
-    if by_name.keys() != set(names[0]) or len(by_name) < len(b):
-        return b
-    return [by_name[name] for name in names[0]]
-
-
-def _where(line: JournalLine) -> tuple[object, ...]:
-    """Return where an entry stands among the others, but for its time."""
-    return line.entry, line.parent, line.opening, line.token, line.end is None
-
-
-def _lines_differ(lines: tuple[JournalLine, JournalLine], stacks: _Stacks) -> bool:
-    """Return whether an operator was called from two lines of code: they tell which is which."""
-    a, b = (known.get(line.stack, ()) for line, known in zip(lines, stacks))
-    if a == b:
-        return False
-    users = [users_line(frames) for frames in (a, b)]
-    keys = {None if line is None else line.key for line in users}
-    return len(keys) > 1
+def _is_for_planner(entry: Entry) -> bool:
+    return any(r.leaf.why is not None or r.leaf.data_name for r in entry.records)
 
 
 def _parameters(entry: Entry) -> set[str]:
     return {record.path for record in entry.records if record.io == "parameters"}
 
 
-def _other_line(line: JournalLine, raw: bytes, other: bytes) -> tuple[JournalLine, bool]:
-    """Read the line of the other run, and return whether its values are the same bytes.
-
-    They follow what tells where the entry stands; where they are the same, that alone is read.
-
-    Args:
-        line: what `raw`, the line of the one run, holds.
-
-    Raises:
-        ValueError, RecursionError: it is damaged.
-    """
-    first = next(iter(line.values), None)
-    if first is not None:
-        # Inside a text a quotation mark has a backslash before it, so this is the member's name.
-        name = b', "%s": ' % first.encode("utf-8", errors="surrogatepass")
-        starts = raw.find(name), other.find(name)
-        if min(starts) > 0 and raw[starts[0] :] == other[starts[1] :]:
-            return JournalLine.read(other[: starts[1]] + b"}"), True
-    return JournalLine.read(other), False
-
-
-def _ordinary(line: JournalLine) -> tuple[int, int] | None:
-    """Return how many records of an entry are known at its begin and at its end.
-
-    None unless each of them is identical to one of the same JSON, and deserves no look: a tensor
-    has a fingerprint and finite statistics, any other value is at hand and finite.
-    """
-    begin = end = 0
-    for io, _, content in line.parts():
-        number = _count(content)
-        if number < 0:
+def _alike(phase: str, a: Columns | None, b: Columns | None) -> _Alike | None:
+    """Hold one phase of both runs against each other; None where it has to be paired."""
+    if a is None or b is None or len(a) != len(b) or not a.layout.once(_are_plain):
+        return None
+    order = np.arange(len(a))
+    own = _Side(a, order)
+    if a.layout is not b.layout and a.layout.names != b.layout.names:
+        there = {name: number for number, name in enumerate(b.layout.names)}
+        if there.keys() != {*a.layout.names}:
             return None
-        if io in BEGIN_IO:
-            begin += number
-        else:
-            end += number
-    return (begin + end, 0) if line.end is None else (begin, end)
+        order = np.array([there[name] for name in a.layout.names], np.intp)
+    other = _Side(b, order)
+    if not _stand_alike(own, other) or _operators_differ(own, other):
+        return None
+    return _Alike(phase, (own, other), _are_identical(own, other), {})
 
 
-def _count(content: Any) -> int:
-    """Return how many values a JSON structure describes, all of them ordinary; else -1."""
-    if type(content) is list:
-        parts: Iterable[Any] = content
-    elif type(content) is not dict:
-        return -1
-    elif type(content.get("type")) is str:
-        return 1 if _is_ordinary(content) else -1
-    elif "shape" in content:  # may be a value without a type
-        return -1
-    else:
-        parts = content.values()
-    total = 0
-    for part in parts:
-        number = _count(part)
-        if number < 0:
-            return -1
-        total += number
-    return total
+def _are_plain(layout: Layout) -> bool:
+    return all(map(has_plain_call, layout.names))
 
 
-def _is_ordinary(leaf: Mapping[str, Any]) -> bool:
-    if "error" in leaf or "opaque" in leaf or "data_name" in leaf:
+def _stand_alike(a: _Side, b: _Side) -> bool:
+    """Return whether entries stand alike among the others, but for their time."""
+    if not ((a.ends < 0) == (b.ends < 0)).all():
         return False
-    shape = leaf.get("shape")
-    if shape is None:
-        return _is_ordinary_scalar(leaf["type"], leaf.get("value"))
-    if not _is_described(leaf, shape) or leaf.get("nan_count") or leaf.get("inf_count"):
-        return False
-    for size in shape:
-        if type(size) is not int or size < 0:
-            return False
-    for name in _STATISTICS:
-        value = leaf.get(name, leaf)
-        if not (type(value) is float and -_LARGE < value < _LARGE) and not _is_plain(value):
-            return False
-    return True
+    order = b.order.tolist()
+    fields = ((one.parents, one.openings, one.tokens) for one in (a.columns, b.columns))
+    return all(own == [other[n] for n in order] for own, other in zip(*fields))
 
 
-def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
-    if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
-        return kind == "str" and type(value) is str
-    return kind in _SCALARS and _is_plain(value)
+def _operators_differ(a: _Side, b: _Side) -> bool:
+    """Return whether an operator was called from two lines of code: they tell which is which."""
+    numbers = a.columns.layout.once(_operators)
+    stacks = {(a.frames(number), b.frames(number)) for number in numbers}
+    for both in stacks:
+        users = [users_line(frames) for frames in both] if both[0] != both[1] else []
+        if len({None if line is None else line.key for line in users}) > 1:
+            return True
+    return False
 
 
-def _is_described(leaf: Mapping[str, Any], shape: Any) -> bool:
-    """Return whether a tensor is described by dtype, shape and fingerprint, and is no text."""
-    if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
-        return False
-    return type(shape) is list and leaf["type"] != "str" and "text" not in leaf
+def _operators(layout: Layout) -> list[int]:
+    return [number for number, name in enumerate(layout.names) if is_operator(name)]
 
 
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is None, a truth value, or a finite number of no unusual size."""
-    return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
+def _are_identical(a: _Side, b: _Side) -> np.ndarray:
+    """Return of which entries every record is identical to the one of the other run.
+
+    And deserves no look: a tensor has a fingerprint and finite statistics, any other value is at
+    hand and finite.
+    """
+    layouts = a.columns.layout, b.columns.layout
+    found = layouts[0].once(_are_whole)
+    if layouts[0] is not layouts[1]:
+        known = layouts[1].structures
+        pairs = zip(layouts[0].structures, b.order.tolist())
+        found = found & np.array([own == known[n] for own, n in pairs], bool)
+    counts = np.diff(layouts[0].first)
+    rows = np.flatnonzero(np.repeat(found, counts))  # of A
+    there = rows + np.repeat(b.first - a.first, counts)[rows]
+    differ = rows[~a.columns.are_identical(rows, b.columns, there)]
+    found = found.copy()
+    found[np.searchsorted(layouts[0].first, differ, side="right") - 1] = False
+    return found
 
 
-def _counted(
-    lines: _Lines, data: list[StepData], tolerances: Tolerances, step: int, rank: int
-) -> Wholesale:
-    """Put the pairs that are left into causal order, and count the others."""
-    planner = _planner(lines, data, step, rank)
-    numbers = {(e.phase, e.name): n for n, e in enumerate(lines.shells[0])}
-    pairs: list[Pair] = []
-    positions: list[tuple[int, int]] = []
-    identical: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    openings: set[tuple[str | None, int]] = set()
-    seen = 0
-    for event in _order(lines, data):
-        known = None
-        if event.phase is not None and event.kind != DATA:
-            number = numbers[event.phase, event.name]
-            known = lines.counted[number]
-            records = 0 if known is None else known[event.kind != BEGIN]
-            if records:
-                identical[event.phase] += records
-                first.setdefault(event.phase, len(pairs))
-        found = list(planner.pairs_of(event)) if known is None else []
-        if event.kind != DATA:
-            if not (found or records):
-                continue
-            openings.add((event.phase, lines.shells[0][number].opening))
-        pairs += found
-        positions += [(len(openings), seen)] * len(found)
-        seen += event.kind != DATA
-    counted = Counted(
-        dict(identical),
-        tuple((n, phase) for phase, n in first.items()),
-        _rules(lines, tolerances, identical.total()),
-    )
-    whole = [replace(side, entries=shells) for side, shells in zip(data, lines.shells)]
-    return Wholesale(StepPlan(step, rank, tuple(pairs)), (whole[0], whole[1]), positions, counted)
+def _are_whole(layout: Layout) -> np.ndarray:
+    return np.array([one.whole for one in layout.structures], bool)
 
 
-def _planner(lines: _Lines, data: list[StepData], step: int, rank: int) -> Planner:
-    """Return what pairs the entries that are left, and key data."""
-    ids = {at: at[1] for at in lines.special}
-    sides = [
-        replace(
-            side,
-            entries=[entries[i] for entries in lines.special.values()],
-            coverage=side.coverage,
-        )
-        for i, side in enumerate(data)
+def _known_at_begin(layout: Layout) -> np.ndarray:
+    """Return (entries,) how many records of each entry are known when it begins."""
+    found = [
+        sum(part != PARAMETERS_GRAD and part.partition("_")[0] in BEGIN_IO for part, _ in of.places)
+        for of in layout.structures
     ]
-    return Planner(step, rank, sides[0], sides[1], Alignment(ids, dict(ids)))
+    return np.array(found, np.intp)
 
 
-def _order(lines: _Lines, data: list[StepData]) -> list[EventKey]:
-    earlier = made_before_updates(*(side.key_data for side in data))
-    a = order_of(lines.shells[0], data[0].key_data, earlier=earlier)
-    keys = [{(d.key, d.micro_step) for d in side.key_data} for side in data]
-    return (
-        a
-        if keys[1] <= keys[0]
-        else merge(a, order_of(lines.shells[1], data[1].key_data, earlier=earlier))
-    )
+class _Events:
+    """When the entries of all phases of one run began and ended.
+
+    An event has a number: n is the begin of the n-th entry, and n + the number of entries its end.
+
+    Attributes:
+        times: in order.
+        order: the number of the event at each place in time.
+        places: of each event its place in time; -1 where an entry never ended.
+    """
+
+    def __init__(self, phases: Sequence[_Side]) -> None:
+        self.phases = phases
+        self.seqs = _joined([side.seqs for side in phases])
+        times = np.concatenate([self.seqs, _joined([side.ends for side in phases])])
+        there = np.flatnonzero(np.r_[np.full(len(self.seqs), True), times[len(self.seqs) :] >= 0])
+        keys = [times[there]]
+        if len({*keys[0].tolist()}) < len(there):  # of those at one time the name decides
+            names = [name for side in phases for name in _names_of(side)]
+            of = {name: number for number, name in enumerate(sorted({*names}))}
+            keys.insert(0, np.array([of[name] for name in names] * 2, np.intp)[there])
+        self.order = there[np.lexsort(keys)]
+        self.times = times[self.order]
+        self.places = np.full(len(times), -1)
+        self.places[self.order] = np.arange(len(self.order))
+
+    def begin_in_order_of(self, other: _Events) -> bool:
+        """Return whether the entries of both runs began in one order."""
+        orders = [np.argsort(one.seqs, kind="stable") for one in (self, other)]
+        if any(len({*one.seqs.tolist()}) < len(one.seqs) for one in (self, other)):
+            return False
+        return bool((orders[0] == orders[1]).all())
+
+    @cached_property
+    def spans(self) -> Spans:
+        """When the openings of phases began and ended."""
+        return Spans(side.columns.entry(n) for side in self.phases for n in side.order.tolist())
+
+    def placed(
+        self, saves: Sequence[KeyDatum], earlier: frozenset[str]
+    ) -> list[tuple[int, EventKey]]:
+        """Return key data in causal order, and how many events of entries come before each."""
+        found = placed_key_data(self.spans, saves, earlier) if saves else []
+        return [
+            (int(np.searchsorted(self.times, time, "left" if side < 0 else "right")), event)
+            for (time, side, *_), event in found
+        ]
 
 
-def _rules(lines: _Lines, tolerances: Tolerances, total: int) -> dict[Messages, int]:
-    if not tolerances.rules:
-        by = tolerances.matching("")[1]
-        return {by: total} if by and total else {}
-    used: Counter[Messages] = Counter()
-    for counted, line in zip(lines.counted, lines.content):
-        if counted is not None:
-            used.update(_said(tolerances, n) for n, *_ in line.records())
-    del used[()]
-    return dict(used)
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _names_of(side: _Side) -> list[str]:
+    names = side.columns.layout.names
+    return [names[number] for number in side.order.tolist()]
+
+
+class _Shown(NamedTuple):
+    """An event of which pairs are made.
+
+    Attributes:
+        order: its place among all events, those of A; what only B has stands behind one of them.
+        before: how many events of entries come before it in A.
+        is_entry: whether it is one of an entry itself.
+    """
+
+    order: tuple[int, int]
+    before: int
+    is_entry: bool
+    event: EventKey
+
+
+class _Counting:
+    """Counts what agrees in a step, and puts the pairs that are left into causal order."""
+
+    def __init__(
+        self,
+        step: int,
+        rank: int,
+        alike: list[_Alike],
+        events: tuple[_Events, _Events],
+        data: tuple[StepData, StepData],
+    ) -> None:
+        self._step, self._rank, self._alike = step, rank, alike
+        self._events, self._data = events, data
+        #: Of each event in time: the number of its phase, and of its phase's opening.
+        phase = [np.full(len(one.names), number) for number, one in enumerate(alike)]
+        opening = [np.array(one.sides[0].openings(), np.int64) for one in alike]
+        of = events[0].order % max(len(events[0].seqs), 1)
+        self._phase, self._opening = _joined(phase)[of], _joined(opening)[of]
+
+    def result(self, tolerances: Tolerances) -> Wholesale:
+        """Return all of it."""
+        records = self._records()
+        planner, active = self._planner(), records > 0
+        shown: list[tuple[_Shown, list[Pair]]] = []
+        for one in self._shown():
+            if found := [*planner.pairs_of(one.event)]:
+                shown.append((one, found))
+                if one.is_entry:
+                    active[one.before] = True
+        pairs = tuple(pair for _, found in shown for pair in found)
+        entries = [
+            Entry(of.names[0], of.phase, self._step, self._rank, 0, None)
+            for of in self._alike
+            if of.names
+        ]
+        data = [replace(side, entries=entries) for side in self._data]
+        return Wholesale(
+            StepPlan(self._step, self._rank, pairs),
+            (data[0], data[1]),
+            self._positions(active, shown),
+            self._counted(records, shown, tolerances),
+        )
+
+    def _records(self) -> np.ndarray:
+        """Return how many records were counted at each event in time."""
+        ended = self._events[0].places[len(self._events[0].seqs) :] >= 0
+        whole = _joined([np.diff(one.layout.first) for one in self._alike])
+        begin = _joined([one.layout.once(_known_at_begin) for one in self._alike])
+        begin = np.where(ended, begin, whole)
+        is_counted = _joined([one.is_counted for one in self._alike])
+        of_events = np.concatenate([begin * is_counted, (whole - begin) * is_counted])
+        return of_events[self._events[0].order]
+
+    def _planner(self) -> Planner:
+        """Return what pairs the entries that are left, and key data."""
+        special = [(one.phase, *item) for one in self._alike for item in one.special.items()]
+        ids = {(phase, name): name for phase, name, _ in special}
+        sides = [
+            replace(side, entries=[both[i] for *_, both in special])
+            for i, side in enumerate(self._data)
+        ]
+        return Planner(self._step, self._rank, sides[0], sides[1], Alignment(ids, dict(ids)))
+
+    def _shown(self) -> list[_Shown]:
+        """Return the events of which pairs are made, in causal order."""
+        own, other = self._events
+        saves = [side.key_data for side in self._data]
+        earlier = made_before_updates(*saves)
+        placed = own.placed(saves[0], earlier)
+        befores = [before for before, _ in placed]
+        found = [
+            _Shown((before + n, -1), before, False, event)
+            for n, (before, event) in enumerate(placed)
+        ]
+        keys = [{(datum.key, datum.micro_step) for datum in of} for of in saves]
+        if not keys[1] <= keys[0]:
+            known = {one.event: one for one in found}
+            at, last = (-1, 0), -1
+            for number, (before, event) in enumerate(other.placed(saves[1], earlier)):
+                if before and before != last:  # an event of an entry comes before it
+                    place = int(own.places[other.order[before - 1]])
+                    at = place + bisect_right(befores, place), place + 1
+                last = before
+                if event in known:
+                    at = known[event].order[0], known[event].before
+                else:
+                    found.append(_Shown((at[0], number), at[1], False, event))
+        for place, event in self._special():
+            found.append(_Shown((place + bisect_right(befores, place), -1), place, True, event))
+        return sorted(found, key=lambda one: one.order)
+
+    def _special(self) -> Iterator[tuple[int, EventKey]]:
+        """Yield the events of entries that were not counted, and their places in time."""
+        places, count, start = self._events[0].places, len(self._events[0].seqs), 0
+        for one in self._alike:
+            for number in (start + np.flatnonzero(~one.is_counted)).tolist():
+                for kind, place in ((BEGIN, places[number]), (END, places[number + count])):
+                    if place >= 0:
+                        yield int(place), EventKey(kind, one.phase, one.names[number - start])
+            start += len(one.names)
+
+    def _positions(
+        self, active: np.ndarray, shown: Sequence[tuple[_Shown, list[Pair]]]
+    ) -> list[tuple[int, int]]:
+        """Return what `StepResult.positions` holds."""
+        seen = np.r_[0, np.cumsum(active)]
+        places = np.flatnonzero(active)
+        both = np.stack([self._phase[places], self._opening[places]])
+        opened = np.sort(places[np.unique(both, axis=1, return_index=True)[1]])
+        return [
+            (int(np.searchsorted(opened, one.before + one.is_entry)), int(seen[one.before]))
+            for one, found in shown
+            for _ in found
+        ]
+
+    def _counted(
+        self,
+        records: np.ndarray,
+        shown: Sequence[tuple[_Shown, list[Pair]]],
+        tolerances: Tolerances,
+    ) -> Counted:
+        identical: dict[str, int] = {}
+        first: dict[int, str] = {}
+        for number, one in enumerate(self._alike):
+            places = np.flatnonzero((self._phase == number) & (records > 0))
+            if places.size:
+                identical[one.phase] = int(records[places].sum())
+                first[int(places[0])] = one.phase
+        before = [
+            (sum(len(found) for of, found in shown if of.before + of.is_entry <= place), phase)
+            for place, phase in sorted(first.items())
+        ]
+        return Counted(identical, tuple(before), self._rules(tolerances, int(records.sum())))
+
+    def _rules(self, tolerances: Tolerances, total: int) -> dict[Messages, int]:
+        if not tolerances.rules:
+            by = tolerances.matching("")[1]
+            return {by: total} if by and total else {}
+        used: Counter[Messages] = Counter()
+        for one in self._alike:
+            counts = np.diff(one.layout.first)
+            for row in np.flatnonzero(np.repeat(one.is_counted, counts)).tolist():
+                used[_said(tolerances, one.layout.once(record_names)[row])] += 1
+        del used[()]
+        return dict(used)
 
 
 @lru_cache(maxsize=1 << 16)

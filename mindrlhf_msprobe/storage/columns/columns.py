@@ -6,18 +6,28 @@ is made when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from operator import itemgetter
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import loads
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts
-from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, LeafKinds, statistic
+from mindrlhf_msprobe.storage.columns.leaf_json import (
+    COUNTS,
+    STATISTICS,
+    LeafJson,
+    LeafKinds,
+    are_moderate,
+    is_ordinary,
+    is_usual,
+    statistic,
+)
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
 from mindrlhf_msprobe.storage.journal_line import (
     PARTS,
@@ -56,6 +66,8 @@ class Columns:
         at: tuple[str, int, int],
         lines: list[dict[str, Any]],
         layouts: Layouts,
+        *,
+        run: Path | None = None,
         raw: list[bytes] | None = None,
         objects: list[Entry] | None = None,
     ) -> None:
@@ -64,7 +76,7 @@ class Columns:
         self._leaves: list[LeafJson] = []
         structures = [layouts.structure(line, self._leaves) for line in lines]
         names: list[str] = [line["entry"] for line in lines]
-        self.layout: Layout = layouts.layout(self.phase, self.rank, names, structures)
+        self.layout: Layout = layouts.layout(self.phase, (run, self.rank), names, structures)
         found = LeafKinds.of(self._leaves)
         kinds = self.layout.kinds(found)
         if kinds is None and raw is not None:
@@ -91,6 +103,20 @@ class Columns:
     def parents(self) -> list[str | None]:
         """The name of the entry that each ran in, or None."""
         return [line["parent"] for line in self.lines]
+
+    @cached_property
+    def openings(self) -> list[int]:
+        """How often the phase had been opened before each entry."""
+        return [line["opening"] for line in self.lines]
+
+    @cached_property
+    def tokens(self) -> list[int | None]:
+        """The generated token that each belongs to, or None."""
+        return [line.get("token") for line in self.lines]
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """Return the call stack of an entry, innermost first; () if it was not recorded."""
+        return self.stacks.get(self.lines[number].get("stack"), ())
 
     @cached_property
     def stacks(self) -> dict[int | None, tuple[str, ...]]:
@@ -127,6 +153,11 @@ class Columns:
         """The fingerprint of each value, or None."""
         return [leaf.get("fingerprint") or leaf.get("md5") for leaf in self._leaves]
 
+    @cached_property
+    def types(self) -> list[str | None]:
+        """The type of each value; None of a text that has a shape, an array of texts."""
+        return [None if leaf["type"] == "str" else leaf["type"] for leaf in self._leaves]
+
     def holds(self, name: str) -> bool:
         """Return whether a value has a field of this name that is not None."""
         return any(leaf.get(name) is not None for leaf in self._leaves)
@@ -142,6 +173,68 @@ class Columns:
         if parts not in self._records:
             self._records[parts] = Records(self, self.layout.once(Rows, parts))
         return self._records[parts]
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+        """Return objects of some entries; None where a value of one cannot be read."""
+        lines = []
+        for number in numbers:
+            line = JournalLine.from_json(self.lines[number])
+            line.frames = self.frames(number)
+            lines.append(line)
+        return run.entries_of(lines, *self.at)
+
+    @cached_property
+    def _plain(self) -> np.ndarray:
+        """Which values are tensors of which the columns say all that JSON does."""
+        forms = [*map(tuple, self._leaves)]
+        usual = {form: is_usual(form) for form in {*forms}}
+        found = np.array([usual[form] for form in forms], bool)
+        for texts in (self.types, self.kinds.dtypes, self.kinds.shapes, self.fingerprints):
+            if None in texts:
+                found &= np.array([text is not None for text in texts], bool)
+        return found
+
+    @cached_property
+    def _is_finite(self) -> np.ndarray:
+        """Which plain values have finite statistics of no unusual size."""
+        found = np.ones(len(self._leaves), bool)
+        for name in STATISTICS:
+            moderate = are_moderate(self.numbers(name))
+            if not moderate.all():
+                moderate |= np.array([leaf.get(name) is None for leaf in self._leaves], bool)
+            found &= moderate
+        for name in COUNTS:
+            found &= np.array([not leaf.get(name) for leaf in self._leaves], bool)
+        return found
+
+    def are_identical(self, rows: np.ndarray, other: Columns, there: np.ndarray) -> np.ndarray:
+        """Return which values are those of another place, and finite.
+
+        A tensor has the same fingerprint, dtype, shape and statistics; any other value is at hand.
+
+        Args:
+            rows, there: the numbers of the values here, and of those in the other place.
+        """
+        plain = self._plain[rows] & other._plain[there]
+        same = plain & self._is_finite[rows]
+        for name in STATISTICS:
+            one, two = self.numbers(name)[rows], other.numbers(name)[there]
+            same &= one.view(np.int64) == two.view(np.int64)
+        for one, two in self._texts(other):
+            if one != two or len(rows) < len(one):
+                pairs = zip(rows.tolist(), there.tolist())
+                same &= np.array([one[n] == two[m] for n, m in pairs], bool)
+        for number in np.flatnonzero(~plain).tolist():
+            leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
+            same[number] = is_ordinary(leaf) and dump_json(leaf) == dump_json(theirs)
+        return same
+
+    def _texts(self, other: Columns) -> Iterator[tuple[list[Any], list[Any]]]:
+        yield self.types, other.types
+        if self.kinds is not other.kinds:
+            yield self.kinds.dtypes, other.kinds.dtypes
+            yield self.kinds.shapes, other.kinds.shapes
+        yield self.fingerprints, other.fingerprints
 
     def entry(self, number: int) -> EntryView:
         """Return an entry."""
@@ -218,6 +311,11 @@ class EntryView:
         return self.seq if end is None else end
 
     @property
+    def opening(self) -> int:
+        """How often its phase had been opened before."""
+        return self._columns.openings[self._number]
+
+    @property
     def content(self) -> Mapping[str, Any]:
         """Its line of the journal as JSON."""
         return self._columns.lines[self._number]
@@ -225,7 +323,7 @@ class EntryView:
     @property
     def stack(self) -> tuple[str, ...]:
         """Its call stack, innermost first; () if it was not recorded."""
-        return self._columns.stacks.get(self.content.get("stack"), ())
+        return self._columns.frames(self._number)
 
     @property
     def records(self) -> list[RecordView]:
@@ -292,7 +390,7 @@ def columns_of(
     if found is None:  # another tool's, or damaged: reading entries says what is not there
         entries = run.entries(phase, step, rank)
         lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
-        found = Columns((phase, step, rank), lines, known, objects=entries)
+        found = Columns((phase, step, rank), lines, known, run=run.path, objects=entries)
     return found
 
 
@@ -312,7 +410,7 @@ def whole_columns(
     if marks:
         raw = [line for line in raw if any(mark in line for mark in marks)]
     try:
-        return Columns((phase, step, rank), _read(raw), layouts, raw)
+        return Columns((phase, step, rank), _read(raw), layouts, run=run.path, raw=raw)
     except (ValueError, RecursionError):
         return None
 

@@ -84,7 +84,7 @@ class Layouts:
     """The last layout of each phase and rank: those that are alike are one object."""
 
     def __init__(self) -> None:
-        self._last: dict[str, dict[int, Layout]] = {}
+        self._last: dict[str, dict[Hashable, Layout]] = {}
         self._structures: dict[tuple[Any, ...], Structure] = {}
 
     def structure(self, line: Mapping[str, Any], leaves: list[LeafJson]) -> Structure:
@@ -109,17 +109,21 @@ class Layouts:
         return structure
 
     def layout(
-        self, phase: str, rank: int, names: list[str], structures: list[Structure]
+        self, phase: str, whose: Hashable, names: list[str], structures: list[Structure]
     ) -> Layout:
-        """Return the layout of a journal: that of the step before, or of another rank, if alike."""
+        """Return the layout of a journal: that of the step before, or of another rank, if alike.
+
+        Args:
+            whose: the run and the rank.
+        """
         known = self._last.setdefault(phase, {})
-        own = known.get(rank)
+        own = known.get(whose)
         others = {id(one): one for one in known.values() if one is not own}
         for one in ([] if own is None else [own]) + [*others.values()]:
             if one.structures == structures and one.names == names:
-                known[rank] = one
+                known[whose] = one
                 return one
-        made = known[rank] = Layout(names, structures)
+        made = known[whose] = Layout(names, structures)
         return made
 
 
@@ -147,3 +151,12 @@ def _add(value: Any, shape: list[Any], leaves: list[LeafJson], start: int, depth
                 _add(item, shape, leaves, start, depth + 1)
             else:
                 shape.append(None)
+
+
+def record_names(layout: Layout) -> list[str]:
+    """Return the full name of each record."""
+    return [
+        f"{name}.{path}" if part == PARAMETERS_GRAD else f"{name}.{part.partition('_')[0]}.{path}"
+        for name, structure in zip(layout.names, layout.structures)
+        for part, path in structure.places
+    ]

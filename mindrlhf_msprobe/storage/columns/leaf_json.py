@@ -13,13 +13,20 @@ from itertools import chain
 from types import NoneType
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 LeafJson = Mapping[str, Any]
-_STATISTICS = ("Max", "Min", "Mean", "Norm")
+STATISTICS = ("Max", "Min", "Mean", "Norm")
+COUNTS = ("nan_count", "inf_count")
+#: What is said of a tensor as it usually is.
+_USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
+_LARGE = 1e300  # larger numbers are left to those who know what may overflow
+_SCALARS = frozenset({"int", "float", "bool", "NoneType"})
 DEEPEST = 100  # of nested structures
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
@@ -64,7 +71,7 @@ _TEXT, _COUNT, _NUMBER = (str, NoneType), (int, NoneType), (float, int, bool, st
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("dtype", "fingerprint", "md5", "data_name", "signs"), _TEXT),
     **dict.fromkeys(("nan_count", "inf_count"), _COUNT),
-    **dict.fromkeys(_STATISTICS, _NUMBER),
+    **dict.fromkeys(STATISTICS, _NUMBER),
     "shape": (list, NoneType),
 }
 
@@ -157,7 +164,7 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
             return None
         return (1, 0) if math.isnan(value) else (0, 1)
     # msprobe's max and min pass over NaN on CPU; its mean and norm do not.
-    values = [value for name in _STATISTICS if (value := statistic(leaf, name)) is not None]
+    values = [value for name in STATISTICS if (value := statistic(leaf, name)) is not None]
     extremes = [statistic(leaf, name) or 0.0 for name in ("Max", "Min")]
     # inf and -inf together make a mean of NaN; so do finite numbers whose sums overflow to both.
     if any(map(math.isinf, extremes)):
@@ -168,10 +175,55 @@ def non_finite(leaf: LeafJson) -> tuple[int, int] | None:
 def numbers_of(leaf: LeafJson) -> dict[str, Any]:
     """Return what evidence shows of a leaf: dtype, shape, statistics and counts."""
     shown: dict[str, Any] = {name: leaf[name] for name in ("dtype", "shape") if name in leaf}
-    for name in _STATISTICS:
+    for name in STATISTICS:
         value = statistic(leaf, name)
         if value is not None:
             shown[name.lower()] = value
     more = ("nan_count", "inf_count", "value", "data_name")
     shown |= {name: leaf[name] for name in more if name in leaf}
     return shown
+
+
+def is_usual(names: Iterable[str]) -> bool:
+    """Return whether a leaf with fields of these names is a tensor about which no more is said."""
+    return _USUAL <= {*names} <= _USUAL.union(COUNTS)
+
+
+def is_ordinary(leaf: LeafJson) -> bool:
+    """Return whether a value of the same JSON is identical, and deserves no look.
+
+    A tensor has a fingerprint and finite statistics, any other value is at hand and finite.
+    """
+    if "error" in leaf or "opaque" in leaf or "data_name" in leaf:
+        return False
+    shape = leaf.get("shape")
+    if shape is None:
+        return _is_ordinary_scalar(leaf["type"], leaf.get("value"))
+    if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
+        return False
+    return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
+
+
+def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
+    if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+        return kind == "str" and type(value) is str
+    return kind in _SCALARS and is_moderate(value)
+
+
+def _is_described(leaf: LeafJson, shape: Any) -> bool:
+    """Return whether a tensor is described by dtype, shape and fingerprint, and is no text."""
+    if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
+        return False
+    sizes = type(shape) is list and all(type(size) is int and size >= 0 for size in shape)
+    return sizes and leaf["type"] != "str" and "text" not in leaf
+
+
+def is_moderate(value: Any) -> bool:
+    """Return whether a value is None, a truth value, or a finite number of no unusual size."""
+    return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
+
+
+def are_moderate(numbers: np.ndarray) -> np.ndarray:
+    """Return which float64 numbers are finite, and of no unusual size."""
+    found: np.ndarray = np.abs(numbers) < _LARGE
+    return found
