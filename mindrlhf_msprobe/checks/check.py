@@ -202,7 +202,7 @@ class Checking:
         self.entries += len(journal)
         self._seen |= journal.layout.once(_parts_of)
         for kind, names in _SHOWN_BY.items():
-            if kind not in self._seen and any(map(journal.holds, names)):
+            if kind not in self._seen and any(map(journal.values.holds, names)):
                 self._seen.add(kind)
 
     def _to_rules(self, journal: Columns, running: Iterable[_Running]) -> None:

@@ -37,6 +37,8 @@ _HEAD: dict[str, tuple[type, ...]] = {
     "stack": (int, NoneType),
     "frames": (list, NoneType),
 }
+#: All that may stand in a line before its values.
+HEAD = frozenset((*_HEAD, "cell", "attributes", "recomputed", "input_names"))
 
 
 @dataclass(slots=True)

@@ -114,13 +114,15 @@ class View:
 
     def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, Message]:
         """Return the comparison's phases of which something could not be read, and what."""
+        found = [(p.phase, p) for p in problems if p.phase is not None]
+        if not found:
+            return {}
         shown = {name: phase for phase, name in self.phases.items()}
         known = {*shown} if self.phases else {*self.run.phases, *(phase.name for phase in PHASES)}
         return {
-            shown.get(problem.phase, problem.phase): problem.said
-            for problem in problems
-            if problem.phase in known or (problem.step is not None and not self.phases)
-            if problem.phase is not None
+            shown.get(phase, phase): problem.said
+            for phase, problem in found
+            if phase in known or (problem.step is not None and not self.phases)
         }
 
     def _unreadable_keys(self, problems: Iterable[Problem]) -> dict[str | None, Message]:

@@ -74,8 +74,12 @@ def count_wholesale(
         return None
     alike = []
     for phase in phases[0]:
-        read = [whole_columns(view.run, phase, *at, layouts) for view, at in zip(sides, rank_steps)]
-        found = _alike(phase, *read)
+        read: Columns | None = None
+        both = [
+            read := whole_columns(view.run, phase, *at, layouts, like=read)
+            for view, at in zip(sides, rank_steps)
+        ]
+        found = _alike(phase, both[0], both[1])
         if found is None or not found.make_special(sides[0].run, sides[1].run):
             return None
         alike.append(found)
@@ -229,7 +233,7 @@ def _are_identical(a: _Side, b: _Side) -> np.ndarray:
     counts = np.diff(layouts[0].first)
     rows = np.flatnonzero(np.repeat(found, counts))  # of A
     there = rows + np.repeat(b.first - a.first, counts)[rows]
-    differ = rows[~a.columns.are_identical(rows, b.columns, there)]
+    differ = rows[~a.columns.values.are_identical(rows, b.columns.values, there)]
     found = found.copy()
     found[np.searchsorted(layouts[0].first, differ, side="right") - 1] = False
     return found

@@ -71,7 +71,7 @@ def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False)
     """
     columns = columns_of(run, phase, step, rank)
     objects = columns.objects
-    if objects is None and files and columns.holds("data_name"):
+    if objects is None and files and columns.values.holds("data_name"):
         objects = run.entries(phase, step, rank)
     if objects is None:
         yield from map(Call, columns.entries())

@@ -16,20 +16,13 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads
+from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts
-from mindrlhf_msprobe.storage.columns.leaf_json import (
-    COUNTS,
-    STATISTICS,
-    LeafJson,
-    LeafKinds,
-    are_moderate,
-    is_ordinary,
-    is_usual,
-    statistic,
-)
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
+from mindrlhf_msprobe.storage.columns.values import Values
 from mindrlhf_msprobe.storage.journal_line import (
+    HEAD,
     PARTS,
     JournalLine,
     argument_of,
@@ -55,10 +48,15 @@ class Columns:
         at: the phase, step and rank.
         layout: the names of its entries, and where their values stand.
         lines: its entries as JSON, one for each name in the layout.
-        kinds: the dtypes and shapes of its values.
+        values: its values.
+        kinds: their dtypes and shapes.
         raw: the lines as they are on disk; None where they are not those of a whole journal of this
             package: there is none, it is damaged, or another tool's.
         objects: what they were made of then.
+
+    Args:
+        run: its directory.
+        like: other columns of which the names and the values are the same.
     """
 
     def __init__(
@@ -70,21 +68,22 @@ class Columns:
         run: Path | None = None,
         raw: list[bytes] | None = None,
         objects: list[Entry] | None = None,
+        like: Columns | None = None,
     ) -> None:
         self.at, self.lines, self.raw, self.objects = at, lines, raw, objects
         self.phase, self.step, self.rank = at
-        self._leaves: list[LeafJson] = []
-        structures = [layouts.structure(line, self._leaves) for line in lines]
-        names: list[str] = [line["entry"] for line in lines]
-        self.layout: Layout = layouts.layout(self.phase, (run, self.rank), names, structures)
-        found = LeafKinds.of(self._leaves)
-        kinds = self.layout.kinds(found)
-        if kinds is None and raw is not None:
-            raise ValueError("what stands for a value is none")
-        self.kinds = kinds or found
         self._entries: dict[int, EntryView] = {}
         self._records: dict[tuple[str, ...], Records] = {}
-        self._numbers: dict[str, np.ndarray] = {}
+        leaves: list[LeafJson] = []
+        if like is None:
+            structures = [layouts.structure(line, leaves) for line in lines]
+            names: list[str] = [line["entry"] for line in lines]
+            layout = layouts.layout(self.phase, (run, self.rank), names, structures)
+        self.layout: Layout = layout if like is None else like.layout
+        self.values: Values = Values(leaves) if like is None else like.values
+        if raw is not None and not self.values.are_whole:
+            raise ValueError("what stands for a value is none")
+        self.kinds = self.layout.kinds(self.values.field("dtype"), self.values.field("shape"))
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -127,40 +126,46 @@ class Columns:
             if "frames" in line
         }
 
+    @cached_property
+    def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Of each line what stands behind its head: the values, as they are on disk and as JSON."""
+        tails = []
+        for line, raw in zip(self.lines, self.raw or ()):
+            names = [*line]
+            first = next((n for n, name in enumerate(names) if name not in HEAD), len(names))
+            begin = -1
+            if first < len(names):
+                # In a text a quotation mark has a backslash before it: this is the member's name.
+                begin = raw.find(b', "%s": ' % names[first].encode(errors="replace"))
+            values = {name: line[name] for name in names[first:]}
+            tails.append((raw[begin:] if begin > 0 else raw[-1:], values))
+        return tails
+
+    def lines_of(self, raw: list[bytes]) -> list[dict[str, Any]] | None:
+        """Return the lines of another journal without reading values that are the same bytes.
+
+        None where some are not: then the journal has to be read.
+
+        Raises:
+            ValueError, RecursionError: a line is damaged.
+        """
+        if self.raw is None or len(self.raw) != len(raw):
+            return None
+        found = []
+        for name, other, (tail, values) in zip(self.layout.names, raw, self._tails):
+            if not other.endswith(tail):
+                return None
+            head = loads(other[: -len(tail)] + b"}")
+            if not isinstance(head, dict) or head.get("entry") != name or not head.keys() <= HEAD:
+                return None
+            found.append(head | values)
+        return found
+
     @property
     def span(self) -> tuple[int, int] | None:
         """When its first entry began, and its last one ended; None without any."""
         ends = (begin if end is None else end for begin, end in zip(self.seqs, self.ends))
         return (min(self.seqs), max(ends)) if self.lines else None
-
-    def leaf(self, row: int) -> LeafJson:
-        """Return a value as JSON."""
-        return self._leaves[row]
-
-    def numbers(self, name: str) -> np.ndarray:
-        """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
-        if name not in self._numbers:
-            values = [leaf.get(name) for leaf in self._leaves]
-            try:
-                found = np.array(values, np.float64)
-            except (TypeError, ValueError):
-                found = np.array([statistic(leaf, name) for leaf in self._leaves], np.float64)
-            self._numbers[name] = found
-        return self._numbers[name]
-
-    @cached_property
-    def fingerprints(self) -> list[str | None]:
-        """The fingerprint of each value, or None."""
-        return [leaf.get("fingerprint") or leaf.get("md5") for leaf in self._leaves]
-
-    @cached_property
-    def types(self) -> list[str | None]:
-        """The type of each value; None of a text that has a shape, an array of texts."""
-        return [None if leaf["type"] == "str" else leaf["type"] for leaf in self._leaves]
-
-    def holds(self, name: str) -> bool:
-        """Return whether a value has a field of this name that is not None."""
-        return any(leaf.get(name) is not None for leaf in self._leaves)
 
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
         """Return the entries in whose lines one of these texts stands; all, if that is unknown."""
@@ -182,59 +187,6 @@ class Columns:
             line.frames = self.frames(number)
             lines.append(line)
         return run.entries_of(lines, *self.at)
-
-    @cached_property
-    def _plain(self) -> np.ndarray:
-        """Which values are tensors of which the columns say all that JSON does."""
-        forms = [*map(tuple, self._leaves)]
-        usual = {form: is_usual(form) for form in {*forms}}
-        found = np.array([usual[form] for form in forms], bool)
-        for texts in (self.types, self.kinds.dtypes, self.kinds.shapes, self.fingerprints):
-            if None in texts:
-                found &= np.array([text is not None for text in texts], bool)
-        return found
-
-    @cached_property
-    def _is_finite(self) -> np.ndarray:
-        """Which plain values have finite statistics of no unusual size."""
-        found = np.ones(len(self._leaves), bool)
-        for name in STATISTICS:
-            moderate = are_moderate(self.numbers(name))
-            if not moderate.all():
-                moderate |= np.array([leaf.get(name) is None for leaf in self._leaves], bool)
-            found &= moderate
-        for name in COUNTS:
-            found &= np.array([not leaf.get(name) for leaf in self._leaves], bool)
-        return found
-
-    def are_identical(self, rows: np.ndarray, other: Columns, there: np.ndarray) -> np.ndarray:
-        """Return which values are those of another place, and finite.
-
-        A tensor has the same fingerprint, dtype, shape and statistics; any other value is at hand.
-
-        Args:
-            rows, there: the numbers of the values here, and of those in the other place.
-        """
-        plain = self._plain[rows] & other._plain[there]
-        same = plain & self._is_finite[rows]
-        for name in STATISTICS:
-            one, two = self.numbers(name)[rows], other.numbers(name)[there]
-            same &= one.view(np.int64) == two.view(np.int64)
-        for one, two in self._texts(other):
-            if one != two or len(rows) < len(one):
-                pairs = zip(rows.tolist(), there.tolist())
-                same &= np.array([one[n] == two[m] for n, m in pairs], bool)
-        for number in np.flatnonzero(~plain).tolist():
-            leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
-            same[number] = is_ordinary(leaf) and dump_json(leaf) == dump_json(theirs)
-        return same
-
-    def _texts(self, other: Columns) -> Iterator[tuple[list[Any], list[Any]]]:
-        yield self.types, other.types
-        if self.kinds is not other.kinds:
-            yield self.kinds.dtypes, other.kinds.dtypes
-            yield self.kinds.shapes, other.kinds.shapes
-        yield self.fingerprints, other.fingerprints
 
     def entry(self, number: int) -> EntryView:
         """Return an entry."""
@@ -332,7 +284,7 @@ class EntryView:
             layout = self._columns.layout
             first = int(layout.first[self._number])
             self._records = [
-                (_IO[part], path, self._columns.leaf(first + n))
+                (_IO[part], path, self._columns.values.leaf(first + n))
                 for n, (part, path) in enumerate(layout.structures[self._number].places)
             ]
         return self._records
@@ -401,16 +353,25 @@ def whole_columns(
     rank: int,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
 ) -> Columns | None:
-    """Read one place of which there is a whole journal of this package; None of any other."""
+    """Read one place of which there is a whole journal of this package; None of any other.
+
+    Args:
+        like: the same place of another run, most of which may be the same.
+    """
     content = None if run.times_are_lost(step, rank) else run.journal(phase, step, rank)
     if content is None:
         return None
     raw = split_lines(content)
     if marks:
         raw = [line for line in raw if any(mark in line for mark in marks)]
+    at = phase, step, rank
     try:
-        return Columns((phase, step, rank), _read(raw), layouts, run=run.path, raw=raw)
+        same = None if like is None else like.lines_of(raw)
+        if same is not None and all(map(_is_usual, same)):
+            return Columns(at, same, layouts, run=run.path, raw=raw, like=like)
+        return Columns(at, _read(raw), layouts, run=run.path, raw=raw)
     except (ValueError, RecursionError):
         return None
 

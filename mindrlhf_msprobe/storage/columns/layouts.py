@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.columns.leaf_json import DEEPEST, LeafJson, LeafKinds, values_of
+from mindrlhf_msprobe.storage.columns.leaf_json import DEEPEST, LeafJson, values_of
 from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -31,6 +31,13 @@ class Structure(NamedTuple):
 
     places: tuple[tuple[str, str], ...]
     whole: bool
+
+
+class ValueKinds(NamedTuple):
+    """The dtype and the shape of each value, as JSON has them; None where it has none."""
+
+    dtypes: list[Any]
+    shapes: list[Any]
 
 
 class Shared:
@@ -61,18 +68,14 @@ class Layout(Shared):
         super().__init__()
         self.names, self.structures = names, structures
         self.first = np.cumsum([0, *(len(one.places) for one in structures)])
-        self._kinds: LeafKinds | None = None
+        self._kinds: ValueKinds | None = None
 
-    def kinds(self, found: LeafKinds) -> LeafKinds | None:
-        """Return what the values of such a journal are; None if some are none.
-
-        It is the same object for journals that are alike: then nothing more is looked at.
-        """
-        if found != self._kinds:
-            if not found.are_of_leaves():
-                return None
-            self._kinds = found
-        return self._kinds
+    def kinds(self, dtypes: list[Any], shapes: list[Any]) -> ValueKinds:
+        """Return the dtypes and shapes of all values: one object for journals that are alike."""
+        known = self._kinds
+        if known is None or known.dtypes != dtypes or known.shapes != shapes:
+            known = self._kinds = ValueKinds(dtypes, shapes)
+        return known
 
     @cached_property
     def of_cells(self) -> list[str]:

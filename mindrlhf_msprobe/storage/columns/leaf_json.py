@@ -7,10 +7,7 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from types import NoneType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,51 +61,6 @@ def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJ
             found.append((at, item))
         elif item and depth < DEEPEST:
             _collect(item, at, depth + 1, found)
-
-
-_TEXT, _COUNT, _NUMBER = (str, NoneType), (int, NoneType), (float, int, bool, str, NoneType)
-#: The types of what rules read of a leaf.
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("dtype", "fingerprint", "md5", "data_name", "signs"), _TEXT),
-    **dict.fromkeys(("nan_count", "inf_count"), _COUNT),
-    **dict.fromkeys(STATISTICS, _NUMBER),
-    "shape": (list, NoneType),
-}
-
-
-@dataclass
-class LeafKinds:
-    """What leaves are, without their numbers: from step to step it is the same.
-
-    Attributes:
-        names, types: of all fields of all leaves, in order.
-        dtypes, shapes: of each leaf, as JSON has it; None where it has none.
-        sizes: the types of the sizes in the shapes: 2.0 is equal to 2.
-    """
-
-    names: list[str]
-    types: list[type]
-    dtypes: list[Any]
-    shapes: list[Any]
-    sizes: set[type]
-
-    @classmethod
-    def of(cls, leaves: Sequence[LeafJson]) -> LeafKinds:
-        """Return those of leaves."""
-        values = chain.from_iterable([leaf.values() for leaf in leaves])
-        dtypes = [leaf.get("dtype") for leaf in leaves]
-        shapes = [leaf.get("shape") for leaf in leaves]
-        sizes = chain.from_iterable([shape for shape in shapes if type(shape) is list])
-        names = list(chain.from_iterable(leaves))
-        return cls(names, list(map(type, values)), dtypes, shapes, set(map(type, sizes)))
-
-    def are_of_leaves(self) -> bool:
-        """Return whether fields have the types that those of leaves have, in no damaged line."""
-        fields = set(zip(self.names, self.types))
-        if not all(of in _TYPES.get(name, (of,)) for name, of in fields):
-            return False
-        shapes = (shape for shape in self.shapes if shape)
-        return self.sizes <= {int} and min(chain.from_iterable(shapes), default=0) >= 0
 
 
 def values_of(line: Mapping[str, Any]) -> Iterator[tuple[str, str, LeafJson]]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared
-from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, LeafKinds, is_float_dtype
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared, ValueKinds
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float_dtype
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
@@ -51,7 +51,7 @@ class Rows(Shared):
                     self.parts.append(part)
                 number += 1
         self._kinds: Kinds | None = None
-        self._kinds_of: LeafKinds | None = None
+        self._kinds_of: ValueKinds | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -66,7 +66,7 @@ class Rows(Shared):
         """The parameter of each, by its name in the network."""
         return tuple(map(_parameter_of, self.names, self.parts))
 
-    def kinds(self, leaves: LeafKinds) -> Kinds:
+    def kinds(self, leaves: ValueKinds) -> Kinds:
         """Return dtypes and shapes of these rows of a journal's leaves."""
         known = self._kinds
         if known is None or self._kinds_of is not leaves:
@@ -171,20 +171,20 @@ class Records:
     def leaves(self) -> list[LeafJson]:
         """Their values as JSON."""
         assert self._columns is not None
-        return [self._columns.leaf(index) for index in self.rows.index]
+        return [self._columns.values.leaf(index) for index in self.rows.index]
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
         if name not in self._numbers:
             assert self._columns is not None
-            self._numbers[name] = self._columns.numbers(name)[self.rows.numbers]
+            self._numbers[name] = self._columns.values.numbers(name)[self.rows.numbers]
         return self._numbers[name]
 
     @cached_property
     def fingerprints(self) -> np.ndarray:
         """Their fingerprints, as objects: a text, or None."""
         assert self._columns is not None
-        found = self._columns.fingerprints
+        found = self._columns.values.fingerprints
         return objects([found[index] for index in self.rows.index])
 
     @cached_property

@@ -187,6 +187,7 @@ class Run:
     def _use(self, files: list[RunFile]) -> None:
         """Take manifests for what they say of the run."""
         self.run_files = files
+        self._configs: dict[int, ProbeConfig | None] = {}
         of_ranks = [file for file in files if file.rank is not None]
         self._thinned = {file.rank: file.thinned for file in of_ranks}
         self._listed = {file.rank: file.recorded for file in of_ranks}
@@ -383,15 +384,10 @@ class Run:
         A manifest that does not name every setting, or has a value that cannot be used, says
         nothing; settings that this version does not know are left out.
         """
-        for file in self._files_of(rank):
-            config = file.config.json
-            try:
-                return ProbeConfig(
-                    **{field.name: config[field.name] for field in fields(ProbeConfig)}
-                )
-            except (ConfigError, KeyError, TypeError):
-                return None
-        return None
+        if rank not in self._configs:
+            files = self._files_of(rank)
+            self._configs[rank] = _config_of(files[0]) if files else None
+        return self._configs[rank]
 
     @property
     def lost(self) -> list[str]:
@@ -834,6 +830,14 @@ class Run:
         if problem not in self._known_problems:
             self._known_problems.add(problem)
             self.problems.append(problem)
+
+
+def _config_of(file: RunFile) -> ProbeConfig | None:
+    config = file.config.json
+    try:
+        return ProbeConfig(**{field.name: config[field.name] for field in fields(ProbeConfig)})
+    except (ConfigError, KeyError, TypeError):
+        return None
 
 
 def _begins(file: BinaryIO) -> tuple[Sequence[int], Sequence[int]]:
