@@ -77,6 +77,11 @@ def timeline_name(rank: int) -> str:
     return f"timeline.rank{rank}.jsonl"
 
 
+def columns_name(rank: int) -> str:
+    """Return the file that holds a copy of one rank's journals as columns."""
+    return f"columns.rank{rank}.parquet"
+
+
 def benchmark_name(rank: int) -> str:
     """Return the file of what became of one rank's disturbed computations."""
     return f"free_benchmark.rank{rank}.jsonl"

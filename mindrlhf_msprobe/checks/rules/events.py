@@ -379,7 +379,8 @@ class Exchange:
             found = self._times[rank] = {}
             for phase in self._run.phases_at(self._step, rank):
                 journal = columns_of(self._run, phase, self._step, rank)
-                for name, seq, end in zip(journal.layout.names, journal.seqs, journal.ends):
+                heads = journal.heads
+                for name, seq, end in zip(journal.layout.names, heads.seqs, heads.ends):
                     found[phase, name, False] = seq
                     found[phase, name, True] = seq if end is None else end
         return self._times[rank]

@@ -586,7 +586,7 @@ def _whole_matrices(journal: Columns) -> Iterator[str]:
                 features.setdefault((parts[-1], line), set()).add(shape[-1])
     records = journal.records("parameters")
     rows = zip(records.rows.parameters, records.rows.lines, records.kinds.shapes)
-    parents = {*journal.parents}
+    parents = {*journal.heads.parents}
     for name, line, shape in rows:
         if journal.layout.names[line] in parents:
             continue

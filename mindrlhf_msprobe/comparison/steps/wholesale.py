@@ -105,8 +105,8 @@ class _Side:
 
     def __init__(self, columns: Columns, order: np.ndarray) -> None:
         self.columns, self.order = columns, order
-        self.seqs = np.array(columns.seqs, np.int64)[order]
-        ends = [-1 if end is None else end for end in columns.ends]
+        self.seqs = np.array(columns.heads.seqs, np.int64)[order]
+        ends = [-1 if end is None else end for end in columns.heads.ends]
         self.ends = np.array(ends, np.int64)[order]
         self.first = columns.layout.first[:-1][order]
 
@@ -116,7 +116,7 @@ class _Side:
 
     def openings(self) -> list[int]:
         """Return how often the phase had been opened before each entry."""
-        openings = self.columns.openings
+        openings = self.columns.heads.openings
         return [openings[number] for number in self.order.tolist()]
 
 
@@ -199,7 +199,7 @@ def _stand_alike(a: _Side, b: _Side) -> bool:
     if not ((a.ends < 0) == (b.ends < 0)).all():
         return False
     order = b.order.tolist()
-    fields = ((one.parents, one.openings, one.tokens) for one in (a.columns, b.columns))
+    fields = ((one.parents, one.openings, one.tokens) for one in (a.columns.heads, b.columns.heads))
     return all(own == [other[n] for n in order] for own, other in zip(*fields))
 
 

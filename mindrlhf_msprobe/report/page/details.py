@@ -219,15 +219,15 @@ class Details:
             records = [self._pair(None, None, finding) for finding in found]
         else:
             records = [*self._records(phase, a, b, pairs)]
-        head = call.view.content
-        stack = call.view.stack if call.entry is None else call.entry.stack
+        view = call.view
+        stack = view.stack if call.entry is None else call.entry.stack
         class_name = Entry(call.name, "", 0, 0, 0, None).class_name
         return {
-            **known(n=call.name, c=class_name or None, parent=head.get("parent")),
-            "o": head.get("opening") or 0,
-            **known(t=[call.view.seq, head.get("end")] if self._timed else None),
+            **known(n=call.name, c=class_name or None, parent=view.parent),
+            "o": view.opening,
+            **known(t=[view.seq, view.end if view.returned else None] if self._timed else None),
             **known(st=stacks.setdefault(stack, len(stacks)) if stack else None),
-            **known(token=head.get("token")),
+            **known(token=view.token),
             "r": records,
         }
 

@@ -6,12 +6,12 @@ is made when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,21 +41,116 @@ _IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARA
 RecordView = tuple[str, str, LeafJson]
 
 
+class Heads(NamedTuple):
+    """What is said of entries beside their names and values, of each in turn.
+
+    Attributes:
+        seqs, ends: when they began and ended; an end is None where one never did.
+        parents: the name of the entry that each ran in, or None.
+        openings: how often the phase had been opened before.
+        tokens: the generated token that each belongs to, or None.
+        arounds: of an operator the cell in which it was called; None where that is not known.
+    """
+
+    seqs: list[int]
+    ends: list[int | None]
+    parents: list[str | None]
+    openings: list[int]
+    tokens: list[int | None]
+    arounds: list[str | None]
+
+    @classmethod
+    def of(cls, lines: list[dict[str, Any]]) -> Heads:
+        """Return those of lines of a journal."""
+        return cls(
+            [line["seq"] for line in lines],
+            [line["end"] for line in lines],
+            [line["parent"] for line in lines],
+            [line["opening"] for line in lines],
+            [line.get("token") for line in lines],
+            [cell if type(cell := line.get("cell")) is str else None for line in lines],
+        )
+
+
 class Columns:
     """The records of one phase, step and rank.
 
     Attributes:
         at: the phase, step and rank.
         layout: the names of its entries, and where their values stand.
-        lines: its entries as JSON, one for each name in the layout.
+        heads: what else is said of the entries.
         values: its values.
         kinds: their dtypes and shapes.
-        raw: the lines as they are on disk; None where they are not those of a whole journal of this
-            package: there is none, it is damaged, or another tool's.
-        objects: what they were made of then.
+        objects: what they were made of where there is no whole journal of this package: another
+            tool's dump, or what is left of a damaged one; else None.
+    """
+
+    def __init__(
+        self,
+        at: tuple[str, int, int],
+        layout: Layout,
+        heads: Heads,
+        values: Values,
+        objects: list[Entry] | None = None,
+    ) -> None:
+        self.at, self.layout, self.heads, self.values = at, layout, heads, values
+        self.phase, self.step, self.rank = at
+        self.objects = objects
+        self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))
+        self._entries: dict[int, EntryView] = {}
+        self._records: dict[tuple[str, ...], Records] = {}
+
+    def __len__(self) -> int:
+        return len(self.layout.names)
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """Return the call stack of an entry, innermost first; () if it was not recorded."""
+        raise NotImplementedError
+
+    def argument(self, number: int, io: str, path: str) -> str:
+        """Return what `construct` calls the argument that a value is or lies in, or ""."""
+        raise NotImplementedError
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """Return the entries in whose lines one of these texts stands, and maybe others."""
+        raise NotImplementedError
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+        """Return objects of some entries; None where a value of one cannot be read."""
+        raise NotImplementedError
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """When its first entry began, and its last one ended; None without any."""
+        pairs = zip(self.heads.seqs, self.heads.ends)
+        ends = (begin if end is None else end for begin, end in pairs)
+        return (min(self.heads.seqs), max(ends)) if self.heads.seqs else None
+
+    def records(self, *parts: str) -> Records:
+        """Return the records of some parts (`output`, `parameters_grad`, …)."""
+        if parts not in self._records:
+            self._records[parts] = Records(self, self.layout.once(Rows, parts))
+        return self._records[parts]
+
+    def entry(self, number: int) -> EntryView:
+        """Return an entry."""
+        found = self._entries.get(number)
+        if found is None:
+            found = self._entries[number] = EntryView(self, number)
+        return found
+
+    def entries(self) -> Iterator[EntryView]:
+        """Yield the entries."""
+        return map(self.entry, range(len(self)))
+
+
+class JournalColumns(Columns):
+    """The records of a journal, or of entries of which there is no whole one.
 
     Args:
+        lines: the entries as JSON.
         run: its directory.
+        raw: the lines as they are on disk, of a whole journal.
         like: other columns of which the names and the values are the same.
     """
 
@@ -64,57 +159,34 @@ class Columns:
         at: tuple[str, int, int],
         lines: list[dict[str, Any]],
         layouts: Layouts,
+        run: Path,
         *,
-        run: Path | None = None,
         raw: list[bytes] | None = None,
         objects: list[Entry] | None = None,
         like: Columns | None = None,
     ) -> None:
-        self.at, self.lines, self.raw, self.objects = at, lines, raw, objects
-        self.phase, self.step, self.rank = at
-        self._entries: dict[int, EntryView] = {}
-        self._records: dict[tuple[str, ...], Records] = {}
+        self.lines, self._raw = lines, raw
+        heads = Heads.of(lines)
+        if like is not None:
+            super().__init__(at, like.layout, heads, like.values)
+            return
         leaves: list[LeafJson] = []
-        if like is None:
-            structures = [layouts.structure(line, leaves) for line in lines]
-            names: list[str] = [line["entry"] for line in lines]
-            layout = layouts.layout(self.phase, (run, self.rank), names, structures)
-        self.layout: Layout = layout if like is None else like.layout
-        self.values: Values = Values(leaves) if like is None else like.values
-        if raw is not None and not self.values.are_whole:
+        structures = [layouts.structure(line, leaves) for line in lines]
+        names: list[str] = [line["entry"] for line in lines]
+        values = Values(leaves)
+        if raw is not None and not values.are_whole:
             raise ValueError("what stands for a value is none")
-        self.kinds = self.layout.kinds(self.values.field("dtype"), self.values.field("shape"))
+        phase, _, rank = at
+        layout = layouts.layout(phase, (run, rank), names, structures)
+        super().__init__(at, layout, heads, values, objects)
 
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    @cached_property
-    def seqs(self) -> list[int]:
-        """When each entry began."""
-        return [line["seq"] for line in self.lines]
-
-    @cached_property
-    def ends(self) -> list[int | None]:
-        """When each entry ended; None where it never did."""
-        return [line["end"] for line in self.lines]
-
-    @cached_property
-    def parents(self) -> list[str | None]:
-        """The name of the entry that each ran in, or None."""
-        return [line["parent"] for line in self.lines]
-
-    @cached_property
-    def openings(self) -> list[int]:
-        """How often the phase had been opened before each entry."""
-        return [line["opening"] for line in self.lines]
-
-    @cached_property
-    def tokens(self) -> list[int | None]:
-        """The generated token that each belongs to, or None."""
-        return [line.get("token") for line in self.lines]
+    def argument(self, number: int, io: str, path: str) -> str:
+        """See `Columns.argument`."""
+        names = self.lines[number].get("input_names")
+        return argument_of(names if type(names) is list else (), io, path)
 
     def frames(self, number: int) -> tuple[str, ...]:
-        """Return the call stack of an entry, innermost first; () if it was not recorded."""
+        """See `Columns.frames`."""
         return self.stacks.get(self.lines[number].get("stack"), ())
 
     @cached_property
@@ -130,7 +202,7 @@ class Columns:
     def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Of each line what stands behind its head: the values, as they are on disk and as JSON."""
         tails = []
-        for line, raw in zip(self.lines, self.raw or ()):
+        for line, raw in zip(self.lines, self._raw or ()):
             names = [*line]
             first = next((n for n, name in enumerate(names) if name not in HEAD), len(names))
             begin = -1
@@ -149,7 +221,7 @@ class Columns:
         Raises:
             ValueError, RecursionError: a line is damaged.
         """
-        if self.raw is None or len(self.raw) != len(raw):
+        if self._raw is None or len(self._raw) != len(raw):
             return None
         found = []
         for name, other, (tail, values) in zip(self.layout.names, raw, self._tails):
@@ -161,43 +233,20 @@ class Columns:
             found.append(head | values)
         return found
 
-    @property
-    def span(self) -> tuple[int, int] | None:
-        """When its first entry began, and its last one ended; None without any."""
-        ends = (begin if end is None else end for begin, end in zip(self.seqs, self.ends))
-        return (min(self.seqs), max(ends)) if self.lines else None
-
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
-        """Return the entries in whose lines one of these texts stands; all, if that is unknown."""
-        if self.raw is None:
+        """See `Columns.marked`."""
+        if self._raw is None:
             return [*range(len(self))]
-        return [n for n, line in enumerate(self.raw) if any(mark in line for mark in marks)]
-
-    def records(self, *parts: str) -> Records:
-        """Return the records of some parts (`output`, `parameters_grad`, …)."""
-        if parts not in self._records:
-            self._records[parts] = Records(self, self.layout.once(Rows, parts))
-        return self._records[parts]
+        return [n for n, line in enumerate(self._raw) if any(mark in line for mark in marks)]
 
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
-        """Return objects of some entries; None where a value of one cannot be read."""
+        """See `Columns.made`."""
         lines = []
         for number in numbers:
             line = JournalLine.from_json(self.lines[number])
             line.frames = self.frames(number)
             lines.append(line)
         return run.entries_of(lines, *self.at)
-
-    def entry(self, number: int) -> EntryView:
-        """Return an entry."""
-        found = self._entries.get(number)
-        if found is None:
-            found = self._entries[number] = EntryView(self, number)
-        return found
-
-    def entries(self) -> Iterator[EntryView]:
-        """Yield the entries."""
-        return map(self.entry, range(len(self)))
 
 
 class EntryView:
@@ -217,7 +266,7 @@ class EntryView:
         self._columns, self._number = columns, number
         self.phase, self.step, self.rank = columns.at
         self.name = columns.layout.names[number]
-        self.seq, self.parent = columns.seqs[number], columns.parents[number]
+        self.seq, self.parent = columns.heads.seqs[number], columns.heads.parents[number]
         self._records: list[RecordView] | None = None
 
     @property
@@ -238,8 +287,7 @@ class EntryView:
     @property
     def around(self) -> str | None:
         """Of an operator: the cell in which it was called, "" outside all; None if not known."""
-        found = self.content.get("cell") if self.is_operator else None
-        return found if isinstance(found, str) else None
+        return self._columns.heads.arounds[self._number] if self.is_operator else None
 
     @property
     def class_name(self) -> str:
@@ -259,18 +307,23 @@ class EntryView:
     @property
     def end(self) -> int:
         """Its place in time when it ended; when it began if it never returned."""
-        end = self._columns.ends[self._number]
+        end = self._columns.heads.ends[self._number]
         return self.seq if end is None else end
 
     @property
     def opening(self) -> int:
         """How often its phase had been opened before."""
-        return self._columns.openings[self._number]
+        return self._columns.heads.openings[self._number]
 
     @property
-    def content(self) -> Mapping[str, Any]:
-        """Its line of the journal as JSON."""
-        return self._columns.lines[self._number]
+    def token(self) -> int | None:
+        """The generated token that it belongs to, or None."""
+        return self._columns.heads.tokens[self._number]
+
+    @property
+    def returned(self) -> bool:
+        """Whether it ended."""
+        return self._columns.heads.ends[self._number] is not None
 
     @property
     def stack(self) -> tuple[str, ...]:
@@ -291,8 +344,7 @@ class EntryView:
 
     def argument(self, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
-        names = self.content.get("input_names")
-        return argument_of(names if type(names) is list else (), io, path)
+        return self._columns.argument(self._number, io, path)
 
     def record_name(self, io: str, path: str) -> str:
         """Return the full name of one of its records."""
@@ -342,7 +394,7 @@ def columns_of(
     if found is None:  # another tool's, or damaged: reading entries says what is not there
         entries = run.entries(phase, step, rank)
         lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
-        found = Columns((phase, step, rank), lines, known, run=run.path, objects=entries)
+        found = JournalColumns((phase, step, rank), lines, known, run.path, objects=entries)
     return found
 
 
@@ -360,7 +412,25 @@ def whole_columns(
     Args:
         like: the same place of another run, most of which may be the same.
     """
-    content = None if run.times_are_lost(step, rank) else run.journal(phase, step, rank)
+    from mindrlhf_msprobe.storage.columns.copies import copied_columns
+
+    if run.times_are_lost(step, rank):
+        return None
+    found = copied_columns(run, phase, step, rank, layouts)
+    return found or journal_columns(run, phase, step, rank, layouts, marks, like)
+
+
+def journal_columns(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> JournalColumns | None:
+    """Read a whole journal of this package itself; None where there is none."""
+    content = run.journal(phase, step, rank)
     if content is None:
         return None
     raw = split_lines(content)
@@ -368,10 +438,10 @@ def whole_columns(
         raw = [line for line in raw if any(mark in line for mark in marks)]
     at = phase, step, rank
     try:
-        same = None if like is None else like.lines_of(raw)
+        same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None and all(map(_is_usual, same)):
-            return Columns(at, same, layouts, run=run.path, raw=raw, like=like)
-        return Columns(at, _read(raw), layouts, run=run.path, raw=raw)
+            return JournalColumns(at, same, layouts, run.path, raw=raw, like=like)
+        return JournalColumns(at, _read(raw), layouts, run.path, raw=raw)
     except (ValueError, RecursionError):
         return None
 

@@ -160,7 +160,7 @@ class Records:
 
     def __init__(self, columns: Columns, rows: Rows) -> None:
         self._columns: Columns | None = columns
-        self._at, self._seqs, self._ends = columns.at, columns.seqs, columns.ends
+        self._at, self._seqs, self._ends = columns.at, columns.heads.seqs, columns.heads.ends
         self.rows, self.kinds = rows, rows.kinds(columns.kinds)
         self._numbers: dict[str, np.ndarray] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from itertools import chain
 from types import NoneType
@@ -132,18 +131,23 @@ class Values:
                 one, two = self.numbers(name)[rows], other.numbers(name)[there]
                 same &= one.view(np.int64) == two.view(np.int64)
             for name in ("fingerprint", "dtype", "shape", "type"):
-                same &= _are_equal(self.field(name), rows, other.field(name), there)
+                same &= self._equal(name, rows, other, there)
         for number in np.flatnonzero(~usual).tolist():
             leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
-            same[number] = is_ordinary(leaf) and dump_json(leaf) == dump_json(theirs)
+            same[number] = is_ordinary(leaf) and _text(leaf) == _text(theirs)
         return same
 
+    def _equal(
+        self, name: str, rows: np.ndarray, other: Values, there: np.ndarray
+    ) -> np.ndarray | bool:
+        """Return where a field is the same."""
+        one, two = self.field(name), other.field(name)
+        whole = len(rows) == len(one) == len(two)
+        if whole and one == two and (rows == there).all():
+            return True
+        pairs = zip(rows.tolist(), there.tolist())
+        return np.array([one[n] == two[m] for n, m in pairs], bool)
 
-def _are_equal(
-    one: Sequence[Any], rows: np.ndarray, two: Sequence[Any], there: np.ndarray
-) -> np.ndarray | bool:
-    whole = len(rows) == len(one) == len(two)
-    if whole and one == two and (rows == there).all():
-        return True
-    pairs = zip(rows.tolist(), there.tolist())
-    return np.array([one[n] == two[m] for n, m in pairs], bool)
+
+def _text(leaf: LeafJson) -> bytes:
+    return dump_json(dict(sorted(leaf.items())))

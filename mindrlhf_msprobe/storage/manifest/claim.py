@@ -25,6 +25,7 @@ _OF_A_RANK = (
     layout.findings_name,
     layout.timeline_name,
     layout.benchmark_name,
+    layout.columns_name,
     layout.opinions_name,
     layout.generators_name,
     layout.manifest_name,

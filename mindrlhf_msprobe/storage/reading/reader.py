@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
-from mindrlhf_msprobe.storage.journal_line import JournalLine, line_ends, read_journal, split_lines
+from mindrlhf_msprobe.storage.journal_line import JournalLine, line_ends, read_journal
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -160,6 +160,7 @@ class Run:
         self.path = path
         self._format: Format | None = None  # neither this package's nor msprobe's
         self.problems: list[Problem] = []
+        self.copies: dict[int, Any] = {}  # of journals, by rank, as storage.columns opened them
         self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
         self._layer_dirs = Directories()
@@ -167,6 +168,9 @@ class Run:
         self._lost_times: dict[tuple[int, int], set[str]] = {}
         self._timelines: dict[int, Timeline] = {}
         self._use([])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "copies": {}}
 
     def _use_other_format(self) -> None:
         """Take the directory for another tool's, if it is one."""
@@ -631,16 +635,19 @@ class Run:
         """Return the names of the key data that were saved in one place."""
         return sorted({key for key, *_ in self._key_dirs.at(step, rank)})
 
-    def journal_lines(self, phase: str, step: int, rank: int) -> list[bytes] | None:
-        """Return the lines of one journal as they are on disk.
+    def journal_path(self, phase: str, step: int, rank: int) -> str:
+        """Return where the journal of one place lies, if it has one."""
+        return os.path.join(self._layer_dirs[phase, step, rank], layout.JOURNAL_FILE)
+
+    def has_journal(self, phase: str, step: int, rank: int) -> bool:
+        """Return whether one place has a journal of this package, whole or not."""
+        return os.path.isfile(self.journal_path(phase, step, rank))
+
+    def journal(self, phase: str, step: int, rank: int) -> bytes | None:
+        """Return a whole journal as it is on disk.
 
         None where there is no journal, or it is not whole: `entries` knows what that means.
         """
-        content = self.journal(phase, step, rank)
-        return None if content is None else split_lines(content)
-
-    def journal(self, phase: str, step: int, rank: int) -> bytes | None:
-        """Return a whole journal as it is on disk; None as for `journal_lines`."""
         directory = self._layer_dirs[phase, step, rank]
         journal = directory / layout.JOURNAL_FILE
         try:

@@ -1,0 +1,395 @@
+"""Reads columns from the copy that a run has of its journals, where these have not changed since.
+
+A file from elsewhere is data: what is not of this version's schema, too large, or contradicts
+itself is not used, and the journal is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import loads
+from mindrlhf_msprobe.storage.columns.columns import (
+    Columns,
+    Heads,
+    JournalColumns,
+    journal_columns,
+)
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
+from mindrlhf_msprobe.storage.columns.leaf_json import (
+    NON_FINITE_MARKS,
+    STATISTICS,
+    LeafJson,
+    are_moderate,
+)
+from mindrlhf_msprobe.storage.columns.parquet import (
+    METADATA,
+    NUMBERS,
+    OF_VALUE,
+    SCHEMA,
+    TEXTS,
+    digest_of,
+    said_of,
+    schema,
+    shape_of,
+    source_of,
+)
+from mindrlhf_msprobe.storage.columns.values import Values
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry
+
+_MOST_ROWS = 1 << 22  # of a row group
+_MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
+_HELD = 1 << 19  # rows that are held
+
+
+def copied_columns(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns | None:
+    """Return a place from the copy of its journal; None where there is none that can be used."""
+    if rank not in run.copies:
+        run.copies[rank] = _opened(run.path, rank)
+    copy: Copy | None = run.copies[rank]
+    return None if copy is None else copy.columns(run, phase, step, layouts)
+
+
+def _opened(root: Path, rank: int) -> Copy | None:
+    path = root / layout.columns_name(rank)
+    if not os.path.lexists(path):
+        return None
+    try:
+        return Copy(root, path, rank)
+    except ModuleNotFoundError:
+        return None
+    except Exception as error:  # whatever is wrong with the file: the journals are there
+        warn("log.columns_unread", path=str(path), why=layout.why_unread(error))
+        return None
+
+
+class Copy:
+    """One file of columns.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowException: it cannot be read, or is of another schema.
+    """
+
+    def __init__(self, root: Path, path: Path, rank: int) -> None:
+        import pyarrow.parquet as pq
+
+        self._path, self._rank = path, rank
+        with ExitStack() as stack:
+            file = stack.enter_context(layout.open_inside(root, path, bounds.JOURNAL))
+            self._file = pq.ParquetFile(
+                file,
+                read_dictionary=[*TEXTS],
+                thrift_string_size_limit=bounds.METADATA,
+                thrift_container_size_limit=1 << 24,
+            )
+            content = loads((self._file.schema_arrow.metadata or {}).get(METADATA, b"{}"))
+            if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+                raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
+            if not self._file.schema_arrow.remove_metadata().equals(schema()):
+                raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
+            self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
+            self._places = dict(map(_place, bounds.items(content.get("places"))))
+            stack.pop_all()
+        self._groups: OrderedDict[int, _Group | None] = OrderedDict()
+        self._said = False
+
+    def columns(self, run: Run, phase: str, step: int, layouts: Layouts) -> Columns | None:
+        """Return a place, or None where its journal is another one than was copied."""
+        place = self._places.get((phase, step))
+        if place is None:
+            return None
+        at = phase, step, self._rank
+        group = self._group(place["group"]) if self._is_of(run, at, place) else None
+        if group is None or place["first"] + place["rows"] > group.rows:
+            if not self._said:
+                self._said = True
+                warn("log.columns_differ", path=str(self._path), phase=phase, step=step)
+            return None
+        rows = np.arange(place["first"], place["first"] + place["rows"])
+        return CopiedColumns(run, at, group, rows, layouts)
+
+    def _is_of(self, run: Run, at: tuple[str, int, int], place: dict[str, Any]) -> bool:
+        """Return whether a place's journal is still the one that was copied."""
+        try:
+            status = os.stat(run.journal_path(*at))
+        except OSError:
+            return False
+        if status.st_size != place["size"]:
+            return False
+        if status.st_mtime_ns == place["changed"]:
+            return True
+        content = run.journal(*at)
+        return content is not None and source_of(0, 0, content)["digest"] == place["digest"]
+
+    def _group(self, number: int) -> _Group | None:
+        """Return a row group; None where it is not what was written."""
+        if number not in self._groups:
+            self._groups[number] = self._read(number)
+            held = sum(group.rows for group in self._groups.values() if group is not None)
+            while held > _HELD and len(self._groups) > 1:
+                gone = self._groups.popitem(last=False)[1]
+                held -= 0 if gone is None else gone.rows
+        self._groups.move_to_end(number)
+        return self._groups[number]
+
+    def _read(self, number: int) -> _Group | None:
+        if not 0 <= number < min(len(self._digests), self._file.num_row_groups):
+            return None
+        about = self._file.metadata.row_group(number)
+        if about.num_rows > _MOST_ROWS or about.total_byte_size > _MOST_BYTES:
+            return None
+        try:
+            table = self._file.read_row_group(number, use_threads=False)
+            return _Group(table) if digest_of(table) == self._digests[number] else None
+        except Exception:  # pyarrow's are many
+            return None
+
+
+def _place(content: Any) -> tuple[tuple[str, int], dict[str, Any]]:
+    """Return the phase and step of a place, and what else the file says of it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("a place is none")
+    found: dict[str, Any] = {
+        name: bounds.count(content.get(name)) for name in ("group", "first", "rows", "size")
+    }
+    found |= {"changed": content.get("changed"), "digest": bounds.text(content.get("digest"))}
+    return (bounds.text(content.get("phase")), bounds.count(content.get("step"))), found
+
+
+class _Group:
+    """A row group in memory.
+
+    Attributes:
+        codes: column of text → (rows,) the number of each text in `texts`, -1 of null.
+        numbers: column of numbers → (rows,) float64, NaN of null; of whole numbers int64, -1.
+        known: column → (rows,) whether there is a number.
+        layouts: of places that are alike.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self.rows = len(table)
+        self.codes: dict[str, np.ndarray] = {}
+        self.numbers: dict[str, np.ndarray] = {}
+        self.known: dict[str, np.ndarray] = {}
+        self._dictionaries: dict[str, Any] = {}
+        self._texts: dict[str, list[Any]] = {}
+        self.layouts: dict[tuple[bytes, ...], Layout] = {}
+        self._ways: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
+        for name, column in zip(table.column_names, table.columns):
+            chunk = column.chunk(0)
+            if name in TEXTS:
+                self._dictionaries[name] = chunk.dictionary
+                self.codes[name] = chunk.indices.fill_null(-1).to_numpy()
+                continue
+            fill = False if name == "whole" else float("nan") if name in NUMBERS.values() else -1
+            self.numbers[name] = chunk.fill_null(fill).to_numpy(zero_copy_only=False)
+            if chunk.null_count:
+                self.known[name] = chunk.is_valid().to_numpy(zero_copy_only=False)
+
+    def texts(self, name: str) -> list[Any]:
+        """Return the texts of a column, and None at the end, for -1."""
+        if name not in self._texts:
+            found = self._dictionaries[name].to_pylist()
+            self._texts[name] = [*(map(shape_of, found) if name == "shape" else found), None]
+        return self._texts[name]
+
+    def listed(self, name: str, rows: np.ndarray) -> list[Any]:
+        """Return a column in some rows as a list."""
+        if name in TEXTS:
+            texts = self.texts(name)
+            return [texts[code] for code in self.codes[name][rows].tolist()]
+        found = self.numbers[name][rows].tolist()
+        if name in self.known:
+            return [
+                value if known else None
+                for value, known in zip(found, self.known[name][rows].tolist())
+            ]
+        return found
+
+    def way_to(self, other: _Group, name: str) -> np.ndarray:
+        """Return the number that each text of a column has in another group, -2 without one."""
+        key = name, id(other)
+        if key not in self._ways:
+            own, theirs = self._dictionaries[name], other._dictionaries[name]
+            if own.equals(theirs):
+                found = np.arange(len(own) + 1)
+            else:
+                there = {text: number for number, text in enumerate(theirs.to_pylist())}
+                found = np.array([*(there.get(text, -2) for text in own.to_pylist()), -1])
+            found[-1] = -1
+            self._ways[key] = other, found
+        return self._ways[key][1]
+
+
+class CopiedValues(Values):
+    """Values in some rows of a row group."""
+
+    def __init__(self, group: _Group, rows: np.ndarray) -> None:
+        super().__init__([])
+        self._group, self._rows = group, rows
+        codes = group.codes["more"][rows]
+        self._with_more = np.flatnonzero(codes >= 0).tolist()
+        self.are_whole = True
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def leaf(self, row: int) -> LeafJson:
+        """See `Values.leaf`."""
+        at = self._rows[row : row + 1]
+        one = {name: self._group.listed(name, at)[0] for name in (*OF_VALUE, "shape", "more")}
+        statistics = (self._group.listed(column, at)[0] for column in NUMBERS.values())
+        said = said_of(*(one[name] for name in OF_VALUE), one["shape"], *statistics)
+        return said | loads(one["more"].encode()) if one["more"] is not None else said
+
+    def field(self, name: str) -> list[Any]:
+        """See `Values.field`."""
+        found = self._fields.get(name)
+        if found is None:
+            column = NUMBERS.get(name, name)
+            if column in self._group.codes or column in self._group.numbers:
+                found = self._group.listed(column, self._rows)
+            else:
+                found = [None] * len(self)
+            for row in self._with_more:
+                found[row] = self.leaf(row).get(name)
+            self._fields[name] = found
+        return found
+
+    def numbers(self, name: str) -> np.ndarray:
+        """See `Values.numbers`."""
+        if name not in self._numbers:
+            self._numbers[name] = self._group.numbers[NUMBERS[name]][self._rows]
+        return self._numbers[name]
+
+    @cached_property
+    def fingerprints(self) -> list[str | None]:
+        """See `Values.fingerprints`."""
+        found = [*self.field("fingerprint")]
+        for row in self._with_more:
+            leaf = self.leaf(row)
+            found[row] = leaf.get("fingerprint") or leaf.get("md5")
+        return found
+
+    @cached_property
+    def _are_usual(self) -> np.ndarray:
+        found = np.ones(len(self), bool)
+        for name in ("type", "dtype", "shape", "fingerprint"):
+            found &= self._group.codes[name][self._rows] >= 0
+        found[self._with_more] = False
+        return found
+
+    @cached_property
+    def _are_finite(self) -> np.ndarray:
+        found = np.ones(len(self), bool)
+        for name in STATISTICS:
+            moderate = are_moderate(self.numbers(name))
+            if not moderate.all() and NUMBERS[name] in self._group.known:
+                moderate |= ~self._group.known[NUMBERS[name]][self._rows]
+            found &= moderate
+        for name in ("nan_count", "inf_count"):
+            found &= self._group.numbers[name][self._rows] <= 0
+        return found
+
+    def _equal(
+        self, name: str, rows: np.ndarray, other: Values, there: np.ndarray
+    ) -> np.ndarray | bool:
+        if not isinstance(other, CopiedValues):
+            return super()._equal(name, rows, other, there)
+        own = self._group.way_to(other._group, name)[self._group.codes[name][self._rows[rows]]]
+        found: np.ndarray = own == other._group.codes[name][other._rows[there]]
+        return found
+
+
+class CopiedColumns(Columns):
+    """A place of a row group; for what columns lack, such as call stacks, the journal is read."""
+
+    def __init__(
+        self,
+        run: Run,
+        at: tuple[str, int, int],
+        group: _Group,
+        rows: np.ndarray,
+        layouts: Layouts,
+    ) -> None:
+        self._run, self._group, self._layouts = run, group, layouts
+        numbers = group.numbers["number"][rows]
+        self._first = rows[np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]][: len(rows)])]
+        filled = rows[group.codes["part"][rows] >= 0]
+        layout = self._layout(at, rows, layouts)
+        heads = Heads(
+            *(
+                group.listed(name, self._first)
+                for name in ("seq", "end", "parent", "opening", "token", "around")
+            )
+        )
+        super().__init__(at, layout, heads, CopiedValues(group, filled))
+        self._filled = filled
+
+    def _layout(self, at: tuple[str, int, int], rows: np.ndarray, layouts: Layouts) -> Layout:
+        group = self._group
+        names = ("entry", "part", "path")
+        key = tuple(group.codes[name][rows].tobytes() for name in names)
+        key = (*key, group.numbers["whole"][rows].tobytes(), str(id(layouts)).encode())
+        if key not in group.layouts:
+            entries = group.listed("entry", self._first)
+            whole = group.listed("whole", self._first)
+            places = [*zip(group.listed("part", rows), group.listed("path", rows))]
+            ends = [*np.searchsorted(rows, self._first)[1:].tolist(), len(rows)]
+            structures, begin = [], 0
+            for end, is_whole in zip(ends, whole):
+                own = tuple(place for place in places[begin:end] if place[0] is not None)
+                structures.append(Structure(own, is_whole))
+                begin = end
+            group.layouts[key] = layouts.layout(at[0], (self._run.path, at[2]), entries, structures)
+        return group.layouts[key]
+
+    @cached_property
+    def _journal(self) -> JournalColumns | None:
+        return journal_columns(self._run, *self.at, self._layouts)
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """See `Columns.frames`."""
+        return () if self._journal is None else self._journal.frames(number)
+
+    def argument(self, number: int, io: str, path: str) -> str:
+        """See `Columns.argument`."""
+        first = int(self.layout.first[number])
+        for row, (part, own) in enumerate(self.layout.structures[number].places, first):
+            if own == path and part.partition("_")[0] == io:
+                return self._group.listed("argument", self._filled[row : row + 1])[0] or ""
+        return ""
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """See `Columns.marked`."""
+        found = np.zeros(len(self.values), bool)
+        if {*marks} & {*NON_FINITE_MARKS}:
+            for name in STATISTICS:
+                found |= ~np.isfinite(self.values.numbers(name))
+        texts = [
+            text is not None and any(mark in text.encode() for mark in marks)
+            for text in self._group.texts("more")
+        ]
+        found |= np.array(texts, bool)[self._group.codes["more"][self._filled]]
+        rows = np.flatnonzero(found)
+        return sorted({*(np.searchsorted(self.layout.first, rows, side="right") - 1).tolist()})
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+        """See `Columns.made`."""
+        return None if self._journal is None else self._journal.made(run, numbers)

@@ -1,0 +1,266 @@
+"""columns.rank<N>.parquet: the records of a rank's journals as columns, a row a record.
+
+It is a copy: a journal that has changed since is read itself. Needs pyarrow, which is imported when
+such a file is written or read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from mindrlhf_msprobe.storage.arrays.atomic import (
+    dump_json,
+    number_from_json,
+    number_to_json,
+    open_temporary,
+)
+from mindrlhf_msprobe.storage.columns.columns import Columns, parts_of_name
+from mindrlhf_msprobe.storage.columns.leaf_json import COUNTS, STATISTICS
+from mindrlhf_msprobe.storage.columns.values import Values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = 1
+#: Under this name the file says which places it holds, and of which journals.
+METADATA = b"mindrlhf_msprobe"
+_ROWS = 8192  # of a row group: whole places, until there are as many
+_LEVEL = 9  # of zstd
+
+#: Columns of whole numbers.
+WHOLE = ("step", "rank", "number", "call", "opening", "token", "seq", "end", *COUNTS)
+#: Columns of text, of which each text is stored once a row group.
+TEXTS = (
+    *("phase", "entry", "cell", "direction", "part", "path", "argument", "parent", "around"),
+    *("type", "dtype", "shape", "fingerprint", "more"),
+)
+#: Columns of float64: the column of each statistic.
+NUMBERS = {name: name.lower() for name in STATISTICS}
+#: What JSON has of a value as its column has it.
+OF_VALUE = ("type", "dtype", "fingerprint", *COUNTS)
+
+
+def schema() -> pa.Schema:
+    """Return the names and types of the columns; docs/en/files.md says what they mean."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    fields = [(name, pa.int64()) for name in WHOLE]
+    fields += [(name, text) for name in TEXTS]
+    fields += [(name, pa.float64()) for name in NUMBERS.values()]
+    return pa.schema([*fields, ("whole", pa.bool_())])
+
+
+def source_of(size: int, changed: int, content: bytes) -> dict[str, Any]:
+    """Return what tells whether a journal is still the one that was copied.
+
+    Args:
+        size: of the file, in bytes.
+        changed: when it was last changed, in nanoseconds.
+    """
+    return {"size": size, "changed": changed, "digest": xxhash.xxh3_64_hexdigest(content)}
+
+
+class ColumnsWriter:
+    """Writes the columns of a rank into a file, which has its name when it is closed.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ModuleNotFoundError: there is no pyarrow.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._schema, self._path = schema(), path
+        file, self._temporary = open_temporary(path)
+        self._file = open(file, "wb")  # noqa: SIM115
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression="zstd",
+            compression_level=_LEVEL,
+            write_statistics=["step"],
+        )
+        self._tables: list[pa.Table] = []
+        self._places: list[dict[str, Any]] = []
+        self._digests: list[str] = []
+
+    def add(self, columns: Columns, source: dict[str, Any]) -> bool:
+        """Add a place; return whether all of it can be told in columns.
+
+        Args:
+            source: `source_of` its journal.
+        """
+        import pyarrow as pa
+
+        arrays = _arrays_of(columns)
+        try:
+            made = [
+                pa.array(arrays[field.name], pa.string() if field.name in TEXTS else field.type)
+                for field in self._schema
+            ]
+        except (ValueError, TypeError, OverflowError):  # a text that is no UTF-8, say
+            return False
+        table = pa.Table.from_arrays(made, names=self._schema.names)
+        first = sum(map(len, self._tables))
+        place = {"phase": columns.phase, "step": columns.step, "group": len(self._digests)}
+        self._places.append({**place, "first": first, "rows": len(table), **source})
+        self._tables.append(table)
+        if first + len(table) >= _ROWS:
+            self._flush()
+        return True
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        whole = pa.concat_tables(self._tables).combine_chunks()
+        arrays = [
+            column.combine_chunks().dictionary_encode() if name in TEXTS else column
+            for name, column in zip(whole.column_names, whole.columns)
+        ]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._digests.append(digest_of(table))
+        self._tables.clear()
+
+    def close(self) -> int:
+        """Complete the file; return how many bytes it has."""
+        if self._tables:
+            self._flush()
+        content = {"schema": SCHEMA, "places": self._places, "digests": self._digests}
+        self._writer.add_key_value_metadata({METADATA: dump_json(content)})
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        self._temporary.replace(self._path)
+        return size
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        with suppress(OSError, ValueError):
+            self._writer.close()
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def digest_of(table: pa.Table) -> str:
+    """Return what tells the rows of a row group from any others."""
+    state = xxhash.xxh3_64()
+    for name, column in zip(table.column_names, table.columns):
+        for chunk in column.chunks:
+            numbers = chunk
+            if name in TEXTS:
+                state.update(dump_json(chunk.dictionary.to_pylist()))
+                numbers = chunk.indices
+            state.update(numbers.is_valid().to_numpy(zero_copy_only=False).tobytes())
+            filled = numbers if name == "whole" else numbers.fill_null(0)
+            state.update(filled.to_numpy(zero_copy_only=False).tobytes())
+    return state.hexdigest()
+
+
+def _arrays_of(columns: Columns) -> dict[str, Any]:
+    """Return the columns of a place; a row without a record for each entry that has none."""
+    names, structures = columns.layout.names, columns.layout.structures
+    counts = [max(1, len(structure.places)) for structure in structures]
+    of_entries: dict[str, Sequence[Any]] = {
+        "number": range(len(names)),
+        "entry": names,
+        **dict(zip(("cell", "class", "direction", "call"), _transposed(names))),
+        "whole": [structure.whole for structure in structures],
+    }
+    heads = ("seq", "end", "parent", "opening", "token", "around")
+    of_entries |= dict(zip(heads, columns.heads))
+    found: dict[str, Any] = {
+        name: [value for value, count in zip(values, counts) for _ in range(count)]
+        for name, values in of_entries.items()
+    }
+    at = zip(("phase", "step", "rank"), columns.at)
+    found |= {name: [value] * sum(counts) for name, value in at}
+    places = [place for structure in structures for place in structure.places or [("", "")]]
+    found["part"] = [part or None for part, _ in places]
+    found["path"] = [path if part else None for part, path in places]
+    found["argument"] = [
+        columns.argument(number, part.partition("_")[0], path) or None
+        for number, (part, path) in zip(found["number"], places)
+    ]
+    values = _arrays_of_values(columns.values)
+    if len(places) > len(columns.values):
+        rows = iter(range(len(columns.values)))
+        index = [next(rows) if part else None for part, _ in places]
+        values = {
+            name: [None if row is None else of[row] for row in index] for name, of in values.items()
+        }
+    return found | values
+
+
+def _transposed(names: Sequence[str]) -> Iterator[Sequence[Any]]:
+    return zip(*map(parts_of_name, names)) if names else iter(((), (), (), ()))
+
+
+def _arrays_of_values(values: Values) -> dict[str, list[Any]]:
+    """Return values as columns. What these do not say exactly stands in `more`, as JSON."""
+    found = {name: [*values.field(name)] for name in OF_VALUE}
+    shapes = values.field("shape")
+    found["shape"] = [None if shape is None else str(shape) for shape in shapes]
+    for name, column in NUMBERS.items():
+        found[column] = [_number(value) for value in values.field(name)]
+    more: list[str | None] = []
+    for row in range(len(values)):
+        leaf = values.leaf(row)
+        said = said_of(
+            *(found[name][row] for name in OF_VALUE),
+            shapes[row],
+            *(found[column][row] for column in NUMBERS.values()),
+        )
+        left = {
+            name: value
+            for name, value in leaf.items()
+            if name not in said or type(said[name]) is not type(value) or said[name] != value
+        }
+        if not said.keys() <= leaf.keys():
+            left, found["type"][row] = dict(leaf), None
+        more.append(dump_json(left).decode() if left or found["type"][row] is None else None)
+    return {**found, "more": more}
+
+
+def _number(value: Any) -> float | None:
+    value = number_from_json(value)
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1 << 1023 else None
+
+
+def said_of(
+    kind: str | None,
+    dtype: str | None,
+    fingerprint: str | None,
+    nan_count: int | None,
+    inf_count: int | None,
+    shape: list[int] | None,
+    *statistics: float | None,
+) -> dict[str, Any]:
+    """Return the JSON of a value that its columns tell, but for what is in `more`."""
+    if kind is None:
+        return {}
+    said: dict[str, Any] = {"type": kind}
+    if shape is None:
+        return said
+    said |= {"dtype": dtype, "shape": shape}
+    said |= {name: number_to_json(value) for name, value in zip(NUMBERS, statistics)}
+    also = {"nan_count": nan_count, "inf_count": inf_count, "fingerprint": fingerprint}
+    return said | {name: value for name, value in also.items() if value is not None}
+
+
+@lru_cache(maxsize=1 << 12)
+def shape_of(text: str | None) -> list[int] | None:
+    """Return the shape that a text says."""
+    return None if text is None else json.loads(text)
