@@ -39,11 +39,12 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     OF_VALUE,
     SCHEMA,
     TEXTS,
+    Place,
+    content_digest,
     digest_of,
     said_of,
     schema,
     shape_of,
-    source_of,
 )
 from mindrlhf_msprobe.storage.columns.values import Values
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -94,13 +95,14 @@ class Copy:
                 thrift_string_size_limit=bounds.METADATA,
                 thrift_container_size_limit=1 << 24,
             )
-            content = loads((self._file.schema_arrow.metadata or {}).get(METADATA, b"{}"))
+            content = loads((self._file.metadata.metadata or {}).get(METADATA, b"{}"))
             if not isinstance(content, dict) or content.get("schema") != SCHEMA:
                 raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
             if not self._file.schema_arrow.remove_metadata().equals(schema()):
                 raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
             self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
-            self._places = dict(map(_place, bounds.items(content.get("places"))))
+            places = map(Place.of, bounds.items(content.get("places")))
+            self._places = {(place.phase, place.step): place for place in places}
             stack.pop_all()
         self._groups: OrderedDict[int, _Group | None] = OrderedDict()
         self._said = False
@@ -111,27 +113,27 @@ class Copy:
         if place is None:
             return None
         at = phase, step, self._rank
-        group = self._group(place["group"]) if self._is_of(run, at, place) else None
-        if group is None or place["first"] + place["rows"] > group.rows:
+        group = self._group(place.group) if self._is_of(run, at, place) else None
+        if group is None or place.first + place.rows > group.rows:
             if not self._said:
                 self._said = True
                 warn("log.columns_differ", path=str(self._path), phase=phase, step=step)
             return None
-        rows = np.arange(place["first"], place["first"] + place["rows"])
+        rows = np.arange(place.first, place.first + place.rows)
         return CopiedColumns(run, at, group, rows, layouts)
 
-    def _is_of(self, run: Run, at: tuple[str, int, int], place: dict[str, Any]) -> bool:
+    def _is_of(self, run: Run, at: tuple[str, int, int], place: Place) -> bool:
         """Return whether a place's journal is still the one that was copied."""
         try:
             status = os.stat(run.journal_path(*at))
         except OSError:
             return False
-        if status.st_size != place["size"]:
+        if status.st_size != place.source.size:
             return False
-        if status.st_mtime_ns == place["changed"]:
+        if status.st_mtime_ns == place.source.changed:
             return True
         content = run.journal(*at)
-        return content is not None and source_of(0, 0, content)["digest"] == place["digest"]
+        return content is not None and content_digest(content) == place.source.digest
 
     def _group(self, number: int) -> _Group | None:
         """Return a row group; None where it is not what was written."""
@@ -155,21 +157,6 @@ class Copy:
             return _Group(table) if digest_of(table) == self._digests[number] else None
         except Exception:  # pyarrow's are many
             return None
-
-
-def _place(content: Any) -> tuple[tuple[str, int], dict[str, Any]]:
-    """Return the phase and step of a place, and what else the file says of it.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not isinstance(content, dict):
-        raise ValueError("a place is none")
-    found: dict[str, Any] = {
-        name: bounds.count(content.get(name)) for name in ("group", "first", "rows", "size")
-    }
-    found |= {"changed": content.get("changed"), "digest": bounds.text(content.get("digest"))}
-    return (bounds.text(content.get("phase")), bounds.count(content.get("step"))), found
 
 
 class _Group:
@@ -211,6 +198,16 @@ class _Group:
 
     def listed(self, name: str, rows: np.ndarray) -> list[Any]:
         """Return a column in some rows as a list."""
+        if name == "fingerprint":
+            algorithms = self.texts("algorithm"), self.codes["algorithm"][rows].tolist()
+            texts = self.texts(name)
+            return [
+                text if head is None or text is None else f"{head}:{text}"
+                for text, head in (
+                    (texts[code], algorithms[0][of])
+                    for code, of in zip(self.codes[name][rows].tolist(), algorithms[1])
+                )
+            ]
         if name in TEXTS:
             texts = self.texts(name)
             return [texts[code] for code in self.codes[name][rows].tolist()]
@@ -253,9 +250,12 @@ class CopiedValues(Values):
     def leaf(self, row: int) -> LeafJson:
         """See `Values.leaf`."""
         at = self._rows[row : row + 1]
-        one = {name: self._group.listed(name, at)[0] for name in (*OF_VALUE, "shape", "more")}
+        names = (*OF_VALUE, "fingerprint", "shape", "more")
+        one = {name: self._group.listed(name, at)[0] for name in names}
         statistics = (self._group.listed(column, at)[0] for column in NUMBERS.values())
-        said = said_of(*(one[name] for name in OF_VALUE), one["shape"], *statistics)
+        said = said_of(
+            *(one[name] for name in OF_VALUE), one["fingerprint"], one["shape"], *statistics
+        )
         return said | loads(one["more"].encode()) if one["more"] is not None else said
 
     def field(self, name: str) -> list[Any]:
@@ -312,8 +312,11 @@ class CopiedValues(Values):
     ) -> np.ndarray | bool:
         if not isinstance(other, CopiedValues):
             return super()._equal(name, rows, other, there)
-        own = self._group.way_to(other._group, name)[self._group.codes[name][self._rows[rows]]]
-        found: np.ndarray = own == other._group.codes[name][other._rows[there]]
+        found = np.ones(len(rows), bool)
+        for column in ("algorithm", name) if name == "fingerprint" else (name,):
+            own = self._group.codes[column][self._rows[rows]]
+            way = self._group.way_to(other._group, column)
+            found &= way[own] == other._group.codes[column][other._rows[there]]
         return found
 
 

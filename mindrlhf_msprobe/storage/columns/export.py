@@ -10,7 +10,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.columns import journal_columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
-from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, source_of
+from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, Source, content_digest
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 
@@ -72,7 +72,7 @@ def _export_rank(run: Run, path: Path, rank: int, layouts: Layouts) -> Exported:
                 if status is None or content is None or columns is None:
                     left_out.append(at)
                     continue
-                source = source_of(status.st_size, status.st_mtime_ns, content)
+                source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
                 if len(content) != status.st_size or not writer.add(columns, source):
                     left_out.append(at)
                     continue
