@@ -152,6 +152,8 @@ class _Alike:
         elements are shared among workers: both is the planner's.
         """
         numbers = np.flatnonzero(~self.is_counted).tolist()
+        if not numbers:
+            return True
         made = []
         for run, side in zip(runs, self.sides):
             found = side.columns.made(run, [int(side.order[number]) for number in numbers])
