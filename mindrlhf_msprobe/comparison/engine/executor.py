@@ -224,7 +224,9 @@ class _Schedule:
         self._rank_steps = list(rank_steps)
         self._chunk_bytes = chunk_bytes
         self._folding = folding
-        self._tasks = deque(StepTask(*at) for at in rank_steps)
+        # Rank by rank, as columns of several steps of a rank are read together.
+        in_order = sorted(rank_steps, key=lambda at: (at[1], at[0]))
+        self._tasks = deque(StepTask(*at) for at in in_order)
         self._waiting: deque[PairWork] = deque()
         self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
         self._gatherings: dict[tuple[int, ...], Gathering] = {}

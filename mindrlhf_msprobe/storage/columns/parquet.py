@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.storage.arrays import bounds
@@ -190,6 +191,9 @@ class ColumnsWriter:
         self._temporary.unlink(missing_ok=True)
 
 
+_NONE = np.zeros(1, np.int32)
+
+
 def digest_of(table: pa.Table) -> str:
     """Return what tells the rows of a row group from any others."""
     state = xxhash.xxh3_64()
@@ -197,11 +201,15 @@ def digest_of(table: pa.Table) -> str:
         for chunk in column.chunks:
             numbers = chunk
             if name in TEXTS:
-                state.update(dump_json(chunk.dictionary.to_pylist()))
+                _, ends, texts = chunk.dictionary.buffers()
+                ends = np.frombuffer(ends, np.int32, len(chunk.dictionary) + 1) if ends else _NONE
+                state.update(ends)
+                state.update(memoryview(texts or b"")[: ends[-1]])
                 numbers = chunk.indices
-            state.update(numbers.is_valid().to_numpy(zero_copy_only=False).tobytes())
-            filled = numbers if name == "whole" else numbers.fill_null(0)
-            state.update(filled.to_numpy(zero_copy_only=False).tobytes())
+            if numbers.null_count:
+                state.update(numbers.is_valid().to_numpy(zero_copy_only=False))
+                numbers = numbers.fill_null(0)
+            state.update(numbers.to_numpy(zero_copy_only=False))
     return state.hexdigest()
 
 

@@ -78,7 +78,7 @@ class Others:
 
     def __contains__(self, directory: Path) -> bool:
         """Return whether one of them is `directory`, below the run's."""
-        if not directory.is_relative_to(self._root):
+        if not self._names or not directory.is_relative_to(self._root):
             return False
         name = directory.relative_to(self._root).as_posix()
         around, (step, _) = (_parsed(name) if self._steps else None) or _NONE

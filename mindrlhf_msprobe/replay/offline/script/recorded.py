@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
+from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -12,6 +13,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Comparison
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import Attributes, OperatorName, parse_operator
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
@@ -375,6 +377,14 @@ def _blamed(comparison: Comparison) -> tuple[str, Place]:
     return first.entry, Place(first.phase, first.step, first.rank)
 
 
+def _may_hold_elements(run: Path, at: Place) -> bool:
+    """Return whether elements may lie at a place of a run, without opening the run."""
+    if at.phase is None or not layout.manifests(run):
+        return True
+    directory = layout.entry_dir(run, at.phase, at.step, at.rank or 0)
+    return not directory.is_dir() or (directory / layout.TENSOR_DIR).is_dir()
+
+
 def command_for(comparison: Comparison, output: str) -> str:
     """Return the command that replays the entry that is to blame; "" where it cannot be.
 
@@ -383,6 +393,8 @@ def command_for(comparison: Comparison, output: str) -> str:
     runs = (comparison.run_a, comparison.run_b)
     try:
         entry, at = _blamed(comparison)
+        if not all(_may_hold_elements(Path(run), at) for run in runs):
+            return ""
         calls = [find_call(open_run(run), entry, at) for run in runs]
     except MsprobeError:
         return ""
