@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     MASK,
     SKETCH,
     WHOLE,
-    Place,
+    SketchPlace,
     block_for,
     kept_of,
 )
@@ -81,7 +81,7 @@ class Recording:
                 name = sink.save(record, value, leaf.fingerprint)
             elif kept == SKETCH:
                 offset = sink.save_sketch(leaf.fingerprint or "", lambda: bytes_of_sketch(host))
-                sketch = Place(ALGORITHM, block_for(host.dtype), offset)
+                sketch = SketchPlace(ALGORITHM, block_for(host.dtype), offset)
             return leaf.stored(name, fingerprint=True, sketch=sketch).to_json()
 
         for cell, values in outputs.items():

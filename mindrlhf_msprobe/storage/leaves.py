@@ -28,7 +28,7 @@ from mindrlhf_msprobe.common.message import (
 )
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_json
-from mindrlhf_msprobe.storage.arrays.sketches import Place
+from mindrlhf_msprobe.storage.arrays.sketches import SketchPlace
 from mindrlhf_msprobe.storage.layout import UnreadError
 from mindrlhf_msprobe.storage.shards import Shard
 
@@ -93,7 +93,7 @@ class Leaf:
     rounding: float | None = None
     at_optimizer: bool = False
     dialect: str = ""
-    sketch: Place | None = None
+    sketch: SketchPlace | None = None
     shard: Shard | None = None
 
     @property
@@ -117,7 +117,7 @@ class Leaf:
         )  # pickles in half the time
 
     def stored(
-        self, data_name: str | None, *, fingerprint: bool, sketch: Place | None = None
+        self, data_name: str | None, *, fingerprint: bool, sketch: SketchPlace | None = None
     ) -> Leaf:
         """Return the leaf with what holds its elements or rows, its fingerprint kept or not."""
         if data_name is None and sketch is None and fingerprint:
@@ -351,7 +351,7 @@ def _shares(value: Any) -> tuple[float, ...] | None:
     return None
 
 
-def _sketch_json(place: Place) -> dict[str, Any]:
+def _sketch_json(place: SketchPlace) -> dict[str, Any]:
     content = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
     return content if place.why is None else {**content, "error": place.why.as_json()}
 
@@ -364,13 +364,13 @@ def _shard(content: Any) -> Shard:
     return shard
 
 
-def _sketch(content: Any) -> Place:
+def _sketch(content: Any) -> SketchPlace:
     """Return where a sketch lies; what does not say so makes one that cannot be read."""
     held = content if isinstance(content, dict) else {}
     algorithm, block, offset = held.get("algorithm"), held.get("block"), held.get("offset")
     if not (isinstance(algorithm, str) and bounds.is_place(block) and bounds.is_place(offset)):
-        return Place("", 0, 0, message("unread.sketch_place", shown=_shown(content)))
-    return Place(algorithm, int(block or 0), int(offset or 0), _why(held.get("error")))
+        return SketchPlace("", 0, 0, message("unread.sketch_place", shown=_shown(content)))
+    return SketchPlace(algorithm, int(block or 0), int(offset or 0), _why(held.get("error")))
 
 
 def _dtype(content: Any) -> str | None:

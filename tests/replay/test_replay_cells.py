@@ -24,7 +24,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.storage.records import cell_name
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def again(run: Path, entry: str, output: Path, network: Any = None) -> dict[str,
     """Return what the script finds, in this process."""
     template.WORDS.update(folder.words_of("en"))
     prepare()
-    call = find_call(open_run(run), entry, Place())
+    call = find_call(open_run(run), entry, CallPlace())
     folder.write_side(output, call, compute_dtype=None)
     network = networks()["actor"] if network is None else network
     return replayed(Recomputed(output, None, network))
@@ -137,7 +137,7 @@ def test_a_linear_layer_that_rounds_to_float16_is_wrong(runs, tmp_path):
 def test_lower_precision_inside_a_network_is_ordinary_where_it_is_declared(runs, tmp_path):
     """compute_dtype says that the network itself computes in fewer bits."""
     template.WORDS.update(folder.words_of("en"))
-    call = find_call(open_run(runs["rounded"]), f"Cell.{LINEAR}.Linear.forward.0", Place())
+    call = find_call(open_run(runs["rounded"]), f"Cell.{LINEAR}.Linear.forward.0", CallPlace())
     folder.write_side(tmp_path, call, compute_dtype="Float16")
     found = replayed(Recomputed(tmp_path, None, networks()["actor"]))
     assert found["verdict"] == "ordinary"

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_form
 from mindrlhf_msprobe.replay.offline.judging import conclude
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, Place, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 pytestmark = pytest.mark.slow
@@ -429,7 +429,7 @@ def test_a_kernel_that_computes_in_fewer_bits_than_it_is_given_proves_nothing(tm
 
 def side_of(run: Path, entry: str, output: Path) -> None:
     template.WORDS.update(folder.words_of("en"))
-    folder.write_side(output, find_call(open_run(run), entry, Place()), compute_dtype=None)
+    folder.write_side(output, find_call(open_run(run), entry, CallPlace()), compute_dtype=None)
 
 
 def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):

@@ -41,7 +41,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     STATISTICS,
     WHOLE,
     MaskRoom,
-    Place,
+    SketchPlace,
     block_for,
     kept_of,
 )
@@ -212,7 +212,7 @@ class HostEntries:
             except Exception as error:
                 return self._failed(value, error)
 
-    def _sketch(self, host: HostTensor, fingerprint: str | None) -> Place:
+    def _sketch(self, host: HostTensor, fingerprint: str | None) -> SketchPlace:
         assert fingerprint is not None
 
         def made() -> np.ndarray:
@@ -220,7 +220,7 @@ class HostEntries:
             return bytes_of_sketch(host)
 
         offset = self._sink.save_sketch(fingerprint, made)
-        return Place(ALGORITHM, block_for(host.dtype), offset)
+        return SketchPlace(ALGORITHM, block_for(host.dtype), offset)
 
     def _held(self, value: Any, record: str) -> Any:
         """Return a tensor's description as JSON, with what is held of it."""

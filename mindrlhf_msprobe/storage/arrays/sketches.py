@@ -77,7 +77,7 @@ _ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SketchPlace:
     """Where the sketch of a tensor lies, as its record says.
 
     Attributes:
@@ -93,7 +93,7 @@ class Place:
     why: Message | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Place, (self.algorithm, self.block, self.offset, self.why)
+        return SketchPlace, (self.algorithm, self.block, self.offset, self.why)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -277,7 +277,7 @@ def _sums(rows: np.ndarray) -> np.ndarray:
     return found[..., 0]
 
 
-def read_sketch(path: str | Path, place: Place, shape: tuple[int, ...]) -> Sketch:
+def read_sketch(path: str | Path, place: SketchPlace, shape: tuple[int, ...]) -> Sketch:
     """Map the sketch of a tensor into memory, read-only.
 
     Args:

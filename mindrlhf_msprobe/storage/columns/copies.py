@@ -39,7 +39,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     OF_VALUE,
     SCHEMA,
     TEXTS,
-    Place,
+    CopiedPlace,
     content_digest,
     digest_of,
     said_of,
@@ -101,7 +101,7 @@ class Copy:
             if not self._file.schema_arrow.remove_metadata().equals(schema()):
                 raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
             self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
-            places = map(Place.of, bounds.items(content.get("places")))
+            places = map(CopiedPlace.of, bounds.items(content.get("places")))
             self._places = {(place.phase, place.step): place for place in places}
             stack.pop_all()
         self._groups: OrderedDict[int, _Group | None] = OrderedDict()
@@ -122,7 +122,7 @@ class Copy:
         rows = np.arange(place.first, place.first + place.rows)
         return CopiedColumns(run, at, group, rows, layouts)
 
-    def _is_of(self, run: Run, at: tuple[str, int, int], place: Place) -> bool:
+    def _is_of(self, run: Run, at: tuple[str, int, int], place: CopiedPlace) -> bool:
         """Return whether a place's journal is still the one that was copied."""
         try:
             status = os.stat(run.journal_path(*at))

@@ -75,7 +75,7 @@ class Source(NamedTuple):
     digest: str
 
 
-class Place(NamedTuple):
+class CopiedPlace(NamedTuple):
     """Where a place stands in the file: rows of a row group; and what it was copied from."""
 
     phase: str
@@ -86,7 +86,7 @@ class Place(NamedTuple):
     source: Source
 
     @classmethod
-    def of(cls, content: Any) -> Place:
+    def of(cls, content: Any) -> CopiedPlace:
         """Return the place that the file's metadata say.
 
         Raises:
@@ -203,13 +203,13 @@ def digest_of(table: pa.Table) -> str:
             if name in TEXTS:
                 _, ends, texts = chunk.dictionary.buffers()
                 ends = np.frombuffer(ends, np.int32, len(chunk.dictionary) + 1) if ends else _NONE
-                state.update(ends)
+                state.update(ends.tobytes())
                 state.update(memoryview(texts or b"")[: ends[-1]])
                 numbers = chunk.indices
             if numbers.null_count:
-                state.update(numbers.is_valid().to_numpy(zero_copy_only=False))
+                state.update(numbers.is_valid().to_numpy(zero_copy_only=False).tobytes())
                 numbers = numbers.fill_null(0)
-            state.update(numbers.to_numpy(zero_copy_only=False))
+            state.update(numbers.to_numpy(zero_copy_only=False).tobytes())
     return state.hexdigest()
 
 

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
-from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, COLUMNS, HEAD, Place, bytes_of
+from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, COLUMNS, HEAD, SketchPlace, bytes_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -52,7 +52,7 @@ def sketched(tmp_path):
             name = name.replace("__", ".")
             file = tmp_path / f"{len([*tmp_path.iterdir()])}.sketches"
             file.write_bytes(HEAD + bytes_of(array).tobytes())
-            place = Place(ALGORITHM, COLUMNS, len(HEAD))
+            place = SketchPlace(ALGORITHM, COLUMNS, len(HEAD))
             extremes = {"max": float(array.max()), "min": float(array.min())}
             leaf = Leaf("mindspore.Tensor", "Float32", array.shape, **extremes, sketch=place)
             found[name] = Record(name, "parameters", "weight", leaf, sketches=str(file))

@@ -9,7 +9,7 @@ from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.comparison.mismatch.rows import pairs
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
-from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, Place
+from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, SketchPlace
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -76,7 +76,7 @@ def test_a_value_gives_back_what_was_recorded():
     records = []
     for number, place in enumerate(places):
         at = None if place is None else place.format(name.format(number))
-        sketch = Place(ALGORITHM, 64, 16 + 8 * number) if number % 2 else None
+        sketch = SketchPlace(ALGORITHM, 64, 16 + 8 * number) if number % 2 else None
         leaf = Leaf("mindspore.Tensor", "Float32", shape, norm=2.0, sketch=sketch)
         records.append(Record(name.format(number), "output", "0", leaf, at, "", "sketches.bin"))
     value, forms = Value(0, "Layer", "Cell.layers.1.Layer.forward.0"), {}

@@ -22,7 +22,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     MOST_OF_A_MASK_ROW,
     SIGNS,
     MaskRoom,
-    Place,
+    SketchPlace,
     bytes_of,
     kept_of,
     parts_of,
@@ -216,7 +216,7 @@ def file_of(path, arrays):
     """Write sketches into a file and return where they lie."""
     content, places = HEAD, []
     for array in arrays:
-        places.append(Place("signed_sums_64", sketch_of(array).block, len(content)))
+        places.append(SketchPlace("signed_sums_64", sketch_of(array).block, len(content)))
         content += bytes_of(array).tobytes()
     path.write_bytes(content)
     return places

@@ -15,7 +15,13 @@ from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.arrays.sketches import HEAD, Place, bytes_of, read_sketch, sketch_of
+from mindrlhf_msprobe.storage.arrays.sketches import (
+    HEAD,
+    SketchPlace,
+    bytes_of,
+    read_sketch,
+    sketch_of,
+)
 from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -98,7 +104,7 @@ def test_a_large_sketch_is_taken_over_from_another_phase(tmp_path):
         offset = run.sink(phase, step).save_sketch("weight", make)
         run.wait()
         path = tmp_path / f"{phase}/step{step}/rank0/sketches.bin"
-        sketch = read_sketch(path, Place("signed_sums_64", 64, offset), weight.shape)
+        sketch = read_sketch(path, SketchPlace("signed_sums_64", 64, offset), weight.shape)
         assert np.array_equal(sketch.sums, sketch_of(weight).sums)
         return path
 
@@ -167,7 +173,7 @@ def test_a_sketch_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatc
         offset = sink.save_sketch(f"print {array[0, 0]}", lambda array=array: bytes_of(array))
         leaf = Leaf(
             *("numpy.ndarray", "Float32", array.shape, 1.0, 1.0, 1.0, 1.0),
-            sketch=Place("signed_sums_64", 64, offset),
+            sketch=SketchPlace("signed_sums_64", 64, offset),
         )
         line = JournalLine(f"Cell.a.Dense.forward.{number}", 2 * number, 2 * number + 1)
         line.values = {"output": [leaf.to_json()]}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.sequences.calls import PhaseTokens
 from mindrlhf_msprobe.sequences.layouts import Layout, Shape, only_layout
-from mindrlhf_msprobe.storage.arrays.sketches import Place
+from mindrlhf_msprobe.storage.arrays.sketches import SketchPlace
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
@@ -136,7 +136,7 @@ class Value:
         why, of_sketch = self._why.get(call, (None, None))
         place = None
         if offset != _NO_SKETCH:
-            place = Place(form.algorithm, form.block, offset, of_sketch)
+            place = SketchPlace(form.algorithm, form.block, offset, of_sketch)
         leaf = Leaf(form.type, form.dtype, form.shape, why=why, sketch=place)
         location = self._elsewhere.get(call)
         if form.before:

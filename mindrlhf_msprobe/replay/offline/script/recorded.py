@@ -31,7 +31,7 @@ _MOST_NEAR = 10_000
 
 
 @dataclass(frozen=True)
-class Place:
+class CallPlace:
     """Where in a run: None for any."""
 
     phase: str | None = None
@@ -64,9 +64,9 @@ class Asked:
     compute_dtype: str | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CallPlace:
         """Where it is looked for."""
-        return Place(self.phase, self.step, self.rank)
+        return CallPlace(self.phase, self.step, self.rank)
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ class Call:
         return self.forward.entry
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CallPlace:
         """Where it was recorded."""
-        return Place(self.entry.phase, self.entry.step, self.entry.rank)
+        return CallPlace(self.entry.phase, self.entry.step, self.entry.rank)
 
 
-def find_call(run: Run, name: str, place: Place) -> Call:
+def find_call(run: Run, name: str, place: CallPlace) -> Call:
     """Return a call by the name of its entry, forward or backward.
 
     Args:
@@ -173,7 +173,7 @@ def find_call(run: Run, name: str, place: Place) -> Call:
     raise RunError.saying("replay.no_entry", path=run.path, name=shortened(name), hint=hint)
 
 
-def _places(run: Run, place: Place) -> Iterator[dict[str, _Lines]]:
+def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
     """Yield phase → its entries, of every step and rank in turn that a place names."""
     for step, rank in sorted(run.places):
         if place.step in (None, step) and place.rank in (None, rank):
@@ -181,7 +181,7 @@ def _places(run: Run, place: Place) -> Iterator[dict[str, _Lines]]:
             yield {phase: _Lines(run, phase, step, rank) for phase in phases}
 
 
-def operator_calls(run: Run, place: Place) -> Iterator[Call]:
+def operator_calls(run: Run, place: CallPlace) -> Iterator[Call]:
     """Yield every call of an operator that returned tensors, in the order of places and time."""
     for step, rank in sorted(run.places):
         if place.step not in (None, step) or place.rank not in (None, rank):
@@ -361,7 +361,7 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
     return Asked(runs, entry, output, at.phase, at.step, at.rank, network=network)
 
 
-def _blamed(comparison: Comparison) -> tuple[str, Place]:
+def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:
     """Return the entry that computed otherwise, and where.
 
     Raises:
@@ -373,13 +373,13 @@ def _blamed(comparison: Comparison) -> tuple[str, Place]:
         cause = "" if first is None else first.cause.value
         raise UsageError.saying("replay.nothing_computed", cause=cause)
     if first.born is not None:
-        return first.born.entry, Place(first.born.phase, first.step, first.rank)
-    return first.entry, Place(first.phase, first.step, first.rank)
+        return first.born.entry, CallPlace(first.born.phase, first.step, first.rank)
+    return first.entry, CallPlace(first.phase, first.step, first.rank)
 
 
-def _may_hold_elements(run: Path, at: Place) -> bool:
+def _may_hold_elements(run: Path, at: CallPlace) -> bool:
     """Return whether elements may lie at a place of a run, without opening the run."""
-    if at.phase is None or not layout.manifests(run):
+    if at.phase is None or at.step is None or not layout.manifests(run):
         return True
     directory = layout.entry_dir(run, at.phase, at.step, at.rank or 0)
     return not directory.is_dir() or (directory / layout.TENSOR_DIR).is_dir()
