@@ -344,6 +344,7 @@ class ProbeConfig:
     initial_step: int = _setting(0, _whole_number(0))
     buffer_mb: int = _setting(512, _whole_number(1))
     keep_mb: int = _setting(0, _whole_number(0))
+    columns: bool = _setting(True, _bool)
     numbered_key_data: bool = _setting(False, _bool)
     on_finding: str = _setting("", _on_finding)
     rules: str = _setting("", _path_or_none("config.file"))

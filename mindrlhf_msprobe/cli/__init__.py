@@ -25,8 +25,8 @@ from mindrlhf_msprobe.report.messages import say
 
 #: The commands in the order of the help, each a module of this room.
 _COMMANDS = (
-    *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "run"),
-    *("accuracy", "replay", "preflight", "demo"),
+    *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "export"),
+    *("run", "accuracy", "replay", "preflight", "demo"),
 )
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
@@ -34,7 +34,9 @@ _PACKAGES = {
     **{"yaml": "pyyaml", "re2": "google-re2"},
 }
 #: Commands that leave nothing behind but files which are closed.
-_ENDED_AT_ONCE = ("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy")
+_ENDED_AT_ONCE = (
+    *("compare", "check", "show", "estimate", "trend", "report", "merge", "accuracy", "export"),
+)
 
 
 def command() -> NoReturn:

@@ -107,6 +107,11 @@ class Columns:
         """Return the call stack of an entry, innermost first; () if it was not recorded."""
         raise NotImplementedError
 
+    @property
+    def has_arguments(self) -> bool:
+        """Whether `argument` of any value is known."""
+        return True
+
     def argument(self, number: int, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
         raise NotImplementedError
@@ -179,6 +184,11 @@ class JournalColumns(Columns):
         phase, _, rank = at
         layout = layouts.layout(phase, (run, rank), names, structures)
         super().__init__(at, layout, heads, values, objects)
+
+    @property
+    def has_arguments(self) -> bool:
+        """See `Columns.has_arguments`."""
+        return any("input_names" in line for line in self.lines)
 
     def argument(self, number: int, io: str, path: str) -> str:
         """See `Columns.argument`."""
@@ -433,15 +443,30 @@ def journal_columns(
     content = run.journal(phase, step, rank)
     if content is None:
         return None
+    return columns_of_journal(content, run.path, (phase, step, rank), layouts, marks, like)
+
+
+def columns_of_journal(
+    content: bytes,
+    root: Path,
+    at: tuple[str, int, int],
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> JournalColumns | None:
+    """Return the columns of a journal; None where a line is damaged.
+
+    Args:
+        root: the run's directory.
+    """
     raw = split_lines(content)
     if marks:
         raw = [line for line in raw if any(mark in line for mark in marks)]
-    at = phase, step, rank
     try:
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None and all(map(_is_usual, same)):
-            return JournalColumns(at, same, layouts, run.path, raw=raw, like=like)
-        return JournalColumns(at, _read(raw), layouts, run.path, raw=raw)
+            return JournalColumns(at, same, layouts, root, raw=raw, like=like)
+        return JournalColumns(at, _read(raw), layouts, root, raw=raw)
     except (ValueError, RecursionError):
         return None
 

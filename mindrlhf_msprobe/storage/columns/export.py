@@ -1,17 +1,23 @@
-"""Copies the journals of a run into columns, one file a rank."""
+"""Copies journals into columns: of a run, or of the rank that has just been recorded."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.columns.columns import journal_columns
+from mindrlhf_msprobe.storage.columns.columns import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, Source, content_digest
 from mindrlhf_msprobe.storage.reading.reader import Run
+
+_WORTH = 4 << 20  # bytes of a rank's journals from which on a copy is made when the run ends
+
+_At = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -22,64 +28,103 @@ class Exported:
         files: one a rank.
         records: how many values they hold.
         size, journals: bytes of the files, and of the journals that were copied.
-        left_out: the journals that were not: (phase, step, rank).
+        left_out: phase, step and rank of what is no whole journal of this package.
     """
 
     files: tuple[Path, ...] = ()
     records: int = 0
     size: int = 0
     journals: int = 0
-    left_out: tuple[tuple[str, int, int], ...] = ()
+    left_out: tuple[_At, ...] = ()
+
+    def __add__(self, other: Exported) -> Exported:
+        return Exported(
+            self.files + other.files,
+            self.records + other.records,
+            self.size + other.size,
+            self.journals + other.journals,
+            self.left_out + other.left_out,
+        )
 
 
-def export_run(run: Run, directory: Path, ranks: Iterable[int] | None = None) -> Exported:
-    """Write `columns.rank<N>.parquet` for each rank; what is not a whole journal is left out.
+def export_run(run: Run, directory: Path) -> Exported:
+    """Write `columns.rank<N>.parquet` for each rank of a run.
 
     Args:
         directory: the run's own, so that all commands read the columns, or another one.
-        ranks: None: all.
 
     Raises:
         ModuleNotFoundError: there is no pyarrow.
         OSError: a file cannot be written.
     """
-    layouts, found = Layouts(), Exported()
     directory.mkdir(parents=True, exist_ok=True)
-    for rank in run.ranks if ranks is None else ranks:
-        one = _export_rank(run, directory / layout.columns_name(rank), rank, layouts)
-        found = Exported(
-            (*found.files, *one.files),
-            found.records + one.records,
-            found.size + one.size,
-            found.journals + one.journals,
-            (*found.left_out, *one.left_out),
-        )
+    found = Exported()
+    for rank in run.ranks:
+        places = [(phase, step, rank) for step in run.steps for phase in run.phases_at(step, rank)]
+        journals = ((at, run.journal_path(*at)) for at in places)
+        path = directory / layout.columns_name(rank)
+        found += _copied(run.path, path, journals, lambda at: run.journal(*at))
     return found
 
 
-def _export_rank(run: Run, path: Path, rank: int, layouts: Layouts) -> Exported:
-    writer = ColumnsWriter(path)
-    records = journals = 0
-    left_out: list[tuple[str, int, int]] = []
+def copy_of_rank(root: Path, rank: int) -> None:
+    """Copy the journals of a rank that has ended, if they are large; what fails is said alone.
+
+    Reading small ones takes no longer than their copy. Without pyarrow there is none.
+    """
+    journals = [*_journals_of(root, rank)]
     try:
-        for step in run.steps:
-            for phase in run.phases_at(step, rank):
-                at = phase, step, rank
-                # First what tells whether it changes, then what is in it.
-                status = os.stat(run.journal_path(*at)) if run.has_journal(*at) else None
-                content = None if status is None else run.journal(*at)
-                columns = None if content is None else journal_columns(run, *at, layouts)
-                if status is None or content is None or columns is None:
-                    left_out.append(at)
-                    continue
-                source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
-                if len(content) != status.st_size or not writer.add(columns, source):
-                    left_out.append(at)
-                    continue
-                records += len(columns.values)
-                journals += len(content)
+        if sum(os.path.getsize(path) for _, path in journals) >= _WORTH:
+            paths = dict(journals)
+            target = root / layout.columns_name(rank)
+            _copied(root, target, journals, lambda at: Path(paths[at]).read_bytes())
+    except ModuleNotFoundError:
+        return
+    except Exception as error:  # nothing is lost: the journals are there
+        warn("log.columns_unwritten", root=str(root), why=layout.why_unread(error))
+
+
+def _journals_of(root: Path, rank: int) -> Iterator[tuple[_At, str]]:
+    """Yield phase, step and rank of each journal of one rank, and its path."""
+    for step_dir in layout.step_directories(root):
+        step, phase_dir = layout.step_number(step_dir.name), step_dir.parent
+        path = step_dir / f"rank{rank}" / layout.JOURNAL_FILE
+        if step is not None and path.is_file():
+            yield (UNNAMED_PHASE if phase_dir == root else phase_dir.name, step, rank), str(path)
+
+
+def _copied(
+    root: Path,
+    target: Path,
+    journals: Iterable[tuple[_At, str]],
+    read: Callable[[_At], bytes | None],
+) -> Exported:
+    """Write a file of columns.
+
+    Args:
+        root: the run's directory.
+        read: returns a whole journal, or None.
+    """
+    writer, layouts = ColumnsWriter(target), Layouts()
+    records = copied = 0
+    left_out: list[_At] = []
+    try:
+        for at, path in sorted(journals, key=lambda item: (item[0][1], item[0][0])):
+            # First when it was changed, then what is in it.
+            status = os.stat(path) if os.path.isfile(path) else None
+            content = None if status is None else read(at)
+            columns = None if content is None else columns_of_journal(content, root, at, layouts)
+            if status is None or content is None or columns is None:
+                left_out.append(at)
+                continue
+            source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
+            if len(content) != status.st_size or not writer.add(columns, source):
+                left_out.append(at)
+                continue
+            records += len(columns.values)
+            copied += len(content)
         size = writer.close()
     except BaseException:
         writer.abandon()
         raise
-    return Exported((path,), records, size, journals, tuple(left_out))
+    return Exported((target,), records, size, copied, tuple(left_out))

@@ -234,10 +234,12 @@ def _arrays_of(columns: Columns) -> dict[str, Any]:
     places = [place for structure in structures for place in structure.places or [("", "")]]
     found["part"] = [part or None for part, _ in places]
     found["path"] = [path if part else None for part, path in places]
-    found["argument"] = [
-        columns.argument(number, part.partition("_")[0], path) or None
-        for number, (part, path) in zip(found["number"], places)
-    ]
+    found["argument"] = [None] * len(places)
+    if columns.has_arguments:
+        found["argument"] = [
+            columns.argument(number, part.partition("_")[0], path) or None
+            for number, (part, path) in zip(found["number"], places)
+        ]
     values = _arrays_of_values(columns.values)
     if len(places) > len(columns.values):
         rows = iter(range(len(columns.values)))
@@ -263,8 +265,8 @@ def _arrays_of_values(values: Values) -> dict[str, list[Any]]:
     found["shape"] = [None if shape is None else str(shape) for shape in shapes]
     for name, column in NUMBERS.items():
         found[column] = [_number(value) for value in values.field(name)]
-    more: list[str | None] = []
-    for row in range(len(values)):
+    more: list[str | None] = [None] * len(values)
+    for row in np.flatnonzero(~values.are_told).tolist():
         leaf = values.leaf(row)
         said = said_of(
             *(found[name][row] for name in OF_VALUE),
@@ -279,7 +281,8 @@ def _arrays_of_values(values: Values) -> dict[str, list[Any]]:
         }
         if not said.keys() <= leaf.keys():
             left, found["type"][row] = dict(leaf), None
-        more.append(dump_json(left).decode() if left or found["type"][row] is None else None)
+        if left or found["type"][row] is None:
+            more[row] = dump_json(left).decode()
     return {**found, "more": more}
 
 

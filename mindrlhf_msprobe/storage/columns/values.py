@@ -101,6 +101,15 @@ class Values:
             found &= np.array([kind != "str" for kind in self.field("type")], bool)
         return found
 
+    @property
+    def are_told(self) -> np.ndarray:
+        """Which values are such tensors with statistics of the type float."""
+        found = self._are_usual
+        for name in STATISTICS:
+            if {*map(type, self.field(name))} != {float}:
+                found = found & np.array([type(v) is float for v in self.field(name)], bool)
+        return found
+
     @cached_property
     def _are_finite(self) -> np.ndarray:
         """Which values of these have finite statistics of no unusual size."""

@@ -262,7 +262,8 @@ def _remove_empty(root: Path, step_dir: Path) -> None:
 def sweep(root: Path, rank: int) -> None:
     """Remove what a killed attempt was writing beside the manifest of this rank, and its graphs."""
     manifest = root / layout.manifest_name(rank)
-    for path in root.glob(f".{manifest.name}.*"):
+    names = manifest.name, layout.columns_name(rank)
+    for path in (path for name in names for path in root.glob(f".{name}.*")):
         known = path == reserve_of(manifest) or is_temporary_of_ours(path.name)
         if known and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)

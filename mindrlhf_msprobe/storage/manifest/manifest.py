@@ -6,7 +6,7 @@ import datetime
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -132,8 +132,10 @@ class Manifest:
         self._reserve.keep(len(content))
         self._written = _fingerprint(self._path)
 
-    def close(self, stop: Stop | None = None) -> None:
+    def close(self, stop: Stop | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Write the manifest for the last time; `stop` says how a run ended that did not finish.
+
+        `then` is called before others may record here.
 
         One that lost its directory stays as it was, that of a run that was not ended.
         """
@@ -143,6 +145,8 @@ class Manifest:
         try:
             with suppress(DumpPathLostError):
                 self.save()
+                if stop is None:
+                    then()
         finally:
             if self.lost is None:
                 self._reserve.drop()

@@ -148,6 +148,7 @@ class RunWriter:
         self.root = root
         self.rank = rank
         self._task, self._level = task, str(config.get("level", "L0"))
+        self._copies = bool(config.get("columns", True))
         self._manifest = message("lost.manifest", file=layout.manifest_name(rank))
         self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
         self._ledger = ledger or Ledger()
@@ -671,10 +672,16 @@ class RunWriter:
         def write() -> None:
             if lost is not None:
                 self.manifest.note_lost(lost)
-            self.manifest.close(stop)
+            self.manifest.close(stop, self._copy_journals)
 
         self._background.finish(self._manifest, write)
         self._background.stop()
+
+    def _copy_journals(self) -> None:
+        if self._copies:
+            from mindrlhf_msprobe.storage.columns.export import copy_of_rank
+
+            copy_of_rank(self.root, self.rank)
 
     def wait(self) -> None:
         """Return when everything handed over so far is readable on disk."""
