@@ -37,6 +37,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     METADATA,
     NUMBERS,
     OF_VALUE,
+    SAID,
     SCHEMA,
     TEXTS,
     CopiedPlace,
@@ -262,11 +263,9 @@ class CopiedValues(Values):
         """See `Values.field`."""
         found = self._fields.get(name)
         if found is None:
-            column = NUMBERS.get(name, name)
-            if column in self._group.codes or column in self._group.numbers:
-                found = self._group.listed(column, self._rows)
-            else:
-                found = [None] * len(self)
+            found = [None] * len(self)
+            if name in SAID:
+                found = self._group.listed(NUMBERS.get(name, name), self._rows)
             for row in self._with_more:
                 found[row] = self.leaf(row).get(name)
             self._fields[name] = found

@@ -48,6 +48,8 @@ NUMBERS = {name: name.lower() for name in STATISTICS}
 _MANIFOLD = (*NUMBERS.values(), "fingerprint")
 #: What JSON has of a value as its column has it.
 OF_VALUE = ("type", "dtype", *COUNTS)
+#: JSON's names of all that columns say of a value.
+SAID = frozenset((*OF_VALUE, "fingerprint", "shape", *STATISTICS))
 
 
 def schema() -> pa.Schema:
@@ -150,6 +152,8 @@ class ColumnsWriter:
         except (ValueError, TypeError, OverflowError):  # a text that is no UTF-8, say
             return False
         table = pa.Table.from_arrays(made, names=self._schema.names)
+        if not len(table):  # reading the empty journal is as well
+            return True
         first = sum(map(len, self._tables))
         place = columns.phase, columns.step, len(self._digests), first, len(table)
         self._places.append([*place, *source])
@@ -288,7 +292,9 @@ def _arrays_of_values(values: Values) -> dict[str, list[Any]]:
 
 def _number(value: Any) -> float | None:
     value = number_from_json(value)
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1 << 1023 else None
+    if isinstance(value, int):
+        return float(value) if abs(value) < bounds.NUMBER else None
+    return value if type(value) is float else None
 
 
 def said_of(
