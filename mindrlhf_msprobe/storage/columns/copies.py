@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,28 +85,32 @@ class Copy:
     """
 
     def __init__(self, root: Path, path: Path, rank: int) -> None:
+        self._root, self._path, self._rank = root, path, rank
+        self._metadata: Any = None
+        with self._open() as file:
+            self._metadata = file.metadata
+            content = loads((file.metadata.metadata or {}).get(METADATA, b"{}"))
+            own = isinstance(content, dict) and content.get("schema") == SCHEMA
+            if not own or not file.schema_arrow.remove_metadata().equals(schema()):
+                raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
+        self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
+        places = map(CopiedPlace.of, bounds.items(content.get("places")))
+        self._places = {(place.phase, place.step): place for place in places}
+        self._groups: OrderedDict[int, _Group | None] = OrderedDict()
+        self._said = False
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
         import pyarrow.parquet as pq
 
-        self._path, self._rank = path, rank
-        with ExitStack() as stack:
-            file = stack.enter_context(layout.open_inside(root, path, bounds.JOURNAL))
-            self._file = pq.ParquetFile(
+        with layout.open_inside(self._root, self._path, bounds.JOURNAL) as file:
+            yield pq.ParquetFile(
                 file,
+                metadata=self._metadata,
                 read_dictionary=[*TEXTS],
                 thrift_string_size_limit=bounds.METADATA,
                 thrift_container_size_limit=1 << 24,
             )
-            content = loads((self._file.metadata.metadata or {}).get(METADATA, b"{}"))
-            if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-                raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
-            if not self._file.schema_arrow.remove_metadata().equals(schema()):
-                raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
-            self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
-            places = map(CopiedPlace.of, bounds.items(content.get("places")))
-            self._places = {(place.phase, place.step): place for place in places}
-            stack.pop_all()
-        self._groups: OrderedDict[int, _Group | None] = OrderedDict()
-        self._said = False
 
     def columns(self, run: Run, phase: str, step: int, layouts: Layouts) -> Columns | None:
         """Return a place, or None where its journal is another one than was copied."""
@@ -148,13 +152,14 @@ class Copy:
         return self._groups[number]
 
     def _read(self, number: int) -> _Group | None:
-        if not 0 <= number < min(len(self._digests), self._file.num_row_groups):
+        if not 0 <= number < min(len(self._digests), self._metadata.num_row_groups):
             return None
-        about = self._file.metadata.row_group(number)
+        about = self._metadata.row_group(number)
         if about.num_rows > _MOST_ROWS or about.total_byte_size > _MOST_BYTES:
             return None
         try:
-            table = self._file.read_row_group(number, use_threads=False)
+            with self._open() as file:
+                table = file.read_row_group(number, use_threads=False)
             return _Group(table) if digest_of(table) == self._digests[number] else None
         except Exception:  # pyarrow's are many
             return None
