@@ -56,7 +56,7 @@ BRIEF = {
     "Probe": ("record_more", "enter_phases", "leave_phases"),
     "Run": (
         *("dialect", "directories", "each_entry", "entries_of", "first_weights", "foreign"),
-        *("initial_weights", "is_thinned", "journal", "journal_lines", "keys_at", "left_out"),
+        *("initial_weights", "is_thinned", "journal", "journal_path", "keys_at", "left_out"),
         *("lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at", "places"),
         *("side_lines", "stop_of", "timed_steps", "times_are_lost"),
     ),

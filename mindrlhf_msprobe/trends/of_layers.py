@@ -14,8 +14,9 @@ from typing import NamedTuple
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import EntryView, columns_of, elements_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (

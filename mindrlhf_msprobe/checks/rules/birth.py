@@ -31,7 +31,7 @@ from mindrlhf_msprobe.phases import (
     standard_key,
 )
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView, columns_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     LARGEST,
     LeafJson,
@@ -39,6 +39,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
     numbers_of,
     statistic,
 )
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 

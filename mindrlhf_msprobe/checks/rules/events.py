@@ -28,8 +28,9 @@ from mindrlhf_msprobe.checks.views import place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.phases import SCALE_KEYS, key_order, may_be_mask, phase_order, usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView, columns_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run

@@ -15,8 +15,9 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, columns_of
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry

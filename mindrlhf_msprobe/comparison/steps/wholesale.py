@@ -34,8 +34,9 @@ from mindrlhf_msprobe.comparison.pairing.timeline import (
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.columns.columns import Columns, whole_columns
+from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
+from mindrlhf_msprobe.storage.columns.reading import whole_columns
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run

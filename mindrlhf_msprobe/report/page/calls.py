@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mindrlhf_msprobe.storage.columns.columns import EntryView, columns_of
+from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 

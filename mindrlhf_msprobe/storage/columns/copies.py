@@ -20,12 +20,8 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
-from mindrlhf_msprobe.storage.columns.columns import (
-    Columns,
-    Heads,
-    JournalColumns,
-    journal_columns,
-)
+from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     NON_FINITE_MARKS,

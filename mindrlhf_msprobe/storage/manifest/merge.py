@@ -170,7 +170,8 @@ def _read(root: Path) -> _Input:
     try:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
-        own.update(name(rank) for name in _LINES for rank in manifests)
+        # Copies of journals are not merged: they are made of a run at any time.
+        own.update(name(rank) for name in (*_LINES, layout.columns_name) for rank in manifests)
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):

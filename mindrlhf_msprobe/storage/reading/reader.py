@@ -639,10 +639,6 @@ class Run:
         """Return where the journal of one place lies, if it has one."""
         return os.path.join(self._layer_dirs[phase, step, rank], layout.JOURNAL_FILE)
 
-    def has_journal(self, phase: str, step: int, rank: int) -> bool:
-        """Return whether one place has a journal of this package, whole or not."""
-        return os.path.isfile(self.journal_path(phase, step, rank))
-
     def journal(self, phase: str, step: int, rank: int) -> bytes | None:
         """Return a whole journal as it is on disk.
 

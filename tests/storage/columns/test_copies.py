@@ -22,14 +22,12 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.steps.tally import Folding
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.columns import export
-from mindrlhf_msprobe.storage.columns.columns import (
-    columns_of,
-    columns_of_journal,
-)
 from mindrlhf_msprobe.storage.columns.copies import CopiedColumns, copied_columns
 from mindrlhf_msprobe.storage.columns.export import copy_of_rank, export_run
+from mindrlhf_msprobe.storage.columns.journals import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 
 FIELDS = ("type", "dtype", "shape", *STATISTICS, "nan_count", "inf_count", "fingerprint", "md5")
 MORE = ("value", "data_name", "whole", "error")

@@ -1,0 +1,221 @@
+"""Columns of a journal, or of entries of which there is no whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from operator import itemgetter
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import loads
+from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
+from mindrlhf_msprobe.storage.columns.values import Values
+from mindrlhf_msprobe.storage.journal_line import (
+    HEAD,
+    JournalLine,
+    argument_of,
+    holds_gradients,
+    split_lines,
+)
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+
+
+class JournalColumns(Columns):
+    """The records of a journal, or of entries of which there is no whole one.
+
+    Args:
+        lines: the entries as JSON.
+        run: its directory.
+        raw: the lines as they are on disk, of a whole journal.
+        like: other columns of which the names and the values are the same.
+    """
+
+    def __init__(
+        self,
+        at: tuple[str, int, int],
+        lines: list[dict[str, Any]],
+        layouts: Layouts,
+        run: Path,
+        *,
+        raw: list[bytes] | None = None,
+        objects: list[Entry] | None = None,
+        like: Columns | None = None,
+    ) -> None:
+        self.lines, self._raw = lines, raw
+        heads = Heads.of(lines)
+        if like is not None:
+            super().__init__(at, like.layout, heads, like.values)
+            return
+        leaves: list[LeafJson] = []
+        structures = [layouts.structure(line, leaves) for line in lines]
+        names: list[str] = [line["entry"] for line in lines]
+        values = Values(leaves)
+        if raw is not None and not values.are_whole:
+            raise ValueError("what stands for a value is none")
+        phase, _, rank = at
+        layout = layouts.layout(phase, (run, rank), names, structures)
+        super().__init__(at, layout, heads, values, objects)
+
+    @property
+    def has_arguments(self) -> bool:
+        """See `Columns.has_arguments`."""
+        return any("input_names" in line for line in self.lines)
+
+    def argument(self, number: int, io: str, path: str) -> str:
+        """See `Columns.argument`."""
+        names = self.lines[number].get("input_names")
+        return argument_of(names if type(names) is list else (), io, path)
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """See `Columns.frames`."""
+        return self.stacks.get(self.lines[number].get("stack"), ())
+
+    @cached_property
+    def stacks(self) -> dict[int | None, tuple[str, ...]]:
+        """The frames of each call stack, by the number that lines have of it."""
+        return {
+            line.get("stack"): tuple(line["frames"] or ())
+            for line in self.lines
+            if "frames" in line
+        }
+
+    @cached_property
+    def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Of each line what stands behind its head: the values, as they are on disk and as JSON."""
+        tails = []
+        for line, raw in zip(self.lines, self._raw or ()):
+            names = [*line]
+            first = next((n for n, name in enumerate(names) if name not in HEAD), len(names))
+            begin = -1
+            if first < len(names):
+                # In a text a quotation mark has a backslash before it: this is the member's name.
+                begin = raw.find(b', "%s": ' % names[first].encode(errors="replace"))
+            values = {name: line[name] for name in names[first:]}
+            tails.append((raw[begin:] if begin > 0 else raw[-1:], values))
+        return tails
+
+    def lines_of(self, raw: list[bytes]) -> list[dict[str, Any]] | None:
+        """Return the lines of another journal without reading values that are the same bytes.
+
+        None where some are not: then the journal has to be read.
+
+        Raises:
+            ValueError, RecursionError: a line is damaged.
+        """
+        if self._raw is None or len(self._raw) != len(raw):
+            return None
+        found = []
+        for name, other, (tail, values) in zip(self.layout.names, raw, self._tails):
+            if not other.endswith(tail):
+                return None
+            head = loads(other[: -len(tail)] + b"}")
+            if not isinstance(head, dict) or head.get("entry") != name or not head.keys() <= HEAD:
+                return None
+            found.append(head | values)
+        return found
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """See `Columns.marked`."""
+        if self._raw is None:
+            return [*range(len(self))]
+        return [n for n, line in enumerate(self._raw) if any(mark in line for mark in marks)]
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+        """See `Columns.made`."""
+        lines = []
+        for number in numbers:
+            line = JournalLine.from_json(self.lines[number])
+            line.frames = self.frames(number)
+            lines.append(line)
+        return run.entries_of(lines, *self.at)
+
+
+def journal_columns(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> JournalColumns | None:
+    """Read a whole journal of this package itself; None where there is none."""
+    content = run.journal(phase, step, rank)
+    if content is None:
+        return None
+    return columns_of_journal(content, run.path, (phase, step, rank), layouts, marks, like)
+
+
+def columns_of_journal(
+    content: bytes,
+    root: Path,
+    at: tuple[str, int, int],
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> JournalColumns | None:
+    """Return the columns of a journal; None where a line is damaged.
+
+    Args:
+        root: the run's directory.
+    """
+    raw = split_lines(content)
+    if marks:
+        raw = [line for line in raw if any(mark in line for mark in marks)]
+    try:
+        same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
+        if same is not None and all(map(_is_usual, same)):
+            return JournalColumns(at, same, layouts, root, raw=raw, like=like)
+        return JournalColumns(at, _read(raw), layouts, root, raw=raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+#: The types of the fields of nearly every line, in the order of `_usual`.
+_USUAL = {
+    (str, int, end, parent, int, NoneType, stack, frames)
+    for end in (int, NoneType)
+    for parent in (str, NoneType)
+    for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
+}
+_usual = itemgetter("entry", "seq", "end", "parent", "opening")
+
+
+def _read(raw_lines: list[bytes]) -> list[dict[str, Any]]:
+    """Return the lines of a journal.
+
+    Raises:
+        ValueError, RecursionError: one is damaged.
+    """
+    contents = []
+    for raw in raw_lines:
+        content = loads(raw)
+        if not _is_usual(content):
+            JournalLine.from_json(content)  # says whether it is a line
+        contents.append(content)
+    if len({content["entry"] for content in contents}) < len(contents):
+        raise ValueError("an entry stands there twice")
+    return contents
+
+
+def _is_usual(content: Any) -> bool:
+    """Return whether a line is a good one, as nearly all are, at a fraction of the full check."""
+    try:
+        entry, seq, end, parent, opening = _usual(content)
+    except (KeyError, TypeError):
+        return False
+    get, frames = content.get, content.get("frames")
+    rest = type(get("token")), type(get("stack")), type(frames)
+    types = (type(entry), type(seq), type(end), type(parent), type(opening), *rest)
+    good = types in _USUAL and len(entry) <= bounds.NAME
+    if good and frames:
+        good = {*map(type, frames)} == {str}
+    if good and PARAMETERS_GRAD in entry and holds_gradients(entry):
+        good = type(get(PARAMETERS_GRAD)) is dict
+    return good and 0 <= seq < bounds.PLACE and (end is None or 0 <= end < bounds.PLACE)

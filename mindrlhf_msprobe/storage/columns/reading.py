@@ -1,0 +1,68 @@
+"""Reads a phase, step and rank of a run into columns: from the copy, the journal, or entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.copies import copied_columns
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import Entry
+
+
+def columns_of(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts | None = None,
+    marks: tuple[bytes, ...] = (),
+) -> Columns:
+    """Read one place, whichever tool wrote it; what cannot be read is in `run.problems` then.
+
+    Args:
+        layouts: those of the places before, so that what is alike is computed once.
+        marks: other entries than those in whose lines one of these texts stands may be left out.
+    """
+    known = Layouts() if layouts is None else layouts
+    found = whole_columns(run, phase, step, rank, known, marks)
+    if found is None:  # another tool's, or damaged: reading entries says what is not there
+        entries = run.entries(phase, step, rank)
+        lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
+        found = JournalColumns((phase, step, rank), lines, known, run.path, objects=entries)
+    return found
+
+
+def whole_columns(
+    run: Run,
+    phase: str,
+    step: int,
+    rank: int,
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> Columns | None:
+    """Read one place of which there is a whole journal of this package; None of any other.
+
+    Args:
+        like: the same place of another run, most of which may be the same.
+    """
+    if run.times_are_lost(step, rank):
+        return None
+    found = copied_columns(run, phase, step, rank, layouts)
+    return found or journal_columns(run, phase, step, rank, layouts, marks, like)
+
+
+def _line_of(entry: Entry, number: int) -> dict[str, Any]:
+    """Return an entry of which there is no readable line as one."""
+    line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
+    line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
+    line |= {"stack": number, "frames": list(entry.stack)}
+    if entry.around is not None:
+        line["cell"] = entry.around
+    values: dict[str, dict[str, object]] = {}
+    for record in entry.records:
+        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
+    return {**values, **line}
