@@ -13,6 +13,8 @@ from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
+from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.reading import columns_of_entries
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -165,11 +167,7 @@ class _Wanted:
         """Read one place."""
         phases = self._phases(step, rank) if self._gather or self._records is not None else []
         for phase in phases:
-            if self._records is not None:
-                for entry in self._run.entries(phase, step, rank):
-                    for record in entry.records:
-                        self._take_record(entry, record)
-            for view in entries_of(self._run, phase, step, rank) if self._gather else ():
+            for view in self._entries(phase, step, rank):
                 for gatherer in self._gather.values():
                     gatherer.entry(view)
         for gatherer in self._gather.values():
@@ -186,6 +184,18 @@ class _Wanted:
                 gatherer.settle(step, self._found)
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
+
+    def _entries(self, phase: str, step: int, rank: int) -> Iterable[EntryView]:
+        """Return what gatherers read of a place, and take the records that are asked for."""
+        if self._records is None:
+            return entries_of(self._run, phase, step, rank)
+        entries = self._run.entries(phase, step, rank)
+        for entry in entries:
+            for record in entry.records:
+                self._take_record(entry, record)
+        if not self._gather:
+            return ()
+        return columns_of_entries(self._run, (phase, step, rank), entries).entries()
 
     def _phases(self, step: int, rank: int) -> list[str]:
         phases = self._run.phases_at(step, rank)

@@ -73,8 +73,8 @@ def test_a_pattern_chooses_records_keys_and_derived_quantities(trained):
 def test_journals_are_read_once(trained, monkeypatch):
     """Whatever is asked for; and not at all for key data alone."""
     read = []
-    lines, journal = reader.Run.journal_lines, reader.read_journal
-    monkeypatch.setattr(reader.Run, "journal_lines", lambda *a: read.append(a[1:]) or lines(*a))
+    whole, journal = reader.Run.journal, reader.read_journal
+    monkeypatch.setattr(reader.Run, "journal", lambda *a: read.append(a[1:]) or whole(*a))
     monkeypatch.setattr(reader, "read_journal", lambda *a: read.append(a) or journal(*a))
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")

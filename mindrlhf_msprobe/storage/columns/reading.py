@@ -30,9 +30,17 @@ def columns_of(
     found = whole_columns(run, phase, step, rank, known, marks)
     if found is None:  # another tool's, or damaged: reading entries says what is not there
         entries = run.entries(phase, step, rank)
-        lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
-        found = JournalColumns((phase, step, rank), lines, known, run.path, objects=entries)
+        found = columns_of_entries(run, (phase, step, rank), entries, known)
     return found
+
+
+def columns_of_entries(
+    run: Run, at: tuple[str, int, int], entries: list[Entry], layouts: Layouts | None = None
+) -> Columns:
+    """Return entries that were read already as columns."""
+    lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
+    known = Layouts() if layouts is None else layouts
+    return JournalColumns(at, lines, known, run.path, objects=entries)
 
 
 def whole_columns(
