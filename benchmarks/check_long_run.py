@@ -1,12 +1,13 @@
 """CPU of checking a long run, as a multiple of what orjson alone needs to parse its journals.
 
     python benchmarks/check_long_run.py [--steps N] [--ranks N] [--entries N] [--rounds N]
-        [--directory DIR] [--profile]
+        [--directory DIR] [--columns] [--profile]
 
 The run is made up: entries with inputs, outputs and parameters of a forward and a backward pass,
 gradients of parameters, all with statistics and fingerprints that change from step to step. Both
 sides are processes of their own; the best of the rounds counts, less what an empty check takes.
-Peak memory is shown of a quarter of the steps, and of all of them: it should not grow.
+With `--columns` the run is exported before. Peak memory is shown of a quarter of the steps, and of
+all of them: it should not grow. Beside it, what a trend of one quantity takes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,15 @@ from mindrlhf_msprobe import check_run
 result = check_run(sys.argv[1])
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(used.ru_utime + used.ru_stime, used.ru_maxrss, len(result.all_findings), *result.checked)
+"""
+
+
+TREND = """
+import resource, sys
+from mindrlhf_msprobe import open_run
+open_run(sys.argv[1]).trend(derived="gradient_norm")
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
 """
 
 
@@ -133,6 +143,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory")
+    parser.add_argument("--columns", action="store_true", help="read columns, not journals")
     parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -142,6 +153,9 @@ def main() -> None:
         for name, steps in sizes.items():
             if not (root / name).exists():
                 write_run(root / name, steps, options.ranks, options.entries)
+            if options.columns:
+                line = [sys.executable, "-m", "mindrlhf_msprobe", "export", str(root / name)]
+                subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
         if options.profile:
             import cProfile
             import pstats
@@ -162,6 +176,8 @@ def main() -> None:
         print(f"orjson  {parsed - parsed_one:7.2f} s of CPU")
         print(f"check   {checked - empty:7.2f} s of CPU")
         print(f"ratio   {(checked - empty) / (parsed - parsed_one):7.2f}")
+        trend, _, _ = measured(TREND, root / "whole", options.rounds)
+        print(f"trend   {trend:7.2f} s of CPU, of gradient_norm in all steps")
         print(f"memory  {peak:7.0f} MiB; of a quarter of the steps {quarter:.0f} MiB")
 
 

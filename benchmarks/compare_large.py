@@ -1,7 +1,7 @@
 """What comparing two long runs of statistics costs, beside parsing their journals with json.
 
     python benchmarks/compare_large.py [--steps N] [--ranks N] [--entries N] [--different SHARE]
-        [--shifted] [--all-rows] [--directory DIR]
+        [--shifted] [--all-rows] [--columns] [--directory DIR]
 
 Makes two runs through the package's own writer: every step of every rank holds five phases, key
 data aside, whose entries have an input, a parameter and an output each, with statistics and
@@ -9,6 +9,8 @@ fingerprints. One fault is planted in B: from one cell of rank 1 on, in the step
 SHARE of all records behind it, everything of all ranks differs. With `--scattered`, every step of
 every rank has its share instead, from the same cell on. With `--shifted`, the entries of B have
 other sequence numbers and other call stacks, so that no journal agrees byte for byte.
+
+With `--columns`, both runs are exported before, and their columns are read instead of journals.
 
 Told are: processor seconds (user and system, children included) of `compare`, and of reading and
 parsing all journals of both with the standard json module; the peak of private memory of all
@@ -234,6 +236,22 @@ def check_place(verdict: dict[str, Any], size: Size) -> str:
     return f"step {step}, rank {rank}, {planted[2]}, {planted[3]}"
 
 
+def with_columns(runs: tuple[Path, Path]) -> list[Path]:
+    """Export both runs; return the files."""
+    for run in runs:
+        line = [sys.executable, "-m", "mindrlhf_msprobe", "export", str(run)]
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+    return [path for run in runs for path in run.glob("columns.rank*.parquet")]
+
+
+def bytes_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def journal_bytes(run: Path) -> int:
+    return sum(map(bytes_of, run.rglob("records.jsonl")))
+
+
 def main() -> None:
     parser = arguments(__doc__, reference=False)
     parser.add_argument("--steps", type=int, default=25)
@@ -243,6 +261,7 @@ def main() -> None:
     parser.add_argument("--scattered", action="store_true")
     parser.add_argument("--shifted", action="store_true")
     parser.add_argument("--all-rows", action="store_true")
+    parser.add_argument("--columns", action="store_true")
     parser.add_argument("--keep", metavar="DIR", help="make the runs here, or use those made here")
     options = parser.parse_args()
     whole = Size(
@@ -252,6 +271,7 @@ def main() -> None:
         root = Path(options.keep) if options.keep else scratch
         for directory, size in sizes(root, whole):
             runs = write_runs(directory, size, options.shifted)
+            copies = with_columns(runs) if options.columns else []
             parsing, _ = processor_seconds([sys.executable, "-c", PARSE, *map(str, runs)])
             out = scratch / f"out{size.steps}"
             line = command(*runs, out) + ["--all-rows"] * options.all_rows
@@ -267,6 +287,11 @@ def main() -> None:
                 f"{made / 1e6:.1f} MB of tables"
             )
             print(f"          {check_place(verdict, size)}")
+            if copies:
+                share = sum(map(bytes_of, copies)) / sum(map(journal_bytes, runs))
+                print(f"          columns take 1/{1 / share:.1f} of the journals' bytes")
+            for path in copies:
+                path.unlink()
 
 
 if __name__ == "__main__":

@@ -11,12 +11,16 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import EntryView, elements_of
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of, parts_of_name
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (
@@ -32,9 +36,9 @@ _ESCAPED = re.compile("%([0-9A-F]{2})")
 _MARKS = b"parameters", OPTIMIZER_STATE.encode()  # of the lines that are read
 
 
-def entries_of(run: Run, phase: str, step: int, rank: int) -> list[EntryView]:
-    """Return the entries of one place that hold parameters, gradients, or an optimizer's state."""
-    return [*columns_of(run, phase, step, rank, marks=_MARKS).entries()]
+def columns_with_weights(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns:
+    """Read the entries of one place that hold parameters, gradients, or an optimizer's state."""
+    return columns_of(run, phase, step, rank, layouts, marks=_MARKS)
 
 
 def _holds_state(entry: EntryView) -> bool:
@@ -44,12 +48,6 @@ def _holds_state(entry: EntryView) -> bool:
 def _values(entry: EntryView, io: str) -> Iterator[tuple[str, LeafJson]]:
     """Yield path and leaf of the parameters, outputs, or gradients of an entry."""
     return ((path, leaf) for of, path, leaf in entry.records if of == io)
-
-
-def _parameter(entry: EntryView, path: str) -> str:
-    """Return the name in its network of the parameter that a value is, or is a gradient of."""
-    own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), path)
-    return network_name(entry.cell, own)
 
 
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
@@ -64,6 +62,11 @@ GRADIENT_NORM, UPDATE_TO_WEIGHT = "gradient_norm", "update_to_weight"
 
 class OfEntries:
     """Gathers what it derives from entries, place by place, the steps of a rank in order."""
+
+    def columns(self, columns: Columns) -> None:
+        """Take the place that is read."""
+        for entry in columns.entries():
+            self.entry(entry)
 
     def entry(self, entry: EntryView) -> None:
         """Take one entry of the place that is read."""
@@ -95,15 +98,27 @@ class _ByLayer:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, str], list[float]] = {}
 
-    def add(self, phase: str, number: int, parameter: str, value: float) -> None:
-        for layer in ("", layer_of(cell_of_parameter(parameter))):
-            self._found.setdefault((phase, number, layer), []).append(value)
+    def add(self, phase: str, number: int, layer: str, values: Iterable[float]) -> None:
+        """Add values of the n-th of the step in a layer, "" standing for all of them."""
+        self._found.setdefault((phase, number, layer), []).extend(values)
 
     def give(self, name: str, step: int, rank: int, into: Gathered) -> None:
         for (phase, number, layer), values in self._found.items():
             own = f"{name}[{layer}]" if layer else name
             into.add("derived", own, joint_norm(values), (step, rank, number), phase=phase)
         self._found.clear()
+
+
+def _by_call_and_layer(rows: Rows) -> dict[tuple[int, str], np.ndarray]:
+    """Return which rows are of each call and layer, "" standing for all layers."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for row, (entry, path) in enumerate(rows.names):
+        cell, _, _, call = parts_of_name(entry)
+        own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), path)
+        parameter = network_name(cell, own)
+        for layer in ("", layer_of(cell_of_parameter(parameter))):
+            found.setdefault((call, layer), []).append(row)
+    return {key: np.array(of, np.intp) for key, of in found.items()}
 
 
 class _GradientNorms(OfEntries):
@@ -115,11 +130,16 @@ class _GradientNorms(OfEntries):
     def __init__(self) -> None:
         self._norms = _ByLayer()
 
-    def entry(self, entry: EntryView) -> None:
-        for path, leaf in _values(entry, PARAMETERS_GRAD):
-            norm = _norm_of(leaf)
-            if norm is not None:
-                self._norms.add(entry.phase, entry.call, _parameter(entry, path), norm)
+    def columns(self, columns: Columns) -> None:
+        records = columns.records(PARAMETERS_GRAD)
+        norms = records.numbers("Norm")
+        known = ~np.isnan(norms)
+        if not known.all():  # NaN is a norm, none is not
+            known = np.array([_norm_of(leaf) is not None for leaf in records.leaves], bool)
+        for (call, layer), rows in records.rows.once(_by_call_and_layer).items():
+            if known[rows].any():
+                values = norms[rows][known[rows]].tolist()
+                self._norms.add(columns.phase, call, layer, values)
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(GRADIENT_NORM, step, rank, into)
@@ -146,7 +166,8 @@ class _Moments(OfEntries):
             norm = None if found is None else _norm_of(leaf)
             if found is not None and norm is not None:
                 parameter = path[found.end() :].replace("%2E", ".")
-                self._norms.add(entry.phase, entry.call, parameter, norm)
+                for layer in ("", layer_of(cell_of_parameter(parameter))):
+                    self._norms.add(entry.phase, entry.call, layer, [norm])
 
     def end(self, step: int, rank: int, into: Gathered) -> None:
         self._norms.give(self._name, step, rank, into)

@@ -13,7 +13,8 @@ from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
-from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.reading import columns_of_entries
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -29,7 +30,7 @@ from mindrlhf_msprobe.trends.derived import (
     KEYS_READ,
     OF_KEYS,
 )
-from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, entries_of, gatherers
+from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, columns_with_weights, gatherers
 from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
 
 #: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
@@ -151,6 +152,7 @@ class _Wanted:
         self._keys: dict[str, bool] = {}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
+        self._layouts = Layouts()
         self._why: dict[str, Message] = {}
         self._near: dict[str, None] = {}
         self._matched = False  # whether anything has a name that was asked for
@@ -167,9 +169,9 @@ class _Wanted:
         """Read one place."""
         phases = self._phases(step, rank) if self._gather or self._records is not None else []
         for phase in phases:
-            for view in self._entries(phase, step, rank):
-                for gatherer in self._gather.values():
-                    gatherer.entry(view)
+            columns = self._columns(phase, step, rank)
+            for gatherer in self._gather.values():
+                gatherer.columns(columns)
         for gatherer in self._gather.values():
             gatherer.end(step, rank, self._found)
         if self._choice.phase is None:
@@ -185,17 +187,16 @@ class _Wanted:
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
 
-    def _entries(self, phase: str, step: int, rank: int) -> Iterable[EntryView]:
+    def _columns(self, phase: str, step: int, rank: int) -> Columns:
         """Return what gatherers read of a place, and take the records that are asked for."""
         if self._records is None:
-            return entries_of(self._run, phase, step, rank)
+            return columns_with_weights(self._run, phase, step, rank, self._layouts)
         entries = self._run.entries(phase, step, rank)
         for entry in entries:
             for record in entry.records:
                 self._take_record(entry, record)
-        if not self._gather:
-            return ()
-        return columns_of_entries(self._run, (phase, step, rank), entries).entries()
+        own = entries if self._gather else []
+        return columns_of_entries(self._run, (phase, step, rank), own, self._layouts)
 
     def _phases(self, step: int, rank: int) -> list[str]:
         phases = self._run.phases_at(step, rank)

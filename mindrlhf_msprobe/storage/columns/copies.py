@@ -49,7 +49,7 @@ from mindrlhf_msprobe.storage.records import Entry
 
 _MOST_ROWS = 1 << 22  # of a row group
 _MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
-_HELD = 1 << 19  # rows that are held
+_HELD = 2  # row groups of a rank: steps are read in their order
 
 
 def copied_columns(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns | None:
@@ -140,10 +140,8 @@ class Copy:
         """Return a row group; None where it is not what was written."""
         if number not in self._groups:
             self._groups[number] = self._read(number)
-            held = sum(group.rows for group in self._groups.values() if group is not None)
-            while held > _HELD and len(self._groups) > 1:
-                gone = self._groups.popitem(last=False)[1]
-                held -= 0 if gone is None else gone.rows
+            if len(self._groups) > _HELD:
+                self._groups.popitem(last=False)
         self._groups.move_to_end(number)
         return self._groups[number]
 
@@ -242,6 +240,7 @@ class CopiedValues(Values):
     def __init__(self, group: _Group, rows: np.ndarray) -> None:
         super().__init__([])
         self._group, self._rows = group, rows
+        self._columns: dict[str, list[Any]] = {}
         codes = group.codes["more"][rows]
         self._with_more = np.flatnonzero(codes >= 0).tolist()
         self.are_whole = True
@@ -251,14 +250,15 @@ class CopiedValues(Values):
 
     def leaf(self, row: int) -> LeafJson:
         """See `Values.leaf`."""
-        at = self._rows[row : row + 1]
-        names = (*OF_VALUE, "fingerprint", "shape", "more")
-        one = {name: self._group.listed(name, at)[0] for name in names}
-        statistics = (self._group.listed(column, at)[0] for column in NUMBERS.values())
-        said = said_of(
-            *(one[name] for name in OF_VALUE), one["fingerprint"], one["shape"], *statistics
-        )
-        return said | loads(one["more"].encode()) if one["more"] is not None else said
+        columns = (*OF_VALUE, "fingerprint", "shape", *NUMBERS.values())
+        said = said_of(*(self._column(name)[row] for name in columns))
+        more = self._column("more")[row]
+        return said if more is None else said | loads(more.encode())
+
+    def _column(self, name: str) -> list[Any]:
+        if name not in self._columns:
+            self._columns[name] = self._group.listed(name, self._rows)
+        return self._columns[name]
 
     def field(self, name: str) -> list[Any]:
         """See `Values.field`."""
@@ -266,7 +266,7 @@ class CopiedValues(Values):
         if found is None:
             found = [None] * len(self)
             if name in SAID:
-                found = self._group.listed(NUMBERS.get(name, name), self._rows)
+                found = [*self._column(NUMBERS.get(name, name))]
             for row in self._with_more:
                 found[row] = self.leaf(row).get(name)
             self._fields[name] = found

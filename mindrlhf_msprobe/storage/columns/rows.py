@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.columns.columns import Columns
+    from mindrlhf_msprobe.storage.columns.values import Values
 
 _IDENTITY = ("dtype", "Max", "Min", "Mean", "Norm", "value")
 
@@ -159,7 +160,7 @@ class Records:
     """
 
     def __init__(self, columns: Columns, rows: Rows) -> None:
-        self._columns: Columns | None = columns
+        self._values: Values | None = columns.values  # the columns themselves hold these records
         self._at, self._seqs, self._ends = columns.at, columns.heads.seqs, columns.heads.ends
         self.rows, self.kinds = rows, rows.kinds(columns.kinds)
         self._numbers: dict[str, np.ndarray] = {}
@@ -170,21 +171,21 @@ class Records:
     @cached_property
     def leaves(self) -> list[LeafJson]:
         """Their values as JSON."""
-        assert self._columns is not None
-        return [self._columns.values.leaf(index) for index in self.rows.index]
+        assert self._values is not None
+        return [self._values.leaf(index) for index in self.rows.index]
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
         if name not in self._numbers:
-            assert self._columns is not None
-            self._numbers[name] = self._columns.values.numbers(name)[self.rows.numbers]
+            assert self._values is not None
+            self._numbers[name] = self._values.numbers(name)[self.rows.numbers]
         return self._numbers[name]
 
     @cached_property
     def fingerprints(self) -> np.ndarray:
         """Their fingerprints, as objects: a text, or None."""
-        assert self._columns is not None
-        found = self._columns.values.fingerprints
+        assert self._values is not None
+        found = self._values.fingerprints
         return objects([found[index] for index in self.rows.index])
 
     @cached_property
@@ -197,7 +198,7 @@ class Records:
     def without_leaves(self) -> Records:
         """Return them with the columns that were asked for alone, to be kept."""
         kept = copy(self)
-        kept._columns = None
+        kept._values = None
         kept.__dict__.pop("leaves", None)
         return kept
 
