@@ -37,6 +37,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     SCHEMA,
     TEXTS,
     CopiedPlace,
+    array_of,
     content_digest,
     digest_of,
     said_of,
@@ -182,12 +183,12 @@ class _Group:
             chunk = column.chunk(0)
             if name in TEXTS:
                 self._dictionaries[name] = chunk.dictionary
-                self.codes[name] = chunk.indices.fill_null(-1).to_numpy()
+                self.codes[name] = array_of(chunk.indices, -1)
                 continue
             fill = False if name == "whole" else float("nan") if name in NUMBERS.values() else -1
-            self.numbers[name] = chunk.fill_null(fill).to_numpy(zero_copy_only=False)
+            self.numbers[name] = array_of(chunk, fill)
             if chunk.null_count:
-                self.known[name] = chunk.is_valid().to_numpy(zero_copy_only=False)
+                self.known[name] = array_of(chunk.is_valid())
 
     def texts(self, name: str) -> list[Any]:
         """Return the texts of a column, and None at the end, for -1."""

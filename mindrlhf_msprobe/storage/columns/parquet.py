@@ -198,6 +198,21 @@ class ColumnsWriter:
 _NONE = np.zeros(1, np.int32)
 
 
+def array_of(numbers: pa.Array, null: float | None = None) -> np.ndarray:
+    """Return numbers, or truth values, as an array; pyarrow's own way imports pandas.
+
+    Args:
+        null: what stands for null.
+    """
+    filled = numbers.fill_null(null) if numbers.null_count else numbers
+    buffer, end = filled.buffers()[1] or b"", filled.offset + len(filled)
+    if str(filled.type) == "bool":
+        bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
+        return bits[filled.offset : end].astype(bool)
+    found = np.frombuffer(buffer, {"double": "f8", "int64": "i8", "int32": "i4"}[str(filled.type)])
+    return found[filled.offset : end]
+
+
 def digest_of(table: pa.Table) -> str:
     """Return what tells the rows of a row group from any others."""
     state = xxhash.xxh3_64()
@@ -211,9 +226,8 @@ def digest_of(table: pa.Table) -> str:
                 state.update(memoryview(texts or b"")[: ends[-1]])
                 numbers = chunk.indices
             if numbers.null_count:
-                state.update(numbers.is_valid().to_numpy(zero_copy_only=False).tobytes())
-                numbers = numbers.fill_null(0)
-            state.update(numbers.to_numpy(zero_copy_only=False).tobytes())
+                state.update(array_of(numbers.is_valid()).tobytes())
+            state.update(array_of(numbers, 0).tobytes())
     return state.hexdigest()
 
 

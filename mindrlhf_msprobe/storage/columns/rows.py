@@ -191,9 +191,9 @@ class Records:
     @cached_property
     def identities(self) -> np.ndarray:
         """What tells them apart, as objects: the fingerprint, else dtype, shape and statistics."""
-        return objects(
-            [found or _identity(leaf) for found, leaf in zip(self.fingerprints, self.leaves)]
-        )
+        assert self._values is not None
+        rows = zip(self.fingerprints, self.rows.index)
+        return objects([found or _identity(self._values.leaf(index)) for found, index in rows])
 
     def without_leaves(self) -> Records:
         """Return them with the columns that were asked for alone, to be kept."""
