@@ -40,6 +40,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     array_of,
     content_digest,
     digest_of,
+    known_in,
     said_of,
     schema,
     shape_of,
@@ -188,7 +189,7 @@ class _Group:
             fill = False if name == "whole" else float("nan") if name in NUMBERS.values() else -1
             self.numbers[name] = array_of(chunk, fill)
             if chunk.null_count:
-                self.known[name] = array_of(chunk.is_valid())
+                self.known[name] = known_in(chunk)
 
     def texts(self, name: str) -> list[Any]:
         """Return the texts of a column, and None at the end, for -1."""

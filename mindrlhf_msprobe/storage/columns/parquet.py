@@ -198,19 +198,33 @@ class ColumnsWriter:
 _NONE = np.zeros(1, np.int32)
 
 
-def array_of(numbers: pa.Array, null: float | None = None) -> np.ndarray:
+def array_of(numbers: pa.Array, null: float = 0) -> np.ndarray:
     """Return numbers, or truth values, as an array; pyarrow's own way imports pandas.
 
     Args:
         null: what stands for null.
     """
-    filled = numbers.fill_null(null) if numbers.null_count else numbers
-    buffer, end = filled.buffers()[1] or b"", filled.offset + len(filled)
-    if str(filled.type) == "bool":
-        bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
-        return bits[filled.offset : end].astype(bool)
-    found = np.frombuffer(buffer, {"double": "f8", "int64": "i8", "int32": "i4"}[str(filled.type)])
-    return found[filled.offset : end]
+    _, buffer = numbers.buffers()
+    end = numbers.offset + len(numbers)
+    if str(numbers.type) == "bool":
+        found = _bits(buffer, end)[numbers.offset :]
+    else:
+        kind = {"double": "f8", "int64": "i8", "int32": "i4"}[str(numbers.type)]
+        found = np.frombuffer(buffer or b"", kind)[numbers.offset : end]
+    if numbers.null_count:
+        found = np.where(known_in(numbers), found, null).astype(found.dtype)
+    return found
+
+
+def known_in(numbers: pa.Array) -> np.ndarray:
+    """Return which numbers there are."""
+    bitmap, end = numbers.buffers()[0], numbers.offset + len(numbers)
+    return np.ones(len(numbers), bool) if bitmap is None else _bits(bitmap, end)[numbers.offset :]
+
+
+def _bits(buffer: Any, count: int) -> np.ndarray:
+    bits = np.unpackbits(np.frombuffer(buffer or b"", np.uint8), bitorder="little")
+    return bits[:count].astype(bool)
 
 
 def digest_of(table: pa.Table) -> str:
@@ -226,7 +240,7 @@ def digest_of(table: pa.Table) -> str:
                 state.update(memoryview(texts or b"")[: ends[-1]])
                 numbers = chunk.indices
             if numbers.null_count:
-                state.update(array_of(numbers.is_valid()).tobytes())
+                state.update(known_in(numbers).tobytes())
             state.update(array_of(numbers, 0).tobytes())
     return state.hexdigest()
 
