@@ -234,6 +234,9 @@ class Manifest:
             left = claiming.remove_dumps(
                 self._path.parent, lambda at, rank: rank == own and at >= step
             )
+            # A copy of the journals, which go on.
+            with suppress(OSError):
+                (self._path.parent / layout.columns_name(own)).unlink()
             self._note_others(left)
             self.content.recorded = recorded.without_steps_from(self.content.recorded, step)
             if any(self.content.thinned.values()):

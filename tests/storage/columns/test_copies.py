@@ -358,11 +358,14 @@ def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):
     assert not [*tmp_path.glob("*/.columns*")]
 
 
-def test_a_resumed_or_overwritten_run_has_no_old_columns(tmp_path):
+@pytest.mark.parametrize("existing", ["resume", "overwrite"])
+def test_a_resumed_or_overwritten_run_has_no_old_columns(tmp_path, existing):
     root = tmp_path / "run"
     record_training(root, steps=2)
     export_run(open_run(root), root)
-    Recording(root, existing="overwrite").close()
+    recording = Recording(root, existing=existing, step=2)
+    recording.writer.manifest.begin(2)
+    recording.close()
     assert not [*root.glob("*.parquet")]
 
 
