@@ -57,7 +57,7 @@ class JournalColumns(Columns):
         names: list[str] = [line["entry"] for line in lines]
         values = Values(leaves)
         if raw is not None and not values.are_whole:
-            raise ValueError("what stands for a value is none")
+            raise ValueError(at)
         phase, _, rank = at
         layout = layouts.layout(phase, (run, rank), names, structures)
         super().__init__(at, layout, heads, values, objects)
@@ -200,7 +200,7 @@ def _read(raw_lines: list[bytes]) -> list[dict[str, Any]]:
             JournalLine.from_json(content)  # says whether it is a line
         contents.append(content)
     if len({content["entry"] for content in contents}) < len(contents):
-        raise ValueError("an entry stands there twice")
+        raise ValueError(len(contents))
     return contents
 
 
