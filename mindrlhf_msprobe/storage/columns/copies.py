@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     METADATA,
     NUMBERS,
     OF_VALUE,
+    READ,
     SAID,
     SCHEMA,
     TEXTS,
@@ -51,23 +52,28 @@ from mindrlhf_msprobe.storage.records import Entry
 
 _MOST_ROWS = 1 << 22  # of a row group
 _MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
-_HELD = 2  # row groups of a rank: steps are read in their order
+_HELD = 24  # row groups of a run, about a megabyte each: one a rank where steps are read in turn
+
+
+#: Row groups in memory by rank and number, the one that was used last at the end.
+_Groups: TypeAlias = "OrderedDict[tuple[int, int], _Group | None]"
 
 
 def copied_columns(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns | None:
     """Return a place from the copy of its journal; None where there is none that can be used."""
     if rank not in run.copies:
-        run.copies[rank] = _opened(run.path, rank)
+        held = next((copy.groups for copy in run.copies.values() if copy is not None), None)
+        run.copies[rank] = _opened(run.path, rank, OrderedDict() if held is None else held)
     copy: Copy | None = run.copies[rank]
     return None if copy is None else copy.columns(run, phase, step, layouts)
 
 
-def _opened(root: Path, rank: int) -> Copy | None:
+def _opened(root: Path, rank: int, groups: _Groups) -> Copy | None:
     path = root / layout.columns_name(rank)
     if not os.path.lexists(path):
         return None
     try:
-        return Copy(root, path, rank)
+        return Copy(root, path, rank, groups)
     except ModuleNotFoundError:
         return None
     except Exception as error:  # whatever is wrong with the file: the journals are there
@@ -78,11 +84,14 @@ def _opened(root: Path, rank: int) -> Copy | None:
 class Copy:
     """One file of columns.
 
+    Args:
+        groups: the row groups that are held, by rank and number; those of a run share it.
+
     Raises:
         OSError, ValueError, pyarrow.ArrowException: it cannot be read, or is of another schema.
     """
 
-    def __init__(self, root: Path, path: Path, rank: int) -> None:
+    def __init__(self, root: Path, path: Path, rank: int, groups: _Groups) -> None:
         self._root, self._path, self._rank = root, path, rank
         self._metadata: Any = None
         with self._open() as file:
@@ -94,7 +103,7 @@ class Copy:
         self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
         places = map(CopiedPlace.of, bounds.items(content.get("places")))
         self._places = {(place.phase, place.step): place for place in places}
-        self._groups: OrderedDict[int, _Group | None] = OrderedDict()
+        self.groups = groups
         self._said = False
 
     @contextmanager
@@ -140,12 +149,13 @@ class Copy:
 
     def _group(self, number: int) -> _Group | None:
         """Return a row group; None where it is not what was written."""
-        if number not in self._groups:
-            self._groups[number] = self._read(number)
-            if len(self._groups) > _HELD:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(number)
-        return self._groups[number]
+        key = self._rank, number
+        if key not in self.groups:
+            self.groups[key] = self._read(number)
+            if len(self.groups) > _HELD:
+                self.groups.popitem(last=False)
+        self.groups.move_to_end(key)
+        return self.groups[key]
 
     def _read(self, number: int) -> _Group | None:
         if not 0 <= number < min(len(self._digests), self._metadata.num_row_groups):
@@ -155,7 +165,7 @@ class Copy:
             return None
         try:
             with self._open() as file:
-                table = file.read_row_group(number, use_threads=False)
+                table = file.read_row_group(number, columns=READ, use_threads=False)
             return _Group(table) if digest_of(table) == self._digests[number] else None
         except Exception:  # pyarrow's are many
             return None

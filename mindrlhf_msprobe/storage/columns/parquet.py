@@ -45,6 +45,9 @@ TEXTS = (
 )
 #: Columns of float64: the column of each statistic.
 NUMBERS = {name: name.lower() for name in STATISTICS}
+#: The columns that are for queries alone: the others say the same.
+_FOR_QUERIES = ("step", "rank", "call", "phase", "cell", "direction")
+READ = [name for name in (*WHOLE, *TEXTS, *NUMBERS.values(), "whole") if name not in _FOR_QUERIES]
 _MANIFOLD = (*NUMBERS.values(), "fingerprint")
 #: What JSON has of a value as its column has it.
 OF_VALUE = ("type", "dtype", *COUNTS)
@@ -228,9 +231,9 @@ def _bits(buffer: Any, count: int) -> np.ndarray:
 
 
 def digest_of(table: pa.Table) -> str:
-    """Return what tells the rows of a row group from any others."""
+    """Return what tells the rows of a row group from any others, by the columns that are read."""
     state = xxhash.xxh3_64()
-    for name, column in zip(table.column_names, table.columns):
+    for name, column in ((name, table.column(name)) for name in READ):
         for chunk in column.chunks:
             numbers = chunk
             if name in TEXTS:
