@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import OUTER
@@ -27,10 +27,12 @@ from mindrlhf_msprobe.phases import (
     key_order,
     phase_order,
 )
-from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.storage.columns.columns import EntryView
 
 BEGIN = "begin"
 END = "end"

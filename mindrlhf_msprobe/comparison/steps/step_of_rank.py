@@ -46,7 +46,6 @@ from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
-from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale, count_wholesale
 from mindrlhf_msprobe.findings import (
     CoverageGap,
     Finding,
@@ -57,12 +56,13 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
-from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
+    from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale
+    from mindrlhf_msprobe.storage.columns.layouts import Layouts
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Job:
     fused: tuple[FusedRule, ...] = ()
     # What was read last, and how it was cut; and what was paired last: by step and rank.
     _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
-    _layouts: Layouts = field(default_factory=Layouts, repr=False, compare=False)
+    _layouts: list[Layouts] = field(default_factory=list, repr=False, compare=False)
     _planned: dict[tuple[int, int], StepPlan] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -194,7 +194,13 @@ class Job:
             return None
         if self.sides[0].run.dialect is not self.sides[1].run.dialect:
             return None
-        return count_wholesale(self.sides, self.tolerances, step, rank, self._layouts)
+        from mindrlhf_msprobe.comparison.steps import wholesale
+        from mindrlhf_msprobe.storage.columns.layouts import Layouts
+
+        if not self._layouts:
+            self._layouts.append(Layouts())
+        layouts = self._layouts[0]
+        return wholesale.count_wholesale(self.sides, self.tolerances, step, rank, layouts)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison import compare as compare_module
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
-from mindrlhf_msprobe.comparison.steps import step_of_rank as place_module
+from mindrlhf_msprobe.comparison.steps import wholesale
 from mindrlhf_msprobe.comparison.steps.tally import Folding, is_folded
 from mindrlhf_msprobe.findings import Agreement, Status
 
@@ -41,14 +41,14 @@ def folded(monkeypatch):
 def ways(monkeypatch):
     """Count the places that were counted wholesale (True) and those that had to be paired."""
     ways = Counter()
-    whole = place_module.count_wholesale
+    whole = wholesale.count_wholesale
 
     def count(*args):
         found = whole(*args)
         ways[found is not None] += 1
         return found
 
-    monkeypatch.setattr(place_module, "count_wholesale", count)
+    monkeypatch.setattr(wholesale, "count_wholesale", count)
     return ways
 
 
