@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -52,18 +52,36 @@ from mindrlhf_msprobe.storage.records import Entry
 
 _MOST_ROWS = 1 << 22  # of a row group
 _MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
-_HELD = 24  # row groups of a run, about a megabyte each: one a rank where steps are read in turn
+_HELD = 64  # row groups of a run, about a megabyte each
+_IDLE = 512  # places that are read until one is let go of that none of them lies in
 
 
-#: Row groups in memory by rank and number, the one that was used last at the end.
-_Groups: TypeAlias = "OrderedDict[tuple[int, int], _Group | None]"
+class _Groups:
+    """The row groups of a run that are in memory.
+
+    Where steps are read in turn, that is one of each rank; where rank after rank is, few.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, int], tuple[int, _Group | None]] = OrderedDict()
+        self._reads = 0
+
+    def get(self, key: tuple[int, int], read: Callable[[], _Group | None]) -> _Group | None:
+        """Return the group of a rank and number, read if it is not there."""
+        self._reads += 1
+        group = self._known.pop(key)[1] if key in self._known else read()
+        self._known[key] = self._reads, group
+        last, _ = next(iter(self._known.values()))
+        if len(self._known) > _HELD or last < self._reads - _IDLE:
+            self._known.popitem(last=False)
+        return group
 
 
 def copied_columns(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns | None:
     """Return a place from the copy of its journal; None where there is none that can be used."""
     if rank not in run.copies:
         held = next((copy.groups for copy in run.copies.values() if copy is not None), None)
-        run.copies[rank] = _opened(run.path, rank, OrderedDict() if held is None else held)
+        run.copies[rank] = _opened(run.path, rank, _Groups() if held is None else held)
     copy: Copy | None = run.copies[rank]
     return None if copy is None else copy.columns(run, phase, step, layouts)
 
@@ -85,7 +103,7 @@ class Copy:
     """One file of columns.
 
     Args:
-        groups: the row groups that are held, by rank and number; those of a run share it.
+        groups: those of the run.
 
     Raises:
         OSError, ValueError, pyarrow.ArrowException: it cannot be read, or is of another schema.
@@ -149,13 +167,7 @@ class Copy:
 
     def _group(self, number: int) -> _Group | None:
         """Return a row group; None where it is not what was written."""
-        key = self._rank, number
-        if key not in self.groups:
-            self.groups[key] = self._read(number)
-            if len(self.groups) > _HELD:
-                self.groups.popitem(last=False)
-        self.groups.move_to_end(key)
-        return self.groups[key]
+        return self.groups.get((self._rank, number), partial(self._read, number))
 
     def _read(self, number: int) -> _Group | None:
         if not 0 <= number < min(len(self._digests), self._metadata.num_row_groups):
