@@ -344,11 +344,14 @@ class StepResult:
 
     def pack(self) -> None:
         """Hold the findings in little room; nothing is settled any more."""
-        self.findings = PackedFindings(self.findings) if self.findings else []
-        self.positions = []
+        if not isinstance(self.findings, PackedFindings):
+            self.findings = PackedFindings(self.findings) if self.findings else []
+            self.positions = []
 
     def fold(self) -> None:
         """Let go of the findings of cells that agree; the tally has them."""
+        if isinstance(self.findings, PackedFindings):
+            return  # it has been folded
         kept = [
             (finding, position)
             for finding, position in zip(self.findings, self.positions)
