@@ -50,7 +50,7 @@ _AS_GIVEN = (
 #: Options that say something of runs alone, and what they are when they are not given.
 _OF_RUNS = {
     **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
-    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html")),
+    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html", "shard")),
     **dict.fromkeys(("first_only", "replay", "all_rows"), False),
     "network": None,
     "engine": "local",
@@ -62,7 +62,7 @@ _OF_A_SHARD = (
     *_MAPPINGS,
     *_SELECTION,
 )
-_OF_A_REDUCTION = ("csv", "html", "replay", "network", "fail_on", "first_only")
+_OF_A_REDUCTION = ("csv", "html", "replay", "network", "fail_on")
 _SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
 
 
@@ -121,10 +121,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     else:
         if _are_checkpoints(paths := _runs(arguments)):
             return _compare_checkpoints(arguments, paths)
-        if arguments.mapping == SUGGEST:
-            return _suggest(arguments)
         if arguments.shard is not None:
             return _shard(arguments)
+        if arguments.mapping == SUGGEST:
+            return _suggest(arguments)
         compare, runs = _comparing(arguments), paths
     if arguments.html is not None:
         check_page(arguments.html, runs)
@@ -200,9 +200,12 @@ def _shard(arguments: argparse.Namespace) -> int:
         MsprobeError: an option is wrong, the runs cannot be read, or the part cannot be written.
     """
     from mindrlhf_msprobe.api import compare_shard
+    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.report.console.terminal import progress_bar
 
     _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
+    if arguments.mapping == SUGGEST:
+        raise UsageError.saying("cli.shard_option", option=f"mapping {SUGGEST}")
     number = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", arguments.shard)
     if number is None:
         raise unexpected("--shard", arguments.shard, "cli.shard_form")
@@ -222,6 +225,8 @@ def _shard(arguments: argparse.Namespace) -> int:
     if found.first is not None:
         at = {"step": found.first.step, "rank": found.first.rank}
         lines.append(say("cli.shard_first", record=found.first.record, **at))
+    if not found.steps:
+        lines.append(say("cli.shard_nothing"))
     lines.append(say("cli.shard_part", path=found.path, of=found.of))
     return answer("\n".join(lines), SAME)
 

@@ -73,7 +73,8 @@ class Part:
         runs: the directories of A and B, absolute, as the machine knows them that wrote it.
         options: how they are compared; all parts have the same.
         held: every step and rank that is to be compared, as far as that machine holds them.
-        attempts: for A and B, rank → when the recording began that was compared.
+        attempts: for A and B, rank → which recording was compared: its `run_id`, and when each
+            attempt of it began.
         host: that machine.
     """
 
@@ -207,11 +208,20 @@ def _unlike(a: Part, b: Part) -> Message | None:
     for each in fields(Options):
         if getattr(a.options, each.name) != getattr(b.options, each.name):
             return message("error.parts_option", name=each.name)
-    for side, mine, theirs in zip("AB", a.attempts, b.attempts):
+    named = all(any(part.attempts) for part in (a, b))
+    if not named and a.runs != b.runs:  # dumps of other tools: nothing else tells them apart
+        return message("error.parts_runs_unlike", a=list(a.runs), b=list(b.runs))
+    return unlike_attempts(a.attempts, b.attempts)
+
+
+def unlike_attempts(
+    a: Sequence[Mapping[int, str]], b: Sequence[Mapping[int, str]]
+) -> Message | None:
+    """Return why both are not of the same recordings, as far as they are of the same ranks."""
+    for side, mine, theirs in zip("AB", a, b):
         for rank in sorted(mine.keys() & theirs.keys()):
             if mine[rank] != theirs[rank]:
-                began = {"a": mine[rank], "b": theirs[rank]}
-                return message("error.parts_attempt", side=side, rank=rank, **began)
+                return message("error.parts_attempt", side=side, rank=rank)
     return None
 
 

@@ -18,6 +18,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.compare import (
     Asked,
+    Prepared,
     Ready,
     compare_steps,
     prepare,
@@ -33,6 +34,7 @@ from mindrlhf_msprobe.comparison.parts import (
     place_of_part,
     read_headers,
     read_results,
+    unlike_attempts,
     write_part,
 )
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult
@@ -86,7 +88,7 @@ def compare_shard(asked: Asked, number: int, of: int, output: _PathLike) -> Shar
         RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
         OutputError: the part cannot be written.
     """
-    if not 1 <= number <= of:
+    if not (type(number) is type(of) is int and 1 <= number <= of):
         raise UsageError.saying("error.shard", value=f"{number}/{of}")
     if asked.first_only:
         raise UsageError.saying("error.shard_first_only")
@@ -145,9 +147,14 @@ def shard_of(job: Job, rank_steps: Sequence[At], number: int, of: int) -> list[A
 
 
 def _attempts(job: Job) -> tuple[dict[int, str], ...]:
-    """Return when the last attempt of each rank of A and B that lies here began."""
+    """Return which recording of each rank of A and B lies here, and when its attempts began."""
     return tuple(
-        {file.rank or 0: file.attempt.started or "" for file in side.run.run_files}
+        {
+            file.rank or 0: " ".join(
+                [file.run_id or "", *(attempt.started or "" for attempt in file.attempts)]
+            )
+            for file in side.run.run_files
+        }
         for side in job.sides
     )
 
@@ -203,22 +210,60 @@ def reduce_parts(
     """
     files = part_files(paths)
     parts = read_headers(files)
-    first = parts[0]
-    options = {name: getattr(first.options, name) for name in (f.name for f in fields(Options))}
-    options["keys"] = dict(first.options.keys)
-    asked = Asked(a=a or first.runs[0], b=b or first.runs[1], **options)
-    prepared = prepare(asked)
-    ready(runs_of(asked))
-    results = _joined(files, parts, all_rows=asked.all_rows)
-    _refuse_elsewhere(prepared.job, results, parts)
-    here = {rank for side in prepared.job.sides for _, rank in side.rank_steps()}
-    away = sorted({rank for part in parts for _, rank in part.held} - here)
+    options = {f.name: getattr(parts[0].options, f.name) for f in fields(Options)}
+    options["keys"] = dict(parts[0].options.keys)
+    results = _joined(files, parts, all_rows=options["all_rows"])
+    by = _holder_of_first(results, parts)
+    runs = by.runs if a is None else (a, b)
+    if len([run for run in runs if run]) != len([run for run in by.runs if run]):
+        raise UsageError.saying("error.parts_runs")
+    prepared = _prepared(Asked(*runs, **options), by)
+    ready(runs_of(prepared.asked))
+    _refuse_others(prepared.job, parts)
+    here = {at for side in prepared.job.sides for at in side.rank_steps()}
+    first = _first(results)
+    if first is not None and (first.step, first.rank) not in here:
+        raise _elsewhere(first, by)
+    away = {rank for part in parts for _, rank in part.held} - {rank for _, rank in here}
     if away:
         prepared.steps = {step for part in parts for step, _ in part.held}
-        prepared.notes.append(message("pairing.ranks_not_here", ranks=few_numbers(away)))
+        notes = (note for note in prepared.notes if note.code != "pairing.missing_ranks")
+        said = message("pairing.ranks_not_here", ranks=few_numbers(sorted(away)))
+        prepared.notes = [*notes, said]
     else:
         prepared.rank_steps()
     return prepared.conclude(results)
+
+
+def _prepared(asked: Asked, by: Part) -> Prepared:
+    """Open the runs.
+
+    Raises:
+        RunError: they are not on this machine, where a part says or the caller.
+    """
+    for run in (asked.a, asked.b):
+        if run is not None and not os.path.isdir(run):
+            raise RunError.saying("error.part_not_here", path=run, host=by.host)
+    return prepare(asked)
+
+
+def _refuse_others(job: Job, parts: Sequence[Part]) -> None:
+    """Refuse runs that are not those that the parts are of."""
+    for part in parts:
+        what = unlike_attempts(_attempts(job), part.attempts)
+        if what is not None:
+            raise RunError.saying("error.parts_of_others", number=part.number, what=what)
+
+
+def _holder_of_first(results: Sequence[StepResult], parts: Sequence[Part]) -> Part:
+    """Return the part of a machine that holds the first difference, or of any where all agree."""
+    first = _first(results)
+    return parts[0] if first is None else _holder((first.step, first.rank), parts)
+
+
+def _elsewhere(first: StepResult, by: Part) -> RunError:
+    where = {"step": first.step, "rank": first.rank, "host": by.host}
+    return RunError.saying("error.part_elsewhere", **where, a=by.runs[0], b=by.runs[1])
 
 
 def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> list[StepResult]:
@@ -245,18 +290,6 @@ def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> 
         where = {"step": left[0][0], "rank": left[0][1], "host": by.host, "count": len(left)}
         raise RunError.saying("error.parts_lack", **where, of=by.of)
     return [results[at] for at in sorted(results)]
-
-
-def _refuse_elsewhere(job: Job, results: Sequence[StepResult], parts: Sequence[Part]) -> None:
-    """Refuse to explain a first difference whose records do not lie on this machine."""
-    first = _first(results)
-    if first is None:
-        return
-    at = first.step, first.rank
-    if not any(at in side.rank_steps() for side in job.sides):
-        by = _holder(at, parts)
-        where = {"step": at[0], "rank": at[1], "host": by.host, "a": by.runs[0], "b": by.runs[1]}
-        raise RunError.saying("error.part_elsewhere", **where)
 
 
 def _holder(at: At, parts: Sequence[Part]) -> Part:

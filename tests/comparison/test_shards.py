@@ -137,7 +137,9 @@ def test_each_host_compares_its_own_ranks(
     # The first difference is on rank 2, which the second host has.
     with pytest.raises(RunError, match=f"rank 2.*{os.uname().nodename}"):
         reduce_shards(parts, *hosts[0])
-    found = reduce_shards(parts, *hosts[1])
+    found = reduce_shards(parts)
+    assert found.run_a == str(hosts[1][0])
+    assert not any(remark.code == "pairing.missing_ranks" for remark in found.remarks)
     assert found.verdict.first_divergence == expected.verdict.first_divergence
     assert found.verdict.counts == expected.verdict.counts
     assert "ranks 0, 1 were compared on other machines" in str(
@@ -176,8 +178,36 @@ def test_parts_that_are_not_of_one_comparison_are_refused(
     manifest["attempts"][-1]["started"] = "2001-01-01T00:00:00"
     (again / "run.json").write_text(json.dumps(manifest))
     compare_shard(recorded / "a", again, shard=(2, 2), output_path=other)
-    with pytest.raises(RunError, match="rank 0 of B was recorded from"):
+    with pytest.raises(RunError, match="different recordings of rank 0 of B"):
         reduce_shards([first, other])
+
+
+def test_runs_that_are_not_those_of_the_parts_are_refused(
+    recorded: Path, shards: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    """The start in seconds tells nothing apart: both runs began in the same one."""
+    parts = shards("a late rank", 2, workers=1)
+    a, late, other = (recorded / name for name in ("a", "a late rank", "two ranks"))
+    for runs in ((a, other), (late, a), (a, a.parent / "none")):
+        with pytest.raises(RunError, match="not those that were compared"):
+            reduce_shards(parts, *runs)
+    with pytest.raises(UsageError, match="as many runs"):
+        reduce_shards(parts, a)
+    swapped = tmp_path / "swapped"
+    compare_shard(late, a, shard=(2, 2), output_path=swapped)
+    with pytest.raises(RunError, match="different recordings of rank 0 of A"):
+        reduce_shards([parts[0], swapped])
+
+
+def test_dumps_of_other_tools_are_told_apart_by_their_paths(recorded: Path, tmp_path: Path) -> None:
+    runs = [shutil.copytree(recorded / n, tmp_path / n) for n in ("a", "none", "two ranks")]
+    for run in runs:
+        for manifest in run.glob("run*.json"):
+            manifest.unlink()
+    compare_shard(*runs[:2], shard=(1, 2), output_path=tmp_path)
+    compare_shard(runs[0], runs[2], shard=(2, 2), output_path=tmp_path)
+    with pytest.raises(RunError, match="the runs are"):
+        reduce_shards([tmp_path])
 
 
 def _changed(part: Path, change: Callable[[list[Any]], Any]) -> bytes:
@@ -267,9 +297,9 @@ def test_nothing_of_others_is_replaced(recorded: Path, tmp_path: Path) -> None:
     assert part.stat().st_mtime_ns > before
 
 
-@pytest.mark.parametrize("shard", [(0, 2), (3, 2), (-1, -1)])
+@pytest.mark.parametrize("shard", [(0, 2), (3, 2), (-1, -1), (True, 2), (1.0, 2), ("1", "2")])
 def test_a_shard_that_is_not_there_is_refused(
-    recorded: Path, tmp_path: Path, shard: tuple[int, int]
+    recorded: Path, tmp_path: Path, shard: tuple[Any, Any]
 ) -> None:
     with pytest.raises(UsageError, match="2/8"):
         compare_shard(recorded / "a", recorded / "none", shard=shard, output_path=tmp_path)
@@ -304,6 +334,7 @@ def test_on_the_command_line(
         (["A", "B", "--shard", "2"], "I/N"),
         (["A", "B", "--shard", "1/2", "--html", "x.html"], "--html"),
         (["A", "B", "--shard", "1/2", "--first-only"], "--first-only"),
+        (["A", "B", "--shard", "1/2", "--mapping", "suggest"], "--mapping suggest"),
         (["--reduce", "x", "--steps", "1"], "--steps"),
         (["--reduce", "x", "--rtol", "0.1"], "--rtol"),
         (["--reduce", "x", "--shard", "1/2"], "--shard"),
