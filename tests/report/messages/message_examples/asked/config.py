@@ -2,12 +2,8 @@
 
 EXAMPLES = {
     "unknown_keys": [
-        {"items": [["'dumppath'", "'x'"]], "hints": ["1"], "known": "msprobe, dump_path"},
-        {
-            "items": [["'dumppath'", "'x'"], ["7", "None"]],
-            "hints": ["1", ""],
-            "known": "msprobe, dump_path",
-        },
+        {"items": [["'dumppath'", "'x'", "1"]], "known": "msprobe, dump_path"},
+        {"items": [["'dumppath'", "'x'", "1"], ["7", "None", ""]], "known": "msprobe, dump_path"},
     ],
     "either": [{"choices": ["statistics", "tensor"]}],
 }
