@@ -6,11 +6,11 @@ import ast
 import inspect
 import json
 import re
-import runpy
 import string
 from pathlib import Path
 
 import pytest
+from report.messages.chosen import EXAMPLES
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
@@ -39,7 +39,8 @@ def places(text):
     """Yield (name, spec) of each place of a template, with those inside others."""
     for _, name, spec, _ in string.Formatter().parse(text):
         if name and not name[0].isdigit():
-            yield re.split(r"[.\[]", name)[0], spec
+            first = re.split(r"[.\[]", name)[0]
+            yield first, "&" if name == f"{first}[0]" else spec
         for one in () if name is None else inside(name, spec):
             yield from places(one)
 
@@ -93,27 +94,93 @@ def test_what_is_chosen_has_words_in_both_languages(area):
     assert english
 
 
-def examples(area):
-    """Return what stands in the texts of an area: by name, parameters as they may be.
+#: Values of a parameter, by the words that show it.
+LISTS = {
+    ("spans", "sorted", "numbers", "ranks"): [[3], [0, 2, 3]],
+    ("ranges", "places"): [[[0, 2]], [[1, 1], [5, 7]]],
+    ("changes", "pairs"): [[[2, 0]], [[2, 0], [4, 1]]],
+    ("held",): [[4], [0, 1, 4]],
+    ("epsilons",): [[1e-8], [1e-8, 1e-5]],
+    ("&", "*", "quoted", "length", "last", "listed", "some", "few", "sections", "some_sections"): [
+        ["§1"],
+        [f"§{n}" for n in range(10)],
+    ],
+}
+NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|millions|ordinal).*")
 
-    Those of which something is chosen are in message_examples/ROOM/AREA.py; a template that only
-    shows parameters has its own names, and a number where one is shown.
-    """
-    files = (Path(__file__).parent / "message_examples").rglob(f"{area}.py")
-    given = {k: v for file in files for k, v in runpy.run_path(str(file))["EXAMPLES"].items()}
-    filled = {
-        name: [{at: 1.5 if spec else at for at, spec in places(text)}]
-        for name, text in texts_in("en", area).items()
-    }
-    return {**filled, **given}
+
+def reached(lang, area, text):
+    """Yield (name, spec) of each place of a template, and of the pieces that it has."""
+    pieces = messages.pieces_in(lang, area)
+    for name, spec in places(text):
+        yield name, spec
+        word, _, prefix = spec.partition(" ")
+        for piece in pieces:
+            if piece == name or (word == "piece" and prefix and piece.startswith(prefix)):
+                yield from reached(lang, area, pieces[piece])
+
+
+def values_of(area, name, specs):
+    """Return values of a parameter with which each text that they choose is said, "" last."""
+    words = {spec[:1] if spec[:1] in ("&", "*") else spec.split(" ")[0] for spec in specs}
+    conditions = {spec.partition("?")[0] for spec in specs if re.match(r"\w*\?", spec)}
+    forms = [spec for spec in specs if re.fullmatch(r"[+]?[.,0-9]*[a-z%]|[,0-9]+", spec)]
+    found = next((of for shapes, of in LISTS.items() if words & {*shapes}), [])
+    if numbered := [spec.count("{") for spec in specs if spec[:1] == "*" and "{1" in spec]:
+        found = [[["§1", "§2", "§3"][: max(numbered)]] * n for n in (1, 2)]
+    if not found and any(NUMBER.fullmatch(spec) for spec in specs):
+        found = [1, 2, *([-1] if conditions & {"positive", "negative"} else [])]
+    elif not found and forms:
+        found = [2 if forms[0][-1] in "d,5" else 1.5]
+    if not found:
+        texts = [alternatives(spec[1:]) for spec in specs if spec[:1] == "="]
+        found = [key for of in texts for one in of if (key := one.split("->")[0])]
+        pieces = messages.pieces_in("en", area)
+        prefixes = [spec.removeprefix("piece ") for spec in specs if spec.startswith("piece ")]
+        found += [p.removeprefix(of) for of in prefixes for p in pieces if p.startswith(of)]
+    found = found or [name]
+    nothing = {list: [], str: ""}.get(type(found[0]), 0)
+    return [*found, *[nothing] * ("" in conditions), *[None] * ("known" in conditions)]
+
+
+#: A word whose argument is another parameter, and how that one is shown.
+OTHERS = {
+    r"same (\w+)\?": "",
+    r"many (\w+)\?": "#",
+    r"(?:some|left|changes|pairs|non_finite) (?:of )?([a-z]\w*)": "#",
+}
+
+
+def made_up(area, name):
+    """Return parameters of a text: each value of each, the others as first; [] if code chooses."""
+    specs = {}
+    for lang in LANGUAGES:
+        for at, spec in reached(lang, area, texts_in(lang, area)[name]):
+            specs.setdefault(at, []).append(spec)
+            for other, shown in OTHERS.items():
+                if argument := re.match(other, spec):
+                    specs.setdefault(argument[1], []).append(shown)
+            if spec == "unaccounted":
+                specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
+    if specs.keys() & choices.CHOICES.get(area, {}).keys():
+        return []
+    pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+    values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}
+    first = {at: of[0] for at, of in values.items()}
+    return [first, *({**first, at: one} for at, of in values.items() for one in of[1:])]
+
+
+def examples(area):
+    """Return parameters as they may be of the texts of an area, by name."""
+    given = EXAMPLES.get(area, {})
+    return {name: given.get(name) or made_up(area, name) for name in texts_in("en", area)}
 
 
 @pytest.mark.parametrize("area", AREAS)
 def test_every_text_is_made_in_both_languages(area):
     """Of parameters as they occur, also after they were read from JSON."""
-    found = examples(area)
-    assert set(found) == set(texts_in("en", area)), f"message_examples/{area}.py"
-    for name, cases in found.items():
+    for name, cases in examples(area).items():
+        assert cases, f"chosen.py: {area}.{name}"
         for params in cases:
             said = Message(f"{area}.{name}", params)
             english, chinese = (text_of(said, lang) for lang in LANGUAGES)
