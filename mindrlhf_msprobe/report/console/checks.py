@@ -17,8 +17,8 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     NotChecked,
 )
+from mindrlhf_msprobe.report.answer import stopped_at
 from mindrlhf_msprobe.report.console.comparison import settings_in_one_line
-from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.place import Place
 

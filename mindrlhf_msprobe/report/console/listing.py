@@ -11,8 +11,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.printable import printable, shortened, size, spans
+from mindrlhf_msprobe.report.answer import stopped_at
 from mindrlhf_msprobe.report.console.terminal import padded, width_of
-from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.code_lines import CodeLine, FoundCode
 from mindrlhf_msprobe.storage.leaves import Leaf

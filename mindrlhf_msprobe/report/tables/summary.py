@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,15 @@ from mindrlhf_msprobe.findings import (
     Status,
     Weights,
 )
-from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.answer import (
     before,
-    chosen_of,
-    earlier_of,
+    by_subject,
+    facts_of,
     inside_words,
     occasion_in_words,
     origin_in_words,
-    ranks_in_words,
     settings_file,
+    values_of,
     weights_of,
 )
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
@@ -134,18 +133,18 @@ _OUTCOMES = {
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    told = by_subject(facts_of(comparison))
     rows: list[Row] = [
         _row("verdict", "status", verdict.status.value, colour=_OUTCOMES[verdict.status]),
         _row("verdict", "A (baseline)", comparison.run_a),
         _row("verdict", "B (under test)", comparison.run_b),
     ]
     if comparison.earlier is not None:
-        rows.append(_row("earlier", comparison.earlier[1].value, earlier_of(*comparison.earlier)))
-    if comparison.chosen is not None:
-        rows += [_row("chosen", None, line) for line in chosen_of(comparison.chosen)]
+        rows += [_row("earlier", comparison.earlier[1].value, line) for line in told["earlier"]]
+    rows += [_row("chosen", None, line) for line in told["chosen"]]
     if first is not None:
-        rows += _divergence_rows(first)
-    rows += [_row("ranks", None, line) for line in ranks_in_words(verdict)]
+        rows += _divergence_rows(first, told["check_first"])
+    rows += [_row("ranks", None, line) for line in told["ranks"]]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
     return Sheet.from_rows("verdict", _VERDICT_COLUMNS, rows)
@@ -155,7 +154,7 @@ def _row(*values: Any, colour: str = PLAIN) -> Row:
     return colour, values
 
 
-def _divergence_rows(first: Divergence) -> list[Row]:
+def _divergence_rows(first: Divergence, check_first: Sequence[str]) -> list[Row]:
     rows = [
         ("where", occasion_in_words(first)),
         ("record", first.record),
@@ -168,7 +167,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("inside", inside_words(first.inside) or say("tables.nothing_holds")),
         *([("max abs error", _rounded(first.max_abs_err))] if first.max_abs_err else []),
         *([("max rel error", _rounded(first.max_rel_err))] if first.max_abs_err else []),
-        *(("check first", line) for line in check_lines(first.check_first)),
+        *(("check first", line) for line in check_first),
         ("agreed before", before(first) or say("tables.nothing_before")),
         *([("last that agreed", first.last_agreeing)] if first.last_agreeing else []),
     ]
