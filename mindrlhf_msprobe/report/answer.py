@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import size
@@ -27,15 +27,33 @@ from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
+_T = TypeVar("_T")
 _STOPS = 4  # places where runs stopped
 
 
-def capped(lines: Iterable[str], most: int, more: str = "") -> list[str]:
-    """Return at most so many lines; of further ones how many there are, and where they stand."""
-    whole = list(lines)
+def capped(
+    items: Iterable[_T],
+    most: int,
+    more: str = "console.more",
+    *,
+    where: str = "",
+    show: Callable[[_T], str] = str,
+) -> list[str]:
+    """Return a line of each item, at most so many; of further ones how many there are.
+
+    Args:
+        more: the code that says how many, of `count`.
+        where: behind it, where they stand.
+    """
+    whole = [*items]
     left = len(whole) - most
-    rest = [f"{say('console.more', number=left)}{more}"] if left > 0 else []
-    return whole[:most] + rest
+    rest = [f"{say(more, count=left)}{where}"] if left > 0 else []
+    return [*map(show, whole[:most]), *rest]
+
+
+def indented(lines: Iterable[str], by: str = "  ") -> list[str]:
+    """Return lines with spaces before them."""
+    return [by + line for line in lines]
 
 
 class Fact(NamedTuple):
@@ -139,13 +157,11 @@ def ranks_in_words(verdict: Verdict) -> list[str]:
 
 def stop_lines(stops: Sequence[Stopped]) -> list[str]:
     """Return where the runs stopped that did not finish, in lines."""
-    lines = [
-        say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
-        for stop in stops[:_STOPS]
-    ]
-    if len(stops) > _STOPS:
-        lines.append(say("console.more_stops", number=len(stops) - _STOPS))
-    return lines
+
+    def line(stop: Stopped) -> str:
+        return say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
+
+    return capped(stops, _STOPS, "console.more_stops", show=line)
 
 
 def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from mindrlhf_msprobe.report.answer import (
     capped,
     factor,
     facts_of,
+    indented,
     merged,
     occasion_in_words,
     origin_in_words,
@@ -65,11 +66,11 @@ def _lines(comparison: Comparison, seconds: float | None, replay: str) -> list[s
     told = by_subject(facts_of(comparison))
     lines = [*told["stops"], *preflight_lines(comparison.preflight, more), *headline(verdict)]
     if verdict.first_divergence is not None:
-        lines += _in([*_cause(verdict.first_divergence), *told["evidence"]])
+        lines += indented([*_cause(verdict.first_divergence), *told["evidence"]])
         lines += told["agreed"]
         if checks := told["check_first"]:
             in_verdict = say("console.in_verdict", file=VERDICT_FILE)
-            lines += [*told["checks"], *_in(capped(checks, _LINES, in_verdict))]
+            lines += [*told["checks"], *indented(capped(checks, _LINES, where=in_verdict))]
         lines += _spread(verdict)
         lines += _ranks(told["ranks"], more)
         one = comparison.run_a == comparison.run_b
@@ -88,7 +89,7 @@ def _lines(comparison: Comparison, seconds: float | None, replay: str) -> list[s
         ("console.not_compared", _not_compared(comparison)),
         ("console.incomplete", comparison.problems),
     ):
-        lines += [say(code, line=line) for line in capped(found, _LINES, more)]
+        lines += [say(code, line=line) for line in capped(found, _LINES, where=more)]
     if comparison.run_a != comparison.run_b:
         lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
     lines += _files(comparison)
@@ -106,7 +107,7 @@ def headline(verdict: Verdict) -> list[str]:
         close = verdict.counts["within_tolerance"]
         return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
     if verdict.unread:
-        unread = _in(capped(verdict.unread, _LINES))
+        unread = indented(capped(verdict.unread, _LINES))
         return [say("console.unread", **known), *unread, say("console.restore")]
     if verdict.status is Outcome.INCOMPARABLE:
         return [say("console.incomparable")]
@@ -132,10 +133,6 @@ def _cause(first: Divergence) -> list[str]:
         else say("console.cause", cause=first.cause.value, explanation=first.explanation)
     )
     return [origin_in_words(first), says]
-
-
-def _in(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
 
 
 def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[str]:
@@ -173,7 +170,7 @@ def _spread(verdict: Verdict) -> list[str]:
             "console.chain",
             where=where,
             key="" if i else _key([*inside, *after]),
-            chain=" → ".join(capped(map(show, places), _PLACES)),
+            chain=" → ".join(capped(places, _PLACES, show=show)),
         )
         for i, (where, places, show) in enumerate(chains)
     ]
@@ -182,7 +179,7 @@ def _spread(verdict: Verdict) -> list[str]:
 def _ranks(lines: list[str], more: str) -> list[str]:
     """Return which ranks diverge first, which later, and which not at all; few of many."""
     if len(lines) > _RANKS:
-        left = say("console.more_places", number=len(lines) - _RANKS)
+        left = say("console.more_places", count=len(lines) - _RANKS)
         lines = [*lines[: _RANKS - 1], f"{left}{more}", lines[-1]]
     return [say("console.ranks", line=line) for line in lines]
 
@@ -223,7 +220,7 @@ def _tolerance(comparison: Comparison, more: str) -> list[str]:
         say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
         for use in comparison.rules
     )
-    return [say("console.tolerance", rules="; ".join(capped(uses, _RULES, more)))]
+    return [say("console.tolerance", rules="; ".join(capped(uses, _RULES, where=more)))]
 
 
 def _not_compared(comparison: Comparison) -> list[str]:

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.report.answer import (
     capped,
     difference_line,
     in_order,
+    indented,
     merged,
     weights_line,
 )
@@ -37,8 +38,8 @@ def preflight_lines(preflight: Preflight, more: str = "") -> list[str]:
         for difference in in_order(preflight.differences)
         if not (difference.section == INITIAL_WEIGHTS and difference.setting in shown)
     ]
-    indented = [f"  {line}" for line in capped(lines, _LINES, more)]
-    return [say("console.before_any_tensor"), *indented] if lines else []
+    few = indented(capped(lines, _LINES, where=more))
+    return [say("console.before_any_tensor"), *few] if lines else []
 
 
 def collected_lines(content: Mapping[str, Any], file: str) -> list[str]:
@@ -63,11 +64,11 @@ def compared_lines(found: Preflight, sides: tuple[str, str]) -> list[str]:
     weights = [weights_line(one) for one in found.weights if one.differ]
     lines = [printable(one) for one in (*weights, *map(difference_line, found.differences))]
     count = len(lines)
-    lines = [f"  {line}" for line in capped(lines, _MOST_COMPARED, say("collect.in_the_table"))]
+    lines = indented(capped(lines, _MOST_COMPARED, where=say("collect.in_the_table")))
     a, b = sides
     head = say("collect.different", count=count) if count else say("collect.same")
     unknown = [*map(str, merged(found.not_compared))]
-    notes = [f"  {note}" for note in capped(unknown, _MOST_NOTES, "")]
+    notes = indented(capped(unknown, _MOST_NOTES))
     if notes:
         notes.insert(0, say("collect.not_compared"))
     return [head, f"A: {a}", f"B: {b}", *lines, *notes]

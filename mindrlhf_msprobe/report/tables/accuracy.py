@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
@@ -22,7 +22,6 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
 )
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.tables.workbook import in_language
 from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, refuse_directory, written
 
@@ -49,7 +48,6 @@ def write_accuracy(
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
         ranked = [_row(one) for one in found.ranked]
         rest: list[Row] = [
@@ -57,8 +55,8 @@ def write_accuracy(
             for one in found.not_computed
         ]
         sheets = [
-            in_language(Sheet.from_rows("ranked", _RANKED, ranked), lang),
-            in_language(Sheet.from_rows("not computed", _NOT, rest), lang),
+            Sheet.ours("ranked", _RANKED, ranked),
+            Sheet.ours("not computed", _NOT, rest),
         ]
     outputs = outputs_of(output)
     with written(*outputs, runs=[found.path]) as (table, result):
@@ -138,8 +136,7 @@ def write_replayed(table: ReplayedOperators, output: Path) -> Path:
     ]
     file = replayed_of(output)
     with written(file, runs=[table.run]) as (part,):
-        sheet = Sheet.from_rows("operators", _COLUMNS, rows)
-        write_xlsx(part, [in_language(sheet, language())])
+        write_xlsx(part, [Sheet.ours("operators", _COLUMNS, rows)])
     return file.path
 
 

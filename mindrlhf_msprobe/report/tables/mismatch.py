@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.findings.mismatch import Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
@@ -16,7 +16,6 @@ from mindrlhf_msprobe.report.sheets import (
     Row,
     Sheet,
 )
-from mindrlhf_msprobe.report.tables.workbook import in_language
 from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
 from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
 from mindrlhf_msprobe.storage import layout
@@ -61,9 +60,8 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
-        sheets = [in_language(sheet, lang) for sheet in _sheets(found)]
+        sheets = _sheets(found)
     outputs = outputs_of(output)
     directory = outputs[0].path.parent
     held = [one for one in found.found if one.metrics]
@@ -122,12 +120,12 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         ]
         rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
     return [
-        Sheet.from_rows("values", _VALUES, values),
-        Sheet.from_rows("weights", _WEIGHTS, weights),
-        Sheet.from_rows("metrics", _METRICS, metrics),
-        Sheet.from_rows("worst sampled tokens", _SAMPLED, sampled),
-        *([Sheet.from_rows("experts", _EXPERTS, experts)] if experts else []),
-        Sheet.from_rows("remarks", _REST, rest),
+        Sheet.ours("values", _VALUES, values),
+        Sheet.ours("weights", _WEIGHTS, weights),
+        Sheet.ours("metrics", _METRICS, metrics),
+        Sheet.ours("worst sampled tokens", _SAMPLED, sampled),
+        *([Sheet.ours("experts", _EXPERTS, experts)] if experts else []),
+        Sheet.ours("remarks", _REST, rest),
     ]
 
 

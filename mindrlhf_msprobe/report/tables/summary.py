@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
     Divergence,
-    Outcome,
     Preflight,
     Spread,
     Status,
@@ -37,6 +37,7 @@ from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
     MISSING,
+    OUTCOMES,
     PLAIN,
     SUSPICIOUS,
     Cell,
@@ -46,7 +47,7 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of,
     colour_of_finding,
 )
-from mindrlhf_msprobe.report.tables.workbook import BITWISE, in_language
+from mindrlhf_msprobe.report.tables.workbook import BITWISE
 from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, written
 
@@ -109,7 +110,7 @@ def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "
             _tolerance_sheet(comparison),
             legend_sheet(),
         )
-    return Table(STEM, tuple(in_language(sheet, lang) for sheet in sheets))
+    return Table(STEM, sheets)
 
 
 _VERDICT_COLUMNS = (
@@ -122,20 +123,13 @@ _VERDICT_COLUMNS = (
     ("max rel error", 14),
     ("factor", 12),
 )
-#: The colour of a comparison's outcome: as that of a record which ended like it.
-_OUTCOMES = {
-    Outcome.IDENTICAL: PLAIN,
-    Outcome.WITHIN_TOLERANCE: CLOSE,
-    Outcome.DIVERGED: DIFFERS,
-    Outcome.INCOMPARABLE: MISSING,
-}
 
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     told = by_subject(facts_of(comparison))
     rows: list[Row] = [
-        _row("verdict", "status", verdict.status.value, colour=_OUTCOMES[verdict.status]),
+        _row("verdict", "status", verdict.status.value, colour=OUTCOMES[verdict.status]),
         _row("verdict", "A (baseline)", comparison.run_a),
         _row("verdict", "B (under test)", comparison.run_b),
     ]
@@ -147,7 +141,7 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("ranks", None, line) for line in told["ranks"]]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
-    return Sheet.from_rows("verdict", _VERDICT_COLUMNS, rows)
+    return Sheet.ours("verdict", _VERDICT_COLUMNS, rows)
 
 
 def _row(*values: Any, colour: str = PLAIN) -> Row:
@@ -240,7 +234,7 @@ def preflight_sheet(preflight: Preflight) -> Sheet:
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
         rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.from_rows("preflight", _PREFLIGHT_COLUMNS, rows)
+    return Sheet.ours("preflight", _PREFLIGHT_COLUMNS, rows)
 
 
 def _weights_rows(weights: Weights) -> Iterator[Row]:
@@ -272,7 +266,7 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("problem", problem, None, None) for problem in comparison.problems]
     if not rows:
         rows = [_row(None, say("tables.all_compared"), None, None)]
-    return Sheet.from_rows("coverage", _COVERAGE_COLUMNS, rows)
+    return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
 
 
 _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
@@ -284,7 +278,7 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
-    return Sheet.from_rows("tolerance", _TOLERANCE_COLUMNS, rows)
+    return Sheet.ours("tolerance", _TOLERANCE_COLUMNS, rows)
 
 
 def write_preflight(
@@ -299,9 +293,8 @@ def write_preflight(
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
-        sheet = in_language(preflight_sheet(found), lang)
+        sheet = preflight_sheet(found)
         text = json_text(found.as_result(*sides))
     outputs = preflight_outputs(output)
     with written(*outputs) as (table, result):
@@ -343,15 +336,9 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
     ]
     if len(shown) < len(steps):
         left = say("tables.further_steps", number=len(steps) - len(shown))
-        rows.append((PLAIN, (left, *[None] * len(shown))))
-    return Sheet(
-        name="overview",
-        header=("phase or key", *(f"step {step}" for step in shown)),
-        rows=lambda: rows,
-        count=len(rows),
-        widths=(44, *[11] * len(shown)),
-        frozen=1,
-    )
+        rows.append((PLAIN, (left,)))
+    columns = (("phase or key", 44), *((f"step {step}", 11) for step in shown))
+    return replace(Sheet.ours("overview", columns, rows), frozen=1)
 
 
 def _counts_of_tables(comparison: Comparison) -> dict[tuple[str, str], dict[int, Counter[str]]]:
@@ -401,8 +388,8 @@ def legend_sheet() -> Sheet:
     rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
         short = [(colour, values[:3]) for colour, values in rows]
-        return Sheet.from_rows("legend", _LEGEND_IN_CHINESE, short)
-    return Sheet.from_rows("legend", _LEGEND_COLUMNS, rows)
+        return Sheet.ours("legend", _LEGEND_IN_CHINESE, short)
+    return Sheet.ours("legend", _LEGEND_COLUMNS, rows)
 
 
 def _called(name: str) -> str:
