@@ -22,10 +22,8 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
 )
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, workbook_of, write_xlsx
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, refuse_directory, written
-
-TABLE = "accuracy_check.xlsx"
 
 _RANKED = (
     *(("opinion", 10), ("origin", 7), ("phase", 26), ("call", 60), ("cell", 40), ("tensor", 24)),
@@ -34,6 +32,10 @@ _RANKED = (
     *(("index", 14), ("actual", 16), ("exact", 16), ("reason", 30)),
 )
 _NOT = (("call", 60), ("cell", 40), ("calls", 8), ("entry", 60), ("why", 90))
+FILES = AnswerFiles(
+    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
+    keys=("run", "ranked", "not_computed", "gaps"),
+)
 _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
 
 
@@ -58,21 +60,7 @@ def write_accuracy(
             Sheet.ours("ranked", _RANKED, ranked),
             Sheet.ours("not computed", _NOT, rest),
         ]
-    outputs = outputs_of(output)
-    with written(*outputs, runs=[found.path]) as (table, result):
-        write_xlsx(table, sheets)
-        result.write_bytes(json_text(found.to_json()))
-    return [output.path for output in outputs]
-
-
-def outputs_of(output: str | Path) -> list[Output]:
-    """Return the files of an answer in a directory: the workbook and verdict.json.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    keys = ("run", "ranked", "not_computed", "gaps")
-    return workbook_and_json(output, TABLE, _RANKED, VERDICT_FILE, *keys)
+        return FILES.write(output, sheets, found.to_json(), [found.path])
 
 
 def _reason(code: str) -> str:

@@ -17,11 +17,9 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
 )
 from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, json_text, write_xlsx
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.outputs import Output, written
-
-TABLE, RESULT = "mismatch.xlsx", "mismatch.json"
 
 _PLACE = (("step", 7), ("rank", 7))
 _VALUES = (
@@ -30,6 +28,9 @@ _VALUES = (
     *(("entered", 12), ("rounding explains", 16), ("rows", 8), ("rows not equal", 14)),
     *(("rows born apart", 14), ("dtype of rollout", 16), ("dtype of training", 16)),
     *(("worst sample", 12), ("worst position", 12), ("worst token", 12), ("text", 40)),
+)
+FILES = AnswerFiles(
+    "mismatch.xlsx", _VALUES, "mismatch.json", ("schema", "runs", "status", "steps")
 )
 _WEIGHTS = (
     *_PLACE,
@@ -62,7 +63,7 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
     """
     with speaking(lang):
         sheets = _sheets(found)
-    outputs = outputs_of(output)
+    outputs = FILES.outputs(output)
     directory = outputs[0].path.parent
     held = [one for one in found.found if one.metrics]
     saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
@@ -75,15 +76,6 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
             del parts[: len(paths)]
     keys = [directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] if saves else []
     return [*(output.path for output in outputs), *keys]
-
-
-def outputs_of(output: str | Path) -> list[Output]:
-    """Return the files of an answer in a directory, beside its key data.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    return workbook_and_json(output, TABLE, _VALUES, RESULT, "schema", "runs", "status", "steps")
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:

@@ -48,11 +48,9 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of_finding,
 )
 from mindrlhf_msprobe.report.tables.workbook import BITWISE
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
-from mindrlhf_msprobe.storage.outputs import Output, written
+from mindrlhf_msprobe.report.xlsx import AnswerFiles
 
 STEM = "summary"
-TABLE, RESULT = "preflight.xlsx", "preflight.json"
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
 Links = Mapping[tuple[str, str], str]
 _WORST_FIRST = (MISSING, DIFFERS, SUSPICIOUS, CLOSE, PLAIN)
@@ -224,6 +222,12 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
 _PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("note", 60))
 
 
+PREFLIGHT_FILES = AnswerFiles(
+    *("preflight.xlsx", _PREFLIGHT_COLUMNS, "preflight.json"),
+    keys=("kind", "status", "differences"),
+)
+
+
 def preflight_sheet(preflight: Preflight) -> Sheet:
     """Return the sheet of what differs before any tensor."""
     rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
@@ -294,23 +298,8 @@ def write_preflight(
         RunError: they cannot be written there.
     """
     with speaking(lang):
-        sheet = preflight_sheet(found)
-        text = json_text(found.as_result(*sides))
-    outputs = preflight_outputs(output)
-    with written(*outputs) as (table, result):
-        write_xlsx(table, [sheet])
-        result.write_bytes(text)
-    return [output.path for output in outputs]
-
-
-def preflight_outputs(output: str | Path) -> list[Output]:
-    """Return the files of a comparison of what was collected, in a directory.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    keys = ("kind", "status", "differences")
-    return workbook_and_json(output, TABLE, _PREFLIGHT_COLUMNS, RESULT, *keys)
+        sheets = [preflight_sheet(found)]
+        return PREFLIGHT_FILES.write(output, sheets, found.as_result(*sides))
 
 
 def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
