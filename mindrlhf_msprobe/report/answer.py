@@ -1,15 +1,20 @@
-"""What the console and summary.xlsx say in the same words."""
+"""What a comparison says: the facts that console, page and summary.xlsx show, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.findings import (
     STAND_INS,
+    CheckFirst,
     Chosen,
+    Comparison,
+    Difference,
     Divergence,
     Earlier,
     Inside,
@@ -18,19 +23,91 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
+_T = TypeVar("_T")
 _STOPS = 4  # places where runs stopped
 
 
-def capped(lines: Iterable[str], most: int, more: str = "") -> list[str]:
-    """Return at most so many lines; of further ones how many there are, and where they stand."""
-    whole = list(lines)
+def capped(
+    items: Iterable[_T],
+    most: int,
+    more: str = "console.more",
+    *,
+    where: str = "",
+    show: Callable[[_T], str] = str,
+) -> list[str]:
+    """Return a line of each item, at most so many; of further ones how many there are.
+
+    Args:
+        more: the code that says how many, of `count`.
+        where: behind it, where they stand.
+    """
+    whole = [*items]
     left = len(whole) - most
-    rest = [f"{say('console.more', number=left)}{more}"] if left > 0 else []
-    return whole[:most] + rest
+    rest = [f"{say(more, count=left)}{where}"] if left > 0 else []
+    return [*map(show, whole[:most]), *rest]
+
+
+def indented(lines: Iterable[str], by: str = "  ") -> list[str]:
+    """Return lines with spaces before them."""
+    return [by + line for line in lines]
+
+
+class Fact(NamedTuple):
+    """One line of an answer, and what it is about, e.g. `ranks`."""
+
+    about: str
+    line: str
+
+
+def facts_of(comparison: Comparison) -> list[Fact]:
+    """Return what a comparison says beside its headline and its cause, in this order.
+
+    That is where runs stopped (`stops`); of the first divergence which operator it is
+    (`operator`), what is known of the difference (`evidence`), what agreed before it (`agreed`),
+    and, after the sentence `checks`, what to check first (`check_first`); which `ranks` differ;
+    what is `suspicious`; how it compares to an `earlier` answer; which records were `chosen`.
+    """
+    verdict = comparison.verdict
+    first = verdict.first_divergence
+    facts = [Fact("stops", line) for line in stop_lines(comparison.stops)]
+    if first is not None:
+        facts += [Fact("operator", origin_in_words(first))] if first.operator else []
+        facts += [Fact("evidence", line) for line in _evidence(first)]
+        if agreed := before(first):
+            said = say("console.agreed_before", agreed=agreed, last=first.last_agreeing)
+            facts.append(Fact("agreed", said))
+        if checks := check_lines(first.check_first):
+            facts.append(Fact("checks", say("console.check_first")))
+            facts += [Fact("check_first", line) for line in checks]
+    facts += [Fact("ranks", line) for line in ranks_in_words(verdict)]
+    if verdict.suspicious.records:
+        facts.append(Fact("suspicious", verdict.suspicious.text))
+    if comparison.earlier is not None:
+        facts.append(Fact("earlier", earlier_of(*comparison.earlier)))
+    if comparison.chosen is not None:
+        facts += [Fact("chosen", line) for line in chosen_of(comparison.chosen)]
+    return facts
+
+
+def by_subject(facts: Iterable[Fact]) -> dict[str, list[str]]:
+    """Return the lines of each subject; [] of one of which nothing is said."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for fact in facts:
+        lines[fact.about].append(fact.line)
+    return lines
+
+
+def _evidence(first: Divergence) -> Iterator[str]:
+    if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
+        yield say("console.max_abs", absolute=first.max_abs_err, relative=first.max_rel_err)
+    if words := inside_words(first.inside):
+        yield say("console.inside", words=words)
+    if first.source:
+        yield say("console.source", source=first.source)
 
 
 def occasion_in_words(first: Divergence) -> str:
@@ -80,13 +157,11 @@ def ranks_in_words(verdict: Verdict) -> list[str]:
 
 def stop_lines(stops: Sequence[Stopped]) -> list[str]:
     """Return where the runs stopped that did not finish, in lines."""
-    lines = [
-        say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
-        for stop in stops[:_STOPS]
-    ]
-    if len(stops) > _STOPS:
-        lines.append(say("console.more_stops", number=len(stops) - _STOPS))
-    return lines
+
+    def line(stop: Stopped) -> str:
+        return say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
+
+    return capped(stops, _STOPS, "console.more_stops", show=line)
 
 
 def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
@@ -247,3 +322,97 @@ def inside_words(inside: Inside | None) -> str:
         elements=inside.elements,
         size=inside.size,
     )
+
+
+INITIAL_WEIGHTS = "initial_weights"
+#: What explains most comes first; a section that is not named comes last.
+_ORDER = (
+    INITIAL_WEIGHTS,
+    "modes",
+    "cells",
+    "optimizers",
+    "generation",
+    "seeds",
+    "determinism",
+    "versions",
+    "configurations",
+    "environment",
+    "device",
+    "world",
+    "msprobe_config",
+)
+_TEXT = 40  # characters of a value
+_BEFORE = 12  # of them, before the first difference of a pair
+
+
+def in_order(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences, what explains most first; a mode of several phases is one."""
+    return sorted(_modes_together(differences), key=_order)
+
+
+def _modes_together(differences: Sequence[Difference]) -> list[Difference]:
+    """Return differences with one for each mode that is another one in several phases."""
+    together: dict[object, list[Difference]] = {}
+    for i, found in enumerate(differences):
+        of_mode = found.section == "modes" and found.phase is not None
+        key = (found.role, found.cells, found.a, found.b, found.step) if of_mode else i
+        together.setdefault(key, []).append(found)
+    return [
+        dataclasses.replace(found[0], phases=tuple(p for one in found for p in one.phases))
+        for found in together.values()
+    ]
+
+
+def _order(difference: Difference) -> tuple[bool, bool, int]:
+    section = difference.section
+    order = _ORDER.index(section) if section in _ORDER else len(_ORDER)
+    return difference.is_of_recording, difference.is_place, order
+
+
+def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
+    """Return what to check first, the nearest first, a line each."""
+    return [
+        say("console.load_checkpoint", weights=weights_line(check.what))
+        if isinstance(check.what, Weights)
+        else difference_line(check.what)
+        for check in checks
+    ]
+
+
+def weights_line(weights: Weights, most: int = 3, more: str = ", …") -> str:
+    """Return how the initial weights of a role differ, with the names of some parameters."""
+    names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
+    some = ", ".join(names[:most]) + (more if len(names) > most else "")
+    return say(
+        "console.initial_weights", role=weights.role, weights=weights_of(weights), names=some
+    )
+
+
+def difference_line(difference: Difference) -> str:
+    """Return what a setting is on either side."""
+    a, b = _values(*values_of(difference))
+    return say("console.difference", section=difference.section, name=difference.label, a=a, b=b)
+
+
+def values_of(difference: Difference) -> tuple[str | None, ...]:
+    """Return both values as they are shown; None for what is not set."""
+    values = (difference.a, difference.b)
+    return tuple(text_of(STAND_INS[v]) if v in STAND_INS else v for v in values)
+
+
+def _values(a: str | None, b: str | None) -> tuple[str, str]:
+    """Return both values; of long ones what stands around their first difference."""
+    pairs = enumerate(zip(a or "", b or ""))
+    common = 0 if a is None or b is None else min(len(a), len(b))
+    first = next((i for i, (x, y) in pairs if x != y), common)
+    return _value(a, first), _value(b, first)
+
+
+def _value(text: str | None, first: int) -> str:
+    if text is None:
+        return say("console.no_value")
+    if len(text) <= _TEXT:
+        return text
+    start = max(0, min(first - _BEFORE, len(text) - _TEXT))
+    shown = text[start : start + _TEXT]
+    return ("…" if start else "") + shown + ("…" if start + _TEXT < len(text) else "")
