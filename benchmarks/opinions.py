@@ -15,10 +15,11 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_operators
-from mindrlhf_msprobe.replay.kernels.asked import Asked, arrays_of
+from mindrlhf_msprobe.replay.kernels.asked import Asked
 from mindrlhf_msprobe.replay.kernels.asking import KernelProcess, NoAnswerError
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
 from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
+from mindrlhf_msprobe.replay.structures import leaves_of
 
 _RANDOM = np.random.default_rng(0)
 _SHAPES = ((4, 4), (2, 4, 8), (2, 4, 8, 8), (2, 3, 4, 8, 8), (6,))
@@ -38,7 +39,7 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
     """Return how an operator without a formula is judged."""
     refused = "not tried"
     for args in calls:
-        draws_of = (tuple(arrays_of(args)),)
+        draws_of = (tuple(x for x in leaves_of(args) if isinstance(x, np.ndarray)),)
         asked = Asked(operator.full_name, args, {}, draws_of)
         try:
             (outputs,) = kernels.ask(asked).results

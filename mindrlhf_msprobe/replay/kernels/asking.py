@@ -19,9 +19,10 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.common.processes import receive, send, start_fresh
-from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused, filled
+from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.values import PRECISIONS, NoGradientError, Tape, Value
+from mindrlhf_msprobe.replay.structures import replaced
 
 if TYPE_CHECKING:
     import subprocess
@@ -182,7 +183,7 @@ def by_kernel(
             raise NoAnswerError(type(leaf).__name__)
         return NamedDtype(name)
 
-    given, named = filled(tuple(args), plain), filled(dict(kwargs), plain)
+    given, named = replaced(tuple(args), plain), replaced(dict(kwargs), plain)
     attributes = {} if settings is None else attributes_of(settings)
     draws = _disturbed(tape, operands)
     asked = Asked(operator.full_name, given, named, draws, attributes)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.processes import receive, send
-from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused, filled
+from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused
+from mindrlhf_msprobe.replay.structures import replaced
 
 #: By how much an input is moved to see whether float64 is computed in, and by how much float32
 #: would notice.
@@ -81,8 +82,8 @@ class _Operator:
                 return getattr(mindspore, "float64" if "float" in leaf.name else leaf.name)
             return leaf
 
-        args = filled(tuple(self._asked.args), made)
-        returned = self._computed(*args, **filled(dict(self._asked.kwargs), made))
+        args = replaced(tuple(self._asked.args), made)
+        returned = self._computed(*args, **replaced(dict(self._asked.kwargs), made))
         self.several = isinstance(returned, (tuple, list))
         found = [*returned] if self.several else [returned]
         if not all(isinstance(one, Tensor) for one in found):
