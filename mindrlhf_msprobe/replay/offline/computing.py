@@ -8,7 +8,7 @@ is in the record: what is not zero in its output was kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,7 @@ from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.replay.offline.script.template import (
-    BITS,
-    Side,
-    at_least,
-    tensor_of,
-)
+from mindrlhf_msprobe.replay.offline.script.template import BITS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
@@ -56,12 +51,7 @@ class Recomputed(Side):
             super().__init__(folder, called, network)
         except SystemExit as refused:
             raise RunError(Message("replay.refused", {"why": str(refused)})) from None
-        self._constants = [
-            (cell, name, value)
-            for _, cell in (network.cells_and_names() if network is not None else ())
-            for name, value in vars(cell).items()
-            if type(value) is Tensor and str(value.dtype) in BITS
-        ]
+        self.network = mindspore.nn.Cell() if network is None else network
         known = [*self.inputs, *self.weights, *self.outputs]
         dtypes = [node["dtype"] for node in known if node["dtype"] in BITS] + [*self._declared()]
         lowest = min(dtypes, key=BITS.__getitem__, default="Float32")
@@ -101,7 +91,7 @@ class Recomputed(Side):
             seed: disturbs every floating value that goes in by one rounding; None: none is.
         """
         self._rounding = 2.0 ** -(BITS[self.lowest] + (least is not None))
-        with casts_go_no_lower_than(least), self._cells_at_least(least):
+        with self._casts_put_back():
             try:
                 return self._computed(least, seed)
             except (TypeError, ValueError):
@@ -122,65 +112,24 @@ class Recomputed(Side):
             self._random = None
 
     def cast_up(self, least: str | None) -> None:
-        """Do nothing: `compute` does it, and puts everything back."""
+        """Follow no casts below a dtype from here on, and cast up what cells hold."""
+        super().cast_up(least)
+        ops.functional.cast = ops.cast
 
     @contextmanager
-    def _cells_at_least(self, least: str | None) -> Iterator[None]:
-        """Cast what cells hold beside parameters up, and let none cast down; until the end."""
-        before = self._constants if least else []
-        if least and isinstance(self.network, mindspore.nn.Cell):
-            cells = [cell for _, cell in self.network.cells_and_names()]
-            name = "mixed_precision_type"  # to_float
-            before = [*before, *((cell, name, getattr(cell, name)) for cell in cells)]
-        try:
-            for cell, name, value in before:
-                dtype = at_least(str(value.dtype), least) if isinstance(value, Tensor) else ""
-                setattr(cell, name, tensor_of(array_of(value), dtype) if dtype else None)
+    def _casts_put_back(self) -> Iterator[None]:
+        """Let casts, and what cells hold beside parameters, be as they were, at the end."""
+        casts = [(ops.Cast, "__call__"), (ops, "cast"), (ops.functional, "cast")]
+        methods = ("astype", "to", "type", "half", "float", "bfloat16")
+        changed: list[tuple[Any, str]] = [*casts, *((Tensor, name) for name in methods)]
+        changed.append((mindspore._checkparam, "check_type_name"))
+        for _, cell in self.network.cells_and_names():
+            held = [name for name, value in vars(cell).items() if type(value) is Tensor]
+            changed += [(cell, name) for name in (*held, "mixed_precision_type")]
+        with ExitStack() as stack:
+            for owner, name in changed:
+                stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
             yield
-        finally:
-            for cell, name, value in before:
-                setattr(cell, name, value)
-
-
-@contextmanager
-def casts_go_no_lower_than(least: str | None) -> Iterator[None]:
-    """Let casts to a floating dtype below `least` go to that, and checks take float64."""
-    if least is None:
-        yield
-        return
-    wanted = getattr(mindspore, least.lower())
-    known = {name.lower(): name for name in BITS}
-
-    def raised(value: Any) -> Any:
-        if not isinstance(value, (str, mindspore.Type)):
-            return value
-        name = known.get(str(value).rpartition(".")[2].lower(), "")
-        return wanted if name and at_least(name, least) != name else value
-
-    def cast(original: Any) -> Callable[..., Any]:
-        return lambda *args, **kwargs: original(
-            *map(raised, args), **{name: raised(value) for name, value in kwargs.items()}
-        )
-
-    def named(dtype: Any) -> Callable[..., Any]:
-        return lambda tensor: tensor.astype(raised(dtype))
-
-    checks = mindspore._checkparam  # MindFormers asks it whether an input may be float64
-    of_types = checks.check_type_name
-
-    def check(name: Any, dtype: Any, *args: Any) -> Any:
-        return of_types(name, mindspore.float32 if dtype == mindspore.float64 else dtype, *args)
-
-    replaced: list[tuple[Any, str, Any]] = [(ops.Cast, "__call__", cast(ops.Cast.__call__))]
-    replaced.append((checks, "check_type_name", check))
-    replaced += [(owner, "cast", cast(owner.cast)) for owner in (ops, ops.functional)]
-    replaced += [(Tensor, name, cast(getattr(Tensor, name))) for name in ("astype", "to", "type")]
-    for name, dtype in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
-        replaced.append((Tensor, name, named(getattr(mindspore, dtype))))
-    with ExitStack() as stack:
-        for owner, name, new in replaced:
-            stack.enter_context(mock.patch.object(owner, name, new))
-        yield
 
 
 def array_of(tensor: Any) -> np.ndarray:
@@ -223,8 +172,6 @@ def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) 
 def _values(
     side: Recomputed, operator: OperatorName, primitive: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    from mindrlhf_msprobe.replay.offline.script.template import distance
-
     given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
     args = [_made(side, node, given) for node in side.entry["args"]]
     kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}
@@ -260,8 +207,6 @@ def _of_dropout(
     precision: Precision,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name, distances and verdict of what a dropout with the recorded mask gives."""
-    from mindrlhf_msprobe.replay.offline.script.template import distance
-
     first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
     gradient = given[0].get("gradient")
     nodes = {first["at"]: first}
