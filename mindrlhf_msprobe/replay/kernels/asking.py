@@ -149,7 +149,7 @@ def attributes_of(primitive: Any) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, str, type(None)))
+    return isinstance(value, _PLAIN)
 
 
 def by_kernel(

@@ -18,9 +18,11 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.replay.offline.script.template import BITS, Side, distance
+from mindrlhf_msprobe.replay.offline.script.folder import words_of
+from mindrlhf_msprobe.replay.offline.script.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
@@ -140,7 +142,8 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def prepare() -> None:
-    """Let operators run when they are called, so that one without a kernel raises there."""
+    """Let operators run where they are called: there one without a kernel raises, in words."""
+    WORDS.update(words_of(language()))
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()
 

@@ -139,7 +139,7 @@ class SecondOpinion(CallObserver):
     def _cell_held(self, call: CellCall, *, repeats: bool = False) -> ObservedCall:
         held = JudgedCall(call.entry, call.name, call, repeats=repeats)
         self.running.calls.append(held)
-        return _RunningCell(self, held)
+        return _Running(self, call, held)
 
     def operator_begins(self, call: OperatorCall) -> ObservedCall:
         """Hold what an operator that is computed again begins with."""
@@ -157,7 +157,7 @@ class SecondOpinion(CallObserver):
             before = None if isinstance(written, Parameter | None) else host_values(written)
             held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
             self.running.calls.append(held)
-        return _RunningOperator(self, call, held)
+        return _Running(self, call, held)
 
     def operator_ran(self, call: OperatorCall, output: Any, *, held: JudgedCall | None) -> None:
         """Keep what a random operator drew, and count the uses of parameters.
@@ -423,44 +423,32 @@ class SecondOpinion(CallObserver):
         }
 
 
-class _RunningCell(ObservedCall):
-    """A call of a cell that is computed again."""
-
-    def __init__(self, opinion: SecondOpinion, call: JudgedCall) -> None:
-        self._opinion, self._call = opinion, call
-
-    def ended(self, output: Any) -> None:
-        """Compute it again, and judge what it returned."""
-        self._opinion.judge_output(self._call, output)
-
-    def raised(self) -> None:
-        """Forget it: there is nothing to judge."""
-        self._opinion.running.end(self._call)
-
-
-class _RunningOperator(ObservedCall):
-    """A call of an operator.
+class _Running(ObservedCall):
+    """A call that is running.
 
     Args:
-        held: what it began with, where it is computed again.
+        held: what it began with; None of an operator that is not computed again.
     """
 
-    def __init__(self, opinion: SecondOpinion, call: OperatorCall, held: JudgedCall | None) -> None:
+    def __init__(
+        self, opinion: SecondOpinion, call: CellCall | OperatorCall, held: JudgedCall | None
+    ) -> None:
         self._opinion, self._call, self._held = opinion, call, held
 
     def ended(self, output: Any) -> None:
-        """Take note of what it drew; compute it again, and judge what it returned."""
-        uncast(self._look)(output)
+        """Take note of what an operator drew; compute it again, and judge what it returned."""
+        look = self._look if isinstance(self._call, CellCall) else uncast(self._look)
+        look(output)
 
     def _look(self, output: Any) -> None:
-        self._opinion.operator_ran(self._call, output, held=self._held)
+        if isinstance(self._call, OperatorCall):
+            self._opinion.operator_ran(self._call, output, held=self._held)
         if self._held is not None:
             self._opinion.judge_output(self._held, output)
 
     def raised(self) -> None:
         """Forget it: there is nothing to judge."""
-        if self._held is not None:
-            self._opinion.running.end(self._held)
+        self._opinion.running.end(self._held)
 
 
 def backward_name_of(entry: str) -> str:
