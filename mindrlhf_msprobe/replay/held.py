@@ -99,12 +99,16 @@ def _same_items(container: Any, held: Any) -> bool:
 
 
 class _Generators:
-    """The states of the process's random generators."""
+    """The states of the process's random generators.
 
-    def __init__(self) -> None:
+    Args:
+        mindspores: whether MindSpore's is one of them: it takes as long as a small cell.
+    """
+
+    def __init__(self, *, mindspores: bool) -> None:
         self._python = random.getstate()
         self._numpy: Any = np.random.get_state()
-        self._mindspore = mindspore.get_rng_state().asnumpy().copy()
+        self._mindspore = mindspore.get_rng_state().asnumpy().copy() if mindspores else None
 
     def put_back(self) -> None:
         if random.getstate() != self._python:
@@ -112,6 +116,8 @@ class _Generators:
         now: Any = np.random.get_state()
         if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
             np.random.set_state(self._numpy)
+        if self._mindspore is None:
+            return
         if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
             mindspore.set_rng_state(Tensor(self._mindspore))
 
@@ -121,12 +127,13 @@ class State:
 
     Args:
         cell: what is called; None for an operator, which has the generators alone.
+        by_formula: whether formulas answer operators in the second run: MindSpore draws nothing.
     """
 
-    def __init__(self, cell: nn.Cell | None = None) -> None:
-        self._cell = cell
+    def __init__(self, cell: nn.Cell | None, *, by_formula: bool) -> None:
+        self._cell, self._by_formula = cell, by_formula
         self._cells = [] if cell is None else [*named_cells(cell).values()]
-        self._generators = _Generators()
+        self._generators = _Generators(mindspores=not by_formula)
         self._attributes = [_Attributes(one) for one in self._cells]
         self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
 
@@ -153,7 +160,7 @@ class State:
             differentiated: whether gradients flow through the second run, because the training
                 goes on with its result.
         """
-        after = State(self._cell)
+        after = State(self._cell, by_formula=self._by_formula)
         for parameter, _ in self._parameters.values():
             after.keep(parameter)
         self._put_back()
@@ -197,7 +204,7 @@ class HeldCall:
         self.entry, self.call = entry, call
         self.cell = call.cell if isinstance(call, CellCall) else None
         none = by_formula and self.cell is None
-        self.state: State | None = None if none else State(self.cell)
+        self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
 
 
 class RunningCalls(threading.local):

@@ -362,7 +362,7 @@ class SecondOpinion(CallObserver):
         arriving = call.gradients_of_output()
         run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
         try:
-            with State(cell).again():
+            with State(cell, by_formula=True).again():
                 values = run.run(cell.bprop, (*given.args, call.output, arriving), {}, cell)
         except CannotRepeatError as error:
             return [], error.said
