@@ -15,8 +15,8 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_operators
-from mindrlhf_msprobe.replay.kernels.asked import Asked
-from mindrlhf_msprobe.replay.kernels.asking import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.client import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.questions import Question
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
 from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
 from mindrlhf_msprobe.replay.structures import leaves_of
@@ -40,9 +40,9 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
     refused = "not tried"
     for args in calls:
         draws_of = (tuple(x for x in leaves_of(args) if isinstance(x, np.ndarray)),)
-        asked = Asked(operator.full_name, args, {}, draws_of)
+        question = Question(operator.full_name, args, {}, draws_of)
         try:
-            (outputs,) = kernels.ask(asked).results
+            (outputs,) = kernels.ask(question).results
         except NoAnswerError as error:
             if "lower_precision" in str(error):
                 refused = _NONE
@@ -52,7 +52,7 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
             return _BY_KERNEL
         arriving = (np.ones(first.shape),)
         try:
-            kernels.ask(Asked(operator.full_name, args, {}, draws_of, {}, arriving))
+            kernels.ask(Question(operator.full_name, args, {}, draws_of, {}, arriving))
         except NoAnswerError:
             refused = _ONLY_FORWARD
             continue

@@ -209,30 +209,65 @@ def _of_dropout(
     given: list[dict[str, Any]],
     precision: Precision,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name, distances and verdict of what a dropout with the recorded mask gives."""
+    """Yield name, distances and verdict of what a dropout with the recorded mask gives.
+
+    Raises:
+        NoFormulaError: its arguments are not those of a dropout.
+    """
+    args, kwargs, settings = called
     first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
-    gradient = given[0].get("gradient")
-    nodes = {first["at"]: first}
+    output, gradient = side.array(first), given[0].get("gradient")
+    x = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
+    if x is None or x.shape != output.shape:
+        raise NoFormulaError(name)
+    kept = again = output != 0
     if gradient is not None:
-        nodes[f"gradient:{given[0]['at']}"] = gradient
-    recorded = {at: side.array(node).astype(np.float64) for at, node in nodes.items()}
-    names = first["at"], f"gradient:{given[0]['at']}"
-    output, leaving = recorded[names[0]], recorded.get(names[1])
-    repeated = side.entry.get("repeated", False)
-    dropped = Dropped(name, *called, output, leaving, repeated=repeated)
-    arriving = side.array(first["arriving"]) if "arriving" in first else None
-    odd = dropped.odd_share()
-    for at, opinion, exact in dropped.judged(recorded, names, arriving, precision):
-        node = nodes[at]
-        value = _as_value(node, opinion, distance(side.array(node), exact, node["dtype"]))
-        value["by_mask"] = True
-        if odd is not None and at == first["at"]:
-            value |= {"verdict": "wrong", "dropped": odd, "probability": dropped.probability}
-        yield at, value
+        leaving = side.array(gradient)
+        if leaving.shape == x.shape:  # zero shows no mask
+            kept = again = kept | ((x == 0) & (leaving != 0))
+        if side.entry.get("repeated", False):  # the second run drew another mask
+            again = leaving != 0
+    probability = _probability(args, kwargs, settings)
+    scale = 1 / (1 - probability) if probability < 1 else 0.0
+    tape = Tape(precision)
+    operand = tape.value(x)
+
+    def dropped(mask: np.ndarray) -> Value:
+        return Basic(tape).multiply(operand, tape.value(np.where(mask, scale, 0.0)))
+
+    found: list[tuple[str, dict[str, Any], Value | None]] = [(first["at"], first, dropped(kept))]
+    if gradient is not None and "arriving" in first:
+        arriving = tape.value(side.array(first["arriving"]))
+        exact = backward(tape, [(dropped(again), arriving)], [operand]).of[0]
+        found.append((f"gradient:{given[0]['at']}", gradient, exact))
+    odd = None if name in _OF_CHANNELS else _odd_share(x, kept, probability)
+    for at, node, value in found:
+        if value is not None:
+            recorded = side.array(node)
+            opinion = judge(recorded, value.exact, value.draws[1:], precision)
+            apart = distance(recorded, value.exact, node["dtype"])
+            judged = {**_as_value(node, opinion, apart), "by_mask": True}
+            if odd is not None and node is first:
+                judged |= {"verdict": "wrong", "dropped": odd, "probability": probability}
+            yield at, judged
     for node in more:
         mask = side.array(node)
-        if (found := dropped.agrees(mask)) is not None:
-            yield node["at"], _as_value(node, found, distance(mask, mask, node["dtype"]))
+        if mask.shape == x.shape:  # else it has the form of a device
+            same = ((mask != 0) == kept) | (x == 0)
+            opinion = Judgement(Opinion.ORDINARY if same.all() else Opinion.WRONG, ratio=0.0)
+            yield node["at"], _as_value(node, opinion, distance(mask, mask, node["dtype"]))
+
+
+def _odd_share(given: np.ndarray, kept: np.ndarray, probability: float) -> float | None:
+    """Return the share of dropped elements where chance does not explain it, else None."""
+    count = int(np.count_nonzero(given))
+    if not count:
+        return None
+    dropped = int(np.count_nonzero((given != 0) & ~kept))
+    expected = count * probability
+    apart = abs(dropped - expected) - 1
+    deviation = math.sqrt(expected * (1 - probability))
+    return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
 
 
 def _gradients(
@@ -278,88 +313,6 @@ def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from _leaves(inside)
         else:
             yield node
-
-
-class Dropped:
-    """One recorded call of a dropout.
-
-    Args:
-        name: of the operator.
-        args, kwargs: as they were given, arrays in the place of tensors.
-        settings: of a primitive: what has its attributes.
-        output: the first of the recorded outputs.
-        leaving: the recorded gradient of the input; None where there is none.
-        repeated: whether that is of a second run (recompute), which drew another mask.
-
-    Raises:
-        NoFormulaError: its arguments are not those of a dropout.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        settings: Any,
-        output: np.ndarray,
-        leaving: np.ndarray | None,
-        *,
-        repeated: bool,
-    ) -> None:
-        given = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
-        if given is None or given.shape != output.shape:
-            raise NoFormulaError(name)
-        self._name, self._given = name, given
-        self.probability = _probability(args, kwargs, settings)
-        self.kept = output != 0
-        if leaving is not None and leaving.shape == given.shape:  # zero shows no mask
-            self.kept |= (given == 0) & (leaving != 0)
-        self._kept_again = leaving != 0 if repeated and leaving is not None else self.kept
-
-    def judged(
-        self,
-        recorded: Mapping[str, np.ndarray],
-        names: tuple[str, str],
-        arriving: np.ndarray | None,
-        precision: Precision,
-    ) -> Iterator[tuple[str, Judgement, np.ndarray]]:
-        """Yield name, judgement and the exact value of the output and of the input's gradient.
-
-        Args:
-            recorded: both, by their names.
-            names: of the output, and of the gradient.
-            arriving: the gradient of the output.
-        """
-        tape = Tape(precision)
-        given = tape.value(self._given)
-        scale = 1 / (1 - self.probability) if self.probability < 1 else 0.0
-        result = Basic(tape).multiply(given, tape.value(np.where(self.kept, scale, 0.0)))
-        values: list[Value | None] = [result, None]
-        if arriving is not None:
-            again = Basic(tape).multiply(given, tape.value(np.where(self._kept_again, scale, 0.0)))
-            values[1:] = backward(tape, [(again, tape.value(arriving))], [given]).of
-        for name, value in zip(names, values):
-            if value is not None and name in recorded:
-                found = judge(recorded[name], value.exact, value.draws[1:], precision)
-                yield name, found, value.exact
-
-    def agrees(self, mask: np.ndarray) -> Judgement | None:
-        """Return whether the mask that it returned is that of its output; None if not known."""
-        if mask.shape != self._given.shape:
-            return None  # in the form of a device
-        same = ((mask != 0) == self.kept) | (self._given == 0)
-        return Judgement(Opinion.ORDINARY if same.all() else Opinion.WRONG, ratio=0.0)
-
-    def odd_share(self) -> float | None:
-        """Return the share of dropped elements where chance does not explain it, else None."""
-        count = int(np.count_nonzero(self._given))
-        if self._name in _OF_CHANNELS or not count:
-            return None
-        dropped = int(np.count_nonzero((self._given != 0) & ~self.kept))
-        expected = count * self.probability
-        apart = abs(dropped - expected) - 1
-        deviation = math.sqrt(expected * (1 - self.probability))
-        return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
 
 
 def _probability(args: Sequence[Any], kwargs: Mapping[str, Any], settings: Any) -> float:

@@ -30,7 +30,7 @@ from mindrlhf_msprobe.capture.operators.interception import (
 from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.replay.held import CannotRepeatError
-from mindrlhf_msprobe.replay.kernels.asking import NoAnswerError, by_kernel
+from mindrlhf_msprobe.replay.kernels.client import NoAnswerError, by_kernel
 from mindrlhf_msprobe.replay.kinds import (
     communicates,
     draws,

@@ -17,7 +17,7 @@ class NamedDtype:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """One operator on several sets of the same arguments.
 
     Attributes:
@@ -26,7 +26,7 @@ class Asked:
         args, kwargs: what it is called with, arrays in the place of tensors.
         draws: for each computation the arrays, in the order in which they stand in the arguments.
         arriving: for each computation the gradient that arrives at one output; none: the outputs
-            are asked for.
+            are wanted.
         output: of which output.
     """
 
