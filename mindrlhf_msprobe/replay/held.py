@@ -1,17 +1,20 @@
-"""A cell or an operator runs a second time, and the training cannot tell.
+"""A call is held while it runs, so that it can run again, and the training cannot tell.
 
-What a computation may depend on and change is noted before its first run (`State`). The second run
-begins with that, and afterwards everything is as the first run left it: the process's random
-generators, parameters that it writes (moving averages, counters, caches), and the Python attributes
-of cells (`PythonState`). No gradient is computed through the second run, unless it is handed on.
+What a call may depend on and change is noted before its first run: its arguments (`HeldArguments`),
+and the process's random generators, the Python attributes of cells, and parameters that are written
+(`State`). The second run begins with that (`State.again`), and afterwards everything is as the
+first run left it. No gradient is computed through the second run, unless it is handed on. What
+computes in the second run is its user's: kernels on disturbed inputs or in a higher precision
+(`benchmark`), or formulas of float64 (`second_opinion`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
 from typing import Any
@@ -29,53 +32,23 @@ from mindrlhf_msprobe.capture.framework.private import (
     no_gradients,
     not_on_top,
 )
+from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
-from mindrlhf_msprobe.common.message import SpokenError, message
+from mindrlhf_msprobe.common.message import SpokenError
 from mindrlhf_msprobe.replay.benchmark.disturb import FORMATS, bits_of, values_of
+from mindrlhf_msprobe.replay.structures import replaced
 from mindrlhf_msprobe.storage.leaves import child_path
 
 _ABSENT = object()
 _CONTAINERS = (list, dict, set)
 
 
-class PythonState:
-    """The attributes of cells, and what lists, dicts and sets among them hold, as they are now.
+class _Attributes:
+    """The Python attributes of one cell, and what its lists, dicts and sets hold, as they are now.
 
     What MindSpore keeps on every cell is left out.
     """
-
-    def __init__(self, cells: Iterable[nn.Cell]) -> None:
-        self._cells = [*cells]
-        self._kept = [_OfCell(cell) for cell in self._cells]
-
-    def values(self) -> Iterator[Any]:
-        """Yield the attributes, and what lists, dicts and sets among them hold."""
-        for kept in self._kept:
-            yield from kept.values()
-
-    def now(self) -> PythonState:
-        """Return those of the same cells at this moment."""
-        return PythonState(self._cells)
-
-    def put_back(self) -> None:
-        """Let them be as they were when this was made; what has not changed is not touched."""
-        for kept in self._kept:
-            kept.put_back()
-
-    @contextmanager
-    def as_they_were(self) -> Iterator[None]:
-        """Let them be as they were for a while, and then as they are now."""
-        after = self.now()
-        self.put_back()
-        try:
-            yield
-        finally:
-            after.put_back()
-
-
-class _OfCell:
-    """The Python attributes of one cell, and what its lists, dicts and sets hold."""
 
     def __init__(self, cell: nn.Cell) -> None:
         self._cell = cell
@@ -125,22 +98,48 @@ def _same_items(container: Any, held: Any) -> bool:
     return all(a is b for a, b in zip(container, held))
 
 
-class State:
-    """What a cell's computation may depend on and change, as it is now.
+class _Generators:
+    """The states of the process's random generators.
 
     Args:
-        cell: None for an operator, which has the generators alone.
+        mindspores: whether MindSpore's is one of them: it takes as long as a small cell.
     """
 
-    def __init__(self, cell: nn.Cell | None) -> None:
-        self._generators = _Generators()
-        self._cells = [*named_cells(cell).values()] if cell is not None else []
-        self._attributes = PythonState(self._cells)
+    def __init__(self, *, mindspores: bool) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()
+        self._mindspore = mindspore.get_rng_state().asnumpy().copy() if mindspores else None
+
+    def put_back(self) -> None:
+        if random.getstate() != self._python:
+            random.setstate(self._python)
+        now: Any = np.random.get_state()
+        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
+            np.random.set_state(self._numpy)
+        if self._mindspore is None:
+            return
+        if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
+            mindspore.set_rng_state(Tensor(self._mindspore))
+
+
+class State:
+    """What a call may depend on and change beside its arguments, as it is now.
+
+    Args:
+        cell: what is called; None for an operator, which has the generators alone.
+        by_formula: whether formulas answer operators in the second run: MindSpore draws nothing.
+    """
+
+    def __init__(self, cell: nn.Cell | None, *, by_formula: bool) -> None:
+        self._cell, self._by_formula = cell, by_formula
+        self._cells = [] if cell is None else [*named_cells(cell).values()]
+        self._generators = _Generators(mindspores=not by_formula)
+        self._attributes = [_Attributes(one) for one in self._cells]
         self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
 
     def holds(self, tensor: Tensor) -> bool:
         """Return whether a tensor that is no parameter is an attribute of the cells."""
-        return any(tensor is value for value in self._attributes.values())
+        return any(tensor is value for one in self._attributes for value in one.values())
 
     @property
     def trained(self) -> str:
@@ -153,27 +152,36 @@ class State:
         if id(parameter) not in self._parameters and not getattr(parameter, "has_init", False):
             self._parameters[id(parameter)] = parameter, np.array(to_host(parameter).array)
 
-    def now(self) -> State:
-        """Return the same of this moment."""
-        state = State(None)
-        state._cells = self._cells
-        state._attributes = self._attributes.now()
-        for parameter, _ in self._parameters.values():
-            state.keep(parameter)
-        return state
-
     @contextmanager
-    def none_on_top(self) -> Iterator[None]:
-        """Let no cell take itself for the one that is differentiated: it would end that."""
-        with ExitStack() as ends:
-            for cell in self._cells:
-                ends.enter_context(not_on_top(cell))
-            yield
+    def again(self, *, differentiated: bool = False) -> Iterator[None]:
+        """Let what runs inside begin as the first run did, and leave all as that one left it.
 
-    def put_back(self) -> None:
+        Args:
+            differentiated: whether gradients flow through the second run, because the training
+                goes on with its result.
+        """
+        after = State(self._cell, by_formula=self._by_formula)
+        for parameter, _ in self._parameters.values():
+            after.keep(parameter)
+        self._put_back()
+        try:
+            with ExitStack() as contexts:
+                for cell in self._cells:  # one that takes itself for what is differentiated ends it
+                    contexts.enter_context(not_on_top(cell))
+                if not differentiated:
+                    contexts.enter_context(no_gradients())
+                yield
+        except Exception as error:
+            _end_casts(error.__traceback__)
+            raise
+        finally:
+            after._put_back()
+
+    def _put_back(self) -> None:
         """Let everything be as it was when this was made; what has not changed is not touched."""
         self._generators.put_back()
-        self._attributes.put_back()
+        for one in self._attributes:
+            one.put_back()
         for parameter, elements in self._parameters.values():
             now = np.asarray(to_host(parameter).array)
             if now.shape != elements.shape or now.tobytes() != elements.tobytes():
@@ -181,25 +189,34 @@ class State:
                     ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
 
 
-@contextmanager
-def once_more(before: State, *, differentiated: bool = False) -> Iterator[None]:
-    """Let what runs inside begin as the first run did, and leave everything as that one left it.
+class HeldCall:
+    """A call as it began, from which it can run again.
 
-    Args:
-        before: as it was before the first run.
-        differentiated: whether gradients flow through the second run, because the training goes on
-            with its result.
+    Attributes:
+        entry: its forward entry.
+        call: what is called, with what.
+        cell: None of an operator.
+        state: what it depends on beside its arguments; None of an operator that formulas answer,
+            and of what has run again.
     """
-    after = before.now()
-    before.put_back()
-    try:
-        with before.none_on_top(), nullcontext() if differentiated else no_gradients():
-            yield
-    except Exception as error:
-        _end_casts(error.__traceback__)
-        raise
-    finally:
-        after.put_back()
+
+    def __init__(self, entry: str, call: CellCall | OperatorCall, *, by_formula: bool) -> None:
+        self.entry, self.call = entry, call
+        self.cell = call.cell if isinstance(call, CellCall) else None
+        none = by_formula and self.cell is None
+        self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
+
+
+class RunningCalls(threading.local):
+    """The held calls that run in this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def end(self, call: Any) -> None:
+        """Take note that a call is running no longer, nor what it called."""
+        while call in self.calls:
+            self.calls.pop()
 
 
 def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
@@ -210,8 +227,6 @@ def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
         dtype: MindSpore's name, e.g. `Float32`.
     """
     if dtype == "BFloat16":
-        from mindrlhf_msprobe.replay.benchmark.disturb import values_of
-
         return Tensor(values_of(elements, dtype), mindspore.bfloat16)
     return Tensor(np.array(elements))
 
@@ -226,24 +241,6 @@ def _end_casts(trace: TracebackType | None) -> None:
         trace = trace.tb_next
 
 
-class _Generators:
-    """The states of the process's random generators."""
-
-    def __init__(self) -> None:
-        self._python = random.getstate()
-        self._numpy: Any = np.random.get_state()
-        self._mindspore = mindspore.get_rng_state().asnumpy().copy()
-
-    def put_back(self) -> None:
-        if random.getstate() != self._python:
-            random.setstate(self._python)
-        now: Any = np.random.get_state()
-        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
-            np.random.set_state(self._numpy)
-        if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
-            mindspore.set_rng_state(Tensor(self._mindspore))
-
-
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type, Enum, np.generic, np.dtype)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 
@@ -252,7 +249,7 @@ class CannotRepeatError(SpokenError):
     """A call cannot run a second time; `said` says why."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HeldTensor:
     """One tensor as it was when the call began.
 
@@ -305,11 +302,13 @@ class HeldArguments:
         """
         given = tensors or {}
 
-        def tensor(number: int) -> Any:
-            return given[number] if number in given else self.tensors[number].tensor()
+        def made(leaf: Any) -> Any:
+            if isinstance(leaf, _Slot):
+                number = leaf.number
+                return given[number] if number in given else self.tensors[number].tensor()
+            return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
-        args = tuple(_replaced(value, tensor) for value in self._args)
-        return args, {name: _replaced(value, tensor) for name, value in self._kwargs.items()}
+        return tuple(replaced(self._args, made)), replaced(self._kwargs, made)
 
     def holds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether arguments, which are those that are held, have not been written since."""
@@ -337,7 +336,7 @@ class HeldArguments:
         if type(value).__module__.startswith("mindspore._c_expression"):  # a dtype
             return value
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CannotRepeatError(message("benchmark.object", path=path, kind=kind))
+        raise CannotRepeatError.saying("benchmark.object", path=path, kind=kind)
 
     def _hold_tensor(self, tensor: Tensor, path: str) -> _Slot:
         host = to_host(tensor)
@@ -348,23 +347,11 @@ class HeldArguments:
         return _Slot(len(self.tensors) - 1)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Slot:
     """Stands in the place of a tensor."""
 
     number: int
-
-
-def _replaced(value: Any, tensor: Callable[[int], Any]) -> Any:
-    if isinstance(value, _Slot):
-        return tensor(value.number)
-    if type(value) in (list, tuple):
-        return type(value)(_replaced(item, tensor) for item in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_replaced(item, tensor) for item in value))
-    if type(value) is dict:
-        return {key: _replaced(item, tensor) for key, item in value.items()}
-    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -385,15 +372,13 @@ def with_tensors(value: Any, take: Callable[[Tensor], Any]) -> Any:
     Raises:
         CannotRepeatError: there is a structure in it that cannot be made anew.
     """
-    if isinstance(value, Tensor):
-        return take(value)
-    if type(value) in (list, tuple):
-        return type(value)(with_tensors(item, take) for item in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(with_tensors(item, take) for item in value))
-    if type(value) is dict:
-        return {key: with_tensors(item, take) for key, item in value.items()}
-    if value is None or isinstance(value, _PLAIN):
-        return value
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    raise CannotRepeatError(message("benchmark.output_object", kind=kind))
+
+    def taken(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return take(leaf)
+        if leaf is None or isinstance(leaf, _PLAIN):
+            return leaf
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
+
+    return replaced(value, taken)

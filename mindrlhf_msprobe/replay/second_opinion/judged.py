@@ -7,62 +7,66 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 
 from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.replay.benchmark.state import PythonState
+from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
-from mindrlhf_msprobe.replay.precise.formulas.table import leaves_of
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
-from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values, like
+from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
+from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
 
-@dataclass(eq=False)
-class HeldCall:
-    """A call that is computed again.
+class JudgedCall(HeldCall):
+    """A call that is computed again, and judged.
 
-    Attributes:
+    Args:
+        cell_name: of the cell, or of that around an operator.
         before: of an operator that writes into its first argument, what stood there.
         repeats: whether it is a second run for gradients, of a recomputed cell.
+
+    Attributes:
         alone: whether nobody else looks at what it computes: of a cell, an operator in it is not
             looked at by itself.
         met: how many operators ran in it that compute floating numbers.
         uses: of parameters by their ids, how many of those took it.
+        drawn: what random operators gave in it.
         run: the second computation, kept until its gradients have come.
         overflowed: whether an output is beyond what its dtype holds.
-        outputs: what that computed, one for each leaf of `output`.
+        output: what it returned.
+        outputs: what the second computation gave, one for each leaf of `output`.
         arriving: gradients of outputs by the ids of those.
         leaving: of inputs: gradient, its part from after the call, whether it is more.
     """
 
-    entry: str
-    cell_name: str
-    call: CellCall | OperatorCall
-    state: PythonState | None = None
-    before: np.ndarray | None = None
-    repeats: bool = False
-    alone: bool = False
-    met: int = 0
-    uses: Counter[int] = field(default_factory=Counter)
-    drawn: list[Drawn] = field(default_factory=list)
-    output: Any = None
-    outputs: list[Value | None] = field(default_factory=list)
-    precision: Precision | None = None
-    run: SecondRun | None = None
-    overflowed: bool = False
-    arriving: dict[int, np.ndarray] = field(default_factory=dict)
-    leaving: dict[int, tuple[np.ndarray, np.ndarray | None, bool]] = field(default_factory=dict)
-
-    @property
-    def cell(self) -> nn.Cell | None:
-        """The cell; None of an operator."""
-        return self.call.cell if isinstance(self.call, CellCall) else None
+    def __init__(
+        self,
+        entry: str,
+        cell_name: str,
+        call: CellCall | OperatorCall,
+        *,
+        before: np.ndarray | None = None,
+        repeats: bool = False,
+    ) -> None:
+        super().__init__(entry, call, by_formula=True)
+        self.cell_name, self.before, self.repeats = cell_name, before, repeats
+        self.alone = False
+        self.met = 0
+        self.uses: Counter[int] = Counter()
+        self.drawn: list[Drawn] = []
+        self.output: Any = None
+        self.outputs: list[Value | None] = []
+        self.precision: Precision | None = None
+        self.run: SecondRun | None = None
+        self.overflowed = False
+        self.arriving: dict[int, np.ndarray] = {}
+        self.leaving: dict[int, tuple[np.ndarray, np.ndarray | None, bool]] = {}
 
     @property
     def by_cell(self) -> str:
@@ -100,7 +104,7 @@ class HeldCall:
                 gradient = np.zeros(leaf.shape, np.float32)
             return Tensor(gradient, leaf.dtype)
 
-        return like(self.output, map(arrived, leaves_of(self.output)))
+        return replaced(self.output, arrived)
 
     def inputs(self) -> dict[int, Value]:
         """Return the floating inputs by their ids."""
@@ -245,7 +249,7 @@ class ParameterOpinions:
     def share(
         self,
         entry: str,
-        call: HeldCall,
+        call: JudgedCall,
         gradients: Iterable[tuple[Parameter, Value | None]],
         *,
         known: bool,

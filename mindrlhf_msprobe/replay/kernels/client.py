@@ -19,9 +19,10 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.common.processes import receive, send, start_fresh
-from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused, filled
+from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.values import PRECISIONS, NoGradientError, Tape, Value
+from mindrlhf_msprobe.replay.structures import replaced
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,7 +38,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class NoAnswerError(Exception):
-    """No kernel of float64 computes what was asked for."""
+    """No kernel of float64 answers a question."""
 
 
 class KernelProcess:
@@ -56,35 +57,35 @@ class KernelProcess:
         self._starts_left = most_starts
         self._fatal: set[str] = set()
 
-    def ask(self, asked: Asked) -> Answer:
+    def ask(self, question: Question) -> Answer:
         """Return what kernels give.
 
         Raises:
             NoAnswerError: there is none, or the process cannot be.
         """
         with self._lock:
-            if asked.operator in self._fatal:
-                raise NoAnswerError(asked.operator)
+            if question.operator in self._fatal:
+                raise NoAnswerError(question.operator)
             try:
-                said = self._asked(asked)
+                said = self._answer_to(question)
             except (
                 OSError,
                 EOFError,
                 ValueError,
             ) as error:  # it has ended, and is another one next
-                self._fatal.add(asked.operator)
+                self._fatal.add(question.operator)
                 self._end()
-                raise NoAnswerError(asked.operator) from error
+                raise NoAnswerError(question.operator) from error
         if isinstance(said, Refused):
             raise NoAnswerError(said.why)
         return said
 
-    def _asked(self, asked: Asked) -> Answer | Refused:
+    def _answer_to(self, question: Question) -> Answer | Refused:
         if self._process is None or self._pid != os.getpid():
             self._start()
         assert self._to is not None
         assert self._from is not None
-        send(self._to, asked)
+        send(self._to, question)
         waiting = select.poll()
         waiting.register(self._from, select.POLLIN)
         if not waiting.poll(_PATIENCE * 1000):
@@ -148,7 +149,7 @@ def attributes_of(primitive: Any) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, str, type(None)))
+    return isinstance(value, _PLAIN)
 
 
 def by_kernel(
@@ -182,19 +183,20 @@ def by_kernel(
             raise NoAnswerError(type(leaf).__name__)
         return NamedDtype(name)
 
-    given, named = filled(tuple(args), plain), filled(dict(kwargs), plain)
+    given, named = replaced(tuple(args), plain), replaced(dict(kwargs), plain)
     attributes = {} if settings is None else attributes_of(settings)
     draws = _disturbed(tape, operands)
-    asked = Asked(operator.full_name, given, named, draws, attributes)
-    answer = KERNELS.ask(asked)
+    question = Question(operator.full_name, given, named, draws, attributes)
+    answer = KERNELS.ask(question)
     values = [
-        _output(basic, asked, answer, number, operands) for number in range(len(answer.results[0]))
+        _output(basic, question, answer, number, operands)
+        for number in range(len(answer.results[0]))
     ]
     return tuple(values) if answer.several else values[0]
 
 
 def _output(
-    basic: Basic, asked: Asked, answer: Answer, number: int, operands: Sequence[Value]
+    basic: Basic, question: Question, answer: Answer, number: int, operands: Sequence[Value]
 ) -> Value:
     """Return one output."""
     arrays = [np.asarray(result[number]) for result in answer.results]
@@ -202,12 +204,12 @@ def _output(
     def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
         last = len(g.draws) - 1
         arriving = tuple(
-            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(asked.draws))
+            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(question.draws))
         )
         try:
-            found = KERNELS.ask(replace(asked, arriving=arriving, output=number))
+            found = KERNELS.ask(replace(question, arriving=arriving, output=number))
         except NoAnswerError:
-            raise NoGradientError(asked.operator) from None
+            raise NoGradientError(question.operator) from None
         gradients: list[Value | None] = []
         for at in range(len(parents)):
             of_draws = [result[at] for result in found.results]

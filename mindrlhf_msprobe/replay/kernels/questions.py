@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ class NamedDtype:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """One operator on several sets of the same arguments.
 
     Attributes:
@@ -26,7 +26,7 @@ class Asked:
         args, kwargs: what it is called with, arrays in the place of tensors.
         draws: for each computation the arrays, in the order in which they stand in the arguments.
         arriving: for each computation the gradient that arrives at one output; none: the outputs
-            are asked for.
+            are wanted.
         output: of which output.
     """
 
@@ -58,24 +58,3 @@ class Refused:
     """That there is no kernel, or none that computes in float64; why, for those who develop."""
 
     why: str
-
-
-def arrays_of(value: Any) -> Iterator[np.ndarray]:
-    """Yield the arrays in a structure, in order."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from arrays_of(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from arrays_of(item)
-
-
-def filled(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    """Return a structure with each leaf replaced, in order."""
-    if isinstance(value, Mapping):
-        return {key: filled(item, of_leaf) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(filled(item, of_leaf) for item in value)
-    return of_leaf(value)
