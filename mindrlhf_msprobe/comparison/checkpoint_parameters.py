@@ -36,6 +36,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule, interl
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, Names, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
+from mindrlhf_msprobe.storage.arrays.expression import Reshaped, concatenated
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -43,7 +44,11 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     float32_to_bfloat16_bits,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import RecordedTensor
-from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    CheckpointError,
+    ComposedTensor,
+    StoredTensor,
+)
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 #: What optimizers of MindSpore put in front of a parameter's name; `linear.`, which FTRL does, may
@@ -144,40 +149,6 @@ def _put(found: dict[str, str], key: str, name: str, side: str) -> None:
     found[key] = name
 
 
-class FusedTensor(StoredTensor):
-    """Several parameters, whose rows are those of one; read where they are asked for.
-
-    Attributes:
-        parts: in the order in which they alternate.
-    """
-
-    def __init__(self, name: str, parts: Sequence[StoredTensor], groups: int) -> None:
-        rows = sum(part.shape[0] for part in parts)
-        why = next((part.why for part in parts if part.why is not None), None)
-        super().__init__(name, parts[0].dtype, (rows, *parts[0].shape[1:]), why)
-        self.parts = tuple(parts)
-        self._width = self.size // rows if rows else 0
-        # Of each part, in turn: where its rows of each group begin, among those of the whole.
-        self._heights = [part.shape[0] // groups for part in parts]
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
-        found = [part.read(begin, end) for part, begin, end in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.concatenate(found)
-
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[StoredTensor, int, int]]:
-        """Yield what of which part stands between two elements, in this order."""
-        each = sum(self._heights) * self._width
-        starts = [n * self._width for n in itertools.accumulate(self._heights, initial=0)]
-        for group in range(start // each, -(-stop // each)):
-            for part, height, offset in zip(self.parts, self._heights, starts):
-                size, at = height * self._width, group * each + offset
-                begin, end = max(start, at), min(stop, at + size)
-                if begin < end:
-                    own = group * size - at
-                    yield part, own + begin, own + end
-
-
 def fuse(
     a: _Tensors, b: _Tensors, rules: Sequence[FusedRule]
 ) -> list[tuple[StoredTensor, StoredTensor]]:
@@ -234,13 +205,16 @@ def _whole(tensor: StoredTensor, parts: Sequence[StoredTensor], rule: FusedRule)
             parts=", ".join(f"{shortened(part.name)} {list(part.shape)}" for part in parts),
             groups=rule.groups,
         )
-    return FusedTensor(tensor.name, parts, rule.groups)
+    by_group = [Reshaped(part, (rule.groups, part.size // rule.groups)) for part in parts]
+    whole_of = Reshaped(concatenated(by_group, axis=1), whole)
+    why = next((part.why for part in parts if part.why is not None), None)
+    return ComposedTensor(tensor.name, parts[0].dtype, whole_of, why)
 
 
 def fused_names(tensors: Iterable[StoredTensor]) -> set[str]:
     """Return the names of parameters; of one that is several, those of its parts."""
-    each = (t.parts if isinstance(t, FusedTensor) else (t,) for t in tensors)
-    return {part.name for parts in each for part in parts}
+    stored = (part for tensor in tensors for part in tensor.stored())
+    return {part.name for part in stored if isinstance(part, StoredTensor)}
 
 
 def check_used(rules: Sequence[FusedRule], names: Iterable[str]) -> None:
