@@ -38,9 +38,10 @@ from mindrlhf_msprobe.comparison.judging.status import (
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
+from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, gap_of
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey

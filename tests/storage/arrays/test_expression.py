@@ -126,13 +126,13 @@ def test_a_large_tensor_is_put_together_in_a_file(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        lambda x: concatenated([x, Permuted(x, (1, 0))]),
-        lambda x: Reshaped(x, (4, 2)),
-        lambda x: Tiled([x], [Tile((0, 0), (2, 2), 0, (0, 0))], (2, 3)),
+        (lambda x: concatenated([x, Permuted(x, (1, 0))]), "along axis 0"),
+        (lambda x: Reshaped(x, (4, 2)), r"\[2, 3\] as \[4, 2\]"),
+        (lambda x: Tiled([x], [Tile((0, 0), (2, 2), 0, (0, 0))], (2, 3)), "4 elements"),
     ],
 )
-def test_shapes_that_do_not_add_up_are_refused(wrong):
-    with pytest.raises(ValueError):
+def test_shapes_that_do_not_add_up_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
         wrong(InMemory(np.zeros((2, 3))))

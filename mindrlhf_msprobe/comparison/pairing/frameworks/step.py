@@ -23,6 +23,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
     find_reordered,
     row_keys,
 )
+from mindrlhf_msprobe.comparison.pairing.composed import composed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     SAME_PARAMETERS,
@@ -31,7 +32,6 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     of_pytorch,
     transposed,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import piece_of
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -228,7 +228,7 @@ class _Side:
                 for twin, (_, gradient) in mine.items()
                 if twin in theirs and twin in weights
             ):
-                marked = piece_of(record, gap=message("coverage.shared_parameter"))
+                marked = composed(record, gap=message("coverage.shared_parameter"))
                 left = changed.get(id(entry)) or entry
                 records = tuple(marked if r is record else r for r in left.records)
                 changed[id(entry)] = replace(left, records=records)
@@ -630,6 +630,8 @@ def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) 
     several = len(each) > 1
     if several and sum(_rows(record, fused) for record in same) != len(fused.order):
         return None
+    if len({_beside_rows(record, fused) for record in same}) > 1:
+        return None
     matrix = _of_matrix(first)
     return joined(
         same,
@@ -647,8 +649,20 @@ def _of_matrix(record: Record) -> bool:
 
 def _rows(record: Record, fused: Fused) -> int:
     """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
-    turned = _of_matrix(record) and fused.parts_transposed
-    return (record.leaf.shape or ())[1 if turned else 0 if record.io in _WEIGHTS else -1]
+    return (record.leaf.shape or ())[_axis_of_rows(record, fused)]
+
+
+def _beside_rows(record: Record, fused: Fused) -> tuple[int, ...]:
+    """Return the shape of one row of a fused cell."""
+    shape = record.leaf.shape or ()
+    axis = _axis_of_rows(record, fused) % len(shape)
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _axis_of_rows(record: Record, fused: Fused) -> int:
+    if record.io not in _WEIGHTS:
+        return -1
+    return 1 if _of_matrix(record) and fused.parts_transposed else 0
 
 
 def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:

@@ -21,8 +21,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.weights.fused import PRESETS, find_fused, interleaved
+from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS, together
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, renamed
 from mindrlhf_msprobe.comparison.pairing.operators import may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
