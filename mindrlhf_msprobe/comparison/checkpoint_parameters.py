@@ -32,17 +32,13 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distances
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, Names, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Reshaped, concatenated
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
-from mindrlhf_msprobe.storage.arrays.npy import (
-    BFLOAT16,
-    bfloat16_bits_to_float32,
-    float32_to_bfloat16_bits,
-)
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, rounded
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import RecordedTensor
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     CheckpointError,
@@ -393,7 +389,6 @@ def _with_note(finding: Finding, note: Message) -> Finding:
 SPAN = 4 * BLOCK
 _AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
 _FLOATS = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and their bits
-_FLOAT16 = "Float16"
 
 _Found = TypeVar("_Found")
 #: Told how many elements more are done.
@@ -568,7 +563,7 @@ def _is_rounded(a: np.ndarray, b: np.ndarray, lower: str) -> bool:
         x, y = a[at : at + BLOCK], b[at : at + BLOCK]
         if x.dtype == y.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(x, y):
             continue
-        if not np.array_equal(_rounded(x, lower), _rounded(y, lower), equal_nan=True):
+        if not np.array_equal(rounded(x, lower), rounded(y, lower), equal_nan=True):
             return False
     return True
 
@@ -581,13 +576,6 @@ def _same_bfloat16(a: np.ndarray, b: np.ndarray) -> bool:
     if not near.all():
         return False
     return not ((y & np.uint32(0xFFFF)).any() or np.isnan(b).any() or np.isnan(a).any())
-
-
-def _rounded(values: np.ndarray, lower: str) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        if lower == _FLOAT16:
-            return values.astype(np.float16)
-        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
 
 
 class _Statistics:

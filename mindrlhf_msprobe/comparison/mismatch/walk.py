@@ -14,7 +14,6 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, Way
-from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
@@ -30,14 +29,15 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     explained,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import NO_MAPPING, CellMapping, Fused
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import (
     WeightPair,
     Weights,
     compare_weights,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.names import match_names
+from mindrlhf_msprobe.comparison.pairing.fused import Fused
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
+from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.sequences.matching import Coverage, Matched, coverage, match
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff

@@ -60,7 +60,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
+    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
     from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale
     from mindrlhf_msprobe.storage.columns.layouts import Layouts

@@ -14,15 +14,6 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    PRESETS,
-    Fused,
-    FusedRule,
-    find_fused,
-    find_reordered,
-    row_keys,
-)
 from mindrlhf_msprobe.comparison.pairing.composed import composed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
@@ -32,7 +23,15 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     of_pytorch,
     transposed,
 )
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.fused import (
+    PRESETS,
+    Fused,
+    find_fused,
+    find_reordered,
+    row_keys,
+)
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
