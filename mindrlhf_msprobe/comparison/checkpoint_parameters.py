@@ -36,7 +36,7 @@ from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, Names, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
-from mindrlhf_msprobe.storage.arrays.expression import Reshaped, concatenated
+from mindrlhf_msprobe.storage.arrays.expression import InMemory, Permuted, Reshaped, concatenated
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, rounded
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import RecordedTensor
@@ -474,17 +474,13 @@ class Reading:
         """
         rows, columns = a.shape
         lower = _lower(a.dtype, b.dtype)
-        whole = b.read(0, b.size).reshape(columns, rows) if b.size <= SPAN else None
+        small = b.size <= SPAN
+        turned = Permuted(InMemory(b.read(0, b.size).reshape(b.shape)) if small else b, (1, 0))
         equal, rounded, at = True, lower is not None, 0
         while at < rows and (equal or rounded):
             # The first row alone: most matrices are no transpose, and few of its elements say so.
             end = min(rows, at + max(1, SPAN // columns)) if at else 1
-            x = a.read(at * columns, end * columns)
-            if whole is None:
-                parts = [b.read(row * rows + at, row * rows + end) for row in range(columns)]
-                y = np.stack(parts, axis=1).reshape(-1)
-            else:
-                y = np.ascontiguousarray(whole[:, at:end].T).reshape(-1)
+            x, y = (matrix.read(at * columns, end * columns) for matrix in (a, turned))
             equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
             if lower is not None:
                 rounded = rounded and _is_rounded(*_lower_last(a, x, y, lower), lower)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.storage.arrays.npy import give_back, map_elements
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back, map_elements
 
 Shape = tuple[int, ...]
 #: Where it begins, and its sizes.
@@ -62,6 +62,8 @@ class Expression:
 
     def opened(self) -> Expression:
         """Return the same with each stored tensor opened once, to be read often."""
+        if not self.sources:
+            return self
         opened = {id(source): source for source in self.sources}
         opened = {key: source.opened() for key, source in opened.items()}
         return self.over([opened[id(source)] for source in self.sources])
@@ -93,16 +95,23 @@ class Expression:
             yield block
 
     def array(self) -> np.ndarray:
-        """Return the whole; a large one that is no view lies in a file that is gone with it."""
+        """Return the whole; a large one that is no view lies in a file that is gone with it.
+
+        Raises:
+            ArrayFileError: that file cannot be written; or what reading the sources raises.
+        """
         opened = self.opened()
         dtype = opened.numpy_dtype
         if opened.is_view or math.prod(opened.shape) * dtype.itemsize <= WHOLE:
             return opened.box((0,) * len(opened.shape), opened.shape)
-        with tempfile.TemporaryFile() as file:
-            for block in opened.blocks(CHUNK):
-                file.write(block.astype(dtype, copy=False).data)
-            file.flush()
-            return map_elements(file.fileno(), dtype, opened.shape)
+        try:
+            with tempfile.TemporaryFile() as file:
+                for block in opened.blocks(CHUNK):
+                    file.write(block.astype(dtype, copy=False).data)
+                file.flush()
+                return map_elements(file.fileno(), dtype, opened.shape)
+        except OSError as error:
+            raise ArrayFileError.saying("unread.failed", why=error.strerror or error) from None
 
     def give_back(self) -> None:
         """Take the pages of all opened files out of this process's memory."""
@@ -129,10 +138,6 @@ class InMemory(Expression):
     def is_view(self) -> bool:
         """Whether its elements lie in an array as they are."""
         return True
-
-    def opened(self) -> Expression:
-        """Return itself."""
-        return self
 
     def box(self, start: Sequence[int], shape: Sequence[int]) -> np.ndarray:
         """Return the elements of a box, as `Expression.box` says."""

@@ -23,6 +23,7 @@ from mindrlhf_msprobe.storage.arrays.expression import (
     concatenated,
     rows_of,
 )
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
 
 class Stored(BySpans):
@@ -38,9 +39,6 @@ class Stored(BySpans):
 
     def __str__(self):
         return f"stored{[*self.shape]}"
-
-    def opened(self):
-        return self
 
     def read(self, start, stop):
         return self._flat[start:stop]
@@ -123,6 +121,14 @@ def test_a_large_tensor_is_put_together_in_a_file(monkeypatch):
 
     assert np.array_equal(turned.array(), np.concatenate([values, values], 1).T)
     assert str(turned) == "(array[5, 12][0:5, 0:12] | stored[5, 12][0:5, 0:12]).transpose(1, 0)"
+
+
+def test_a_file_for_a_large_tensor_that_cannot_be_written_is_an_unreadable_array(monkeypatch):
+    monkeypatch.setattr(expressions, "WHOLE", 0)
+    monkeypatch.setattr(expressions.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
+
+    with pytest.raises(ArrayFileError, match="No space left"):
+        Scaled(InMemory(np.ones(9)), 2.0).array()
 
 
 @pytest.mark.parametrize(

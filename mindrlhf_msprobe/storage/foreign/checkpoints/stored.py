@@ -172,10 +172,6 @@ class StoredTensor(BySpans):
         wider = self.dtype == BFLOAT16 or self.dtype in FLOAT8
         return np.dtype(np.float32) if wider else STORED[self.dtype]
 
-    def opened(self) -> Expression:
-        """Return itself: a file is opened for each part that is read."""
-        return self
-
 
 class ComposedTensor(StoredTensor):
     """A parameter that is made of others."""
