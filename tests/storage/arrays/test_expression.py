@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ def test_a_large_tensor_is_put_together_in_a_file(monkeypatch):
 
 def test_a_file_for_a_large_tensor_that_cannot_be_written_is_an_unreadable_array(monkeypatch):
     monkeypatch.setattr(expressions, "WHOLE", 0)
-    monkeypatch.setattr(expressions.tempfile, "TemporaryFile", lambda: open("/dev/full", "wb"))
+    monkeypatch.setattr(expressions.tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
 
     with pytest.raises(ArrayFileError, match="No space left"):
         Scaled(InMemory(np.ones(9)), 2.0).array()
