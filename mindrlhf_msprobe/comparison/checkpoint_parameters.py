@@ -274,7 +274,7 @@ def _transposed(a: StoredTensor, b: StoredTensor, reading: Reading) -> Messages:
         found = reading.transposed(a, b)
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    return () if found is None else (message("checkpoint.transposed", to=found.rounded_to or ""),)
+    return () if found is None else (message("checkpoint.transposed", to=found),)
 
 
 def _has_elements(tensor: StoredTensor) -> bool:
@@ -407,17 +407,6 @@ class Compared:
     rounded_to: str | None = None
 
 
-@dataclass(frozen=True)
-class Transposed:
-    """A matrix is another one transposed.
-
-    Attributes:
-        rounded_to: the dtype to which the one was rounded; None if all values are equal.
-    """
-
-    rounded_to: str | None = None
-
-
 class Reading:
     """Compares parameters with several threads.
 
@@ -449,7 +438,7 @@ class Reading:
         if a.size <= SMALL:
             x, y = (t.read(0, t.size) if t.size else np.empty(0, np.float32) for t in (a, b))
             self._told(a.size)
-            rounded = lower is not None and _is_rounded(*_lower_last(a, x, y, lower), lower)
+            rounded = _is_rounded(a, x, y, lower)
             return Compared(compare_arrays(x, y, tolerance), lower if rounded else None)
         spans = [(at, min(at + SPAN, a.size)) for at in range(0, a.size, SPAN)]
         each = partial(_compare_span, a, b, tolerance, lower)
@@ -460,8 +449,8 @@ class Reading:
             rounded = rounded and is_rounded
         return Compared(summed(sums, a.size, tolerance), lower if rounded else None)
 
-    def transposed(self, a: StoredTensor, b: StoredTensor) -> Transposed | None:
-        """Return whether B is A transposed, and how exactly; None if it is not.
+    def transposed(self, a: StoredTensor, b: StoredTensor) -> str | None:
+        """Return to which dtype B is A transposed and rounded, "" if not rounded; None if neither.
 
         Read in blocks of rows of A, up to the first one that is another.
 
@@ -482,12 +471,11 @@ class Reading:
             end = min(rows, at + max(1, SPAN // columns)) if at else 1
             x, y = (matrix.read(at * columns, end * columns) for matrix in (a, turned))
             equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-            if lower is not None:
-                rounded = rounded and _is_rounded(*_lower_last(a, x, y, lower), lower)
+            rounded = rounded and _is_rounded(a, x, y, lower)
             at = end
         if equal:
-            return Transposed()
-        return Transposed(lower) if rounded else None
+            return ""
+        return lower if rounded else None
 
     def describe(self, tensor: StoredTensor) -> Leaf:
         """Return the statistics and the fingerprint of a parameter, as a run records them.
@@ -535,15 +523,7 @@ def _compare_span(
     a: StoredTensor, b: StoredTensor, tolerance: Tolerance, lower: str | None, start: int, stop: int
 ) -> tuple[Sums, bool]:
     x, y = a.read(start, stop), b.read(start, stop)
-    rounded = lower is not None and _is_rounded(*_lower_last(a, x, y, lower), lower)
-    return sum_part(x, y, start, tolerance), rounded
-
-
-def _lower_last(
-    a: StoredTensor, x: np.ndarray, y: np.ndarray, lower: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements of A and of B, those of the lower dtype last."""
-    return (y, x) if a.dtype == lower else (x, y)
+    return sum_part(x, y, start, tolerance), _is_rounded(a, x, y, lower)
 
 
 def _lower(a: str, b: str) -> str | None:
@@ -553,13 +533,16 @@ def _lower(a: str, b: str) -> str | None:
     return low if bits[low] == 16 < bits[high] else None
 
 
-def _is_rounded(a: np.ndarray, b: np.ndarray, lower: str) -> bool:
-    """Return whether both are equal once they have been rounded to a dtype of 16 bits."""
-    for at in range(0, a.size, BLOCK):
-        x, y = a[at : at + BLOCK], b[at : at + BLOCK]
-        if x.dtype == y.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(x, y):
+def _is_rounded(a: StoredTensor, x: np.ndarray, y: np.ndarray, lower: str | None) -> bool:
+    """Return whether elements of A and of B are equal once they are rounded to a lower dtype."""
+    if lower is None:
+        return False
+    high, low = (y, x) if a.dtype == lower else (x, y)
+    for at in range(0, high.size, BLOCK):
+        u, v = high[at : at + BLOCK], low[at : at + BLOCK]
+        if u.dtype == v.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(u, v):
             continue
-        if not np.array_equal(rounded(x, lower), rounded(y, lower), equal_nan=True):
+        if not np.array_equal(rounded(u, lower), rounded(v, lower), equal_nan=True):
             return False
     return True
 

@@ -10,7 +10,7 @@ from mindrlhf_msprobe.comparison.pairing.fused import by_rule
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.errors import nearest_of
-from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 
 def unused_rules(mapping: CellMapping, rollout: Side, training: Side) -> Messages:
@@ -77,10 +77,6 @@ def _matrices(side: Side) -> dict[str, list[int]]:
     """Return the shape of the first matrix of weights of each cell that has one."""
     found: dict[str, list[int]] = {}
     for name, record in side.parameters.items():
-        if len(shape := _shape(record)) == 2:
+        if len(shape := [*(record.leaf.shape or ())]) == 2:
             found.setdefault(cell_of_parameter(name), shape)
     return found
-
-
-def _shape(record: Record) -> list[int]:
-    return [*(record.leaf.shape or ())]

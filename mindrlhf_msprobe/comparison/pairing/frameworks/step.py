@@ -627,41 +627,23 @@ def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) 
     if len(same) < len(each) or not all(record.leaf.shape for record in same):
         return None
     several = len(each) > 1
-    if several and sum(_rows(record, fused) for record in same) != len(fused.order):
+    shapes = [[*(record.leaf.shape or ())] for record in same]
+    is_weight = first.io in _WEIGHTS
+    matrix = is_weight and len(shapes[0]) == 2
+    axis = (1 if matrix and fused.parts_transposed else 0) if is_weight else -1
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
         return None
-    if len({_beside_rows(record, fused) for record in same}) > 1:
+    rows = sum(shape.pop(axis) for shape in shapes)
+    if (several and rows != len(fused.order)) or any(shape != shapes[0] for shape in shapes):
         return None
-    matrix = _of_matrix(first)
     return joined(
         same,
         name,
-        axis=0 if first.io in _WEIGHTS else -1,
+        axis=0 if is_weight else -1,
         order=fused.order.tolist() if several else None,
         turned=matrix and fused.parts_transposed,
         turned_back=matrix and fused.transposed,
     )
-
-
-def _of_matrix(record: Record) -> bool:
-    return record.io in _WEIGHTS and len(record.leaf.shape or ()) == 2
-
-
-def _rows(record: Record, fused: Fused) -> int:
-    """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
-    return (record.leaf.shape or ())[_axis_of_rows(record, fused)]
-
-
-def _beside_rows(record: Record, fused: Fused) -> tuple[int, ...]:
-    """Return the shape of one row of a fused cell."""
-    shape = record.leaf.shape or ()
-    axis = _axis_of_rows(record, fused) % len(shape)
-    return shape[:axis] + shape[axis + 1 :]
-
-
-def _axis_of_rows(record: Record, fused: Fused) -> int:
-    if record.io not in _WEIGHTS:
-        return -1
-    return 1 if _of_matrix(record) and fused.parts_transposed else 0
 
 
 def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
