@@ -71,7 +71,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
+    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given, MsprobeMapping
 
 _PathLike = str | Path
@@ -554,7 +554,7 @@ def _cells_of(
     if mapping is None:
         return (), ()
     # It knows of rows, tokens and experts, which no other comparison needs.
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+    from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 
     given = load_cells(mapping)
     return given.names, given.fused

@@ -8,10 +8,10 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import gradual_limit
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit, row_pairs
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
 from mindrlhf_msprobe.findings.mismatch import Experts, is_around
 from mindrlhf_msprobe.sequences.routers import (

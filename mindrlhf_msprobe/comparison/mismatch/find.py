@@ -39,16 +39,12 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
 from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    NO_MAPPING,
-    CellMapping,
-    load_cells,
-    unused_rules,
-)
+from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import unlike_weights
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings.mismatch import (
     Agreement,

@@ -9,8 +9,8 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
+from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across, made_in_forms
-from mindrlhf_msprobe.comparison.pairing.key_pieces import gap_of
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END

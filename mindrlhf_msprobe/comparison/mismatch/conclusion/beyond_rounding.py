@@ -20,9 +20,9 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     unlike_dtypes,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
-from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
 

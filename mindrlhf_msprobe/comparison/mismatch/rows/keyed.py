@@ -16,7 +16,6 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     Distances,
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     joined,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.keys import Form, Queries, key_form
 from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError

@@ -3,14 +3,6 @@
 A fused projection (`w_qkv` of `wq`, `wk` and `wv`) has the rows of its parts, in whatever order:
 one behind the other, or interleaved by head. Which row is which is read from the values. Where they
 differ in one layer, because it was not synchronised, the order of the other layers holds for it.
-A mapping says it, and what the rollout network's cells are called in the training network:
-
-model.layers.*.self_attn: model.layers.*.attention          # another name
-model.layers.*.attention.qkv_proj: [                        # several cells in one, one behind
-  model.layers.*.attention.wq, model.layers.*.attention.wk, #   the other
-  model.layers.*.attention.wv]
-model.layers.*.mlp.gate_up:                                 # or interleaved, in groups
-  {parts: [model.layers.*.mlp.w1, model.layers.*.mlp.w3], groups: 8}
 """
 
 from __future__ import annotations
@@ -20,110 +12,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.yaml_file import read_rules
-from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer, with_numbers
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
-from mindrlhf_msprobe.comparison.mismatch.weights.sketched import ROUNDED
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, check_no_circle, name_rule
-from mindrlhf_msprobe.errors import ConfigError, nearest_of
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
+    ROUNDED,
     ArrayFileError,
     float32_to_bfloat16_bits,
     roundoff,
 )
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
-
-_MOST_GROUPS = 1 << 16
-
-
-@dataclass(frozen=True)
-class FusedRule:
-    """One line of a mapping: cells of the rollout that do what several of the training do.
-
-    Attributes:
-        parts: what each part is called, as a `NameRule` of the fused cell.
-        groups: how many times parts alternate in the rows of the weight, e.g. the key-value heads;
-            1: the parts stand one behind the other.
-    """
-
-    parts: tuple[NameRule, ...]
-    groups: int = 1
-
-    def parts_of(self, cell: str) -> tuple[str, ...] | None:
-        """Return the cells of the training that a cell of the rollout is; None: it is not meant."""
-        found = [part.rename(cell) for part in self.parts]
-        return None if None in found else tuple(name for name in found if name)
-
-    def order(self, sizes: Sequence[int]) -> np.ndarray | None:
-        """Return which row of the parts each row of the fused weight is, int64; None: no groups.
-
-        Args:
-            sizes: the rows of each part.
-        """
-        return interleaved(sizes, self.groups)
-
-
-@dataclass(frozen=True)
-class CellMapping:
-    """A mapping: other names, and cells that are several."""
-
-    names: tuple[NameRule, ...] = ()
-    fused: tuple[FusedRule, ...] = ()
-
-
-NO_MAPPING = CellMapping()
-
-
-def interleaved(sizes: Sequence[int], groups: int) -> np.ndarray | None:
-    """Return the order of rows where parts alternate; None if they have no such groups."""
-    if any(size % groups for size in sizes):
-        return None
-    starts = np.cumsum([0, *sizes])
-    parts = [
-        np.arange(start, start + size).reshape(groups, -1) for start, size in zip(starts, sizes)
-    ]
-    return np.concatenate(parts, axis=1).reshape(-1).astype(np.int64)
-
-
-def load_cells(path: str | Path) -> CellMapping:
-    """Read a mapping.
-
-    Raises:
-        ConfigError: the file cannot be read, or has another form.
-    """
-    example = "model.layers.*.attention.qkv_proj: [model.layers.*.attention.wq, …]"
-    rules = read_rules(path, message("error.name_pattern"), example)
-    names: list[NameRule] = []
-    fused: list[FusedRule] = []
-    for source, target in rules.items():
-        if isinstance(target, str):
-            names.append(name_rule(path, source, target))
-        else:
-            fused.append(_fused(path, source, target))
-    check_no_circle(path, names)
-    return CellMapping(tuple(names), tuple(fused))
-
-
-def _fused(path: str | Path, source: object, target: Any) -> FusedRule:
-    content: Any = {"parts": target} if isinstance(target, list) else target
-    known = isinstance(content, dict) and content.keys() <= {"parts", "groups"}
-    parts = content.get("parts") if known else None
-    groups: Any = content.get("groups", 1) if known else 0
-    is_number = type(groups) is int and 1 <= groups <= _MOST_GROUPS
-    if not (isinstance(parts, list) and len(parts) > 1 and is_number):
-        shown = str(target)[:200]
-        raise ConfigError.saying("mismatch.fused_form", path=path, source=source, target=shown)
-    return FusedRule(tuple(name_rule(path, source, part) for part in parts), groups)
-
 
 _MOST_ROWS = 1 << 22
 _ENOUGH_COLUMNS = 64  # that tell in which order the rows are
@@ -554,76 +457,3 @@ def _by_preset(
             if all(part in shapes for part in cells):
                 return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
     return None
-
-
-def unused_rules(mapping: CellMapping, rollout: Side, training: Side) -> Messages:
-    """Say of each line of a mapping that fits nothing why it does not."""
-    names = (_unused_name(rule, rollout, training) for rule in mapping.names)
-    fused = (_unused_fused(rule, rollout, training) for rule in mapping.fused)
-    return tuple(why for why in (*names, *fused) if why is not None)
-
-
-def _unused_name(rule: NameRule, rollout: Side, training: Side) -> Message | None:
-    targets = [name for cell in rollout.cells if (name := rule.rename(cell)) is not None]
-    if not targets:
-        return _no_cell(rule.source, rollout)
-    if any(name in training.cells for name in targets):
-        return None
-    return _no_part(rule.source, "cell", targets[0], training)
-
-
-def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | None:
-    source = rule.parts[0].source
-    meant = {cell: parts for cell in rollout.cells if (parts := rule.parts_of(cell)) is not None}
-    if not meant:
-        return _no_cell(source, rollout)
-    own, theirs = _matrices(rollout), _matrices(training)
-    if any(_fits(cell, rule, own, theirs) for cell in meant):
-        return None
-    cell, parts = next(iter(meant.items()))
-    for part in parts:
-        if part not in training.cells:
-            return _no_part(source, "cell", part, training)
-    if cell not in own:
-        return None  # it has no weight: its values are what the mapping is about
-    for part in parts:
-        if part not in theirs:
-            return _no_part(source, "weight of", part, training)
-    shapes = [f"{part} {theirs[part]}" for part in parts]
-    return message(
-        "mismatch.mapping_shapes", source=source, cell=cell, shape=own[cell], parts=shapes
-    )
-
-
-def _fits(
-    cell: str, rule: FusedRule, own: Mapping[str, list[int]], theirs: Mapping[str, list[int]]
-) -> bool:
-    """Return whether a cell's weight may be made of those of its parts as a line says."""
-    shapes = {name: (shape[0], shape[1]) for name, shape in theirs.items()}
-    shape = own.get(cell)
-    return shape is not None and by_rule(cell, (shape[0], shape[1]), (rule,), shapes) is not None
-
-
-def _no_cell(source: str, rollout: Side) -> Message:
-    inside = [cell for cell in rollout.cells if cell != "root"]
-    example = next((cell for cell in inside if "." in cell), inside[0] if inside else "root")
-    hint = nearest_of(source, inside)
-    return message("mismatch.mapping_no_cell", source=source, example=example, hint=hint)
-
-
-def _no_part(source: str, what: str, part: str, training: Side) -> Message:
-    hint = nearest_of(part, training.cells)
-    return message("mismatch.mapping_no_part", source=source, what=what, part=part, hint=hint)
-
-
-def _matrices(side: Side) -> dict[str, list[int]]:
-    """Return the shape of the first matrix of weights of each cell that has one."""
-    found: dict[str, list[int]] = {}
-    for name, record in side.parameters.items():
-        if len(shape := _shape(record)) == 2:
-            found.setdefault(cell_of_parameter(name), shape)
-    return found
-
-
-def _shape(record: Record) -> list[int]:
-    return [*(record.leaf.shape or ())]
