@@ -32,7 +32,6 @@ from mindrlhf_msprobe.comparison.verdict.culprits.culprits import (
 )
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, configs
-from mindrlhf_msprobe.comparison.verdict.history import History
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.made_of import (
     made_of_output,
@@ -77,17 +76,14 @@ _NAMED_CAUSES = {
 _Explained = tuple[Cause, str | None, Messages]
 
 
-def explain(
-    first: FirstDifference, preflight: Preflight, history: History, *, agreed_steps: int
-) -> Divergence:
+def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) -> Divergence:
     """Return the first divergence with its cause and origin.
 
     Args:
-        history: the steps of its rank.
         agreed_steps: how many earlier steps agree.
     """
-    finding = first.finding
-    cause, origin, why = _cause(first, history)
+    finding, history = first.finding, first.history
+    cause, origin, why = _cause(first)
     before = [f for _, f in first.before if f is not None]
     found = Divergence(
         step=finding.step,
@@ -112,13 +108,13 @@ def explain(
     preflight = without_consequences(preflight, finding.step)
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
-    culprit = None if by_name else culprit_of(first, history, occasion)
+    culprit = None if by_name else culprit_of(first)
     drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
     if drawn and found.cause is not Cause.COMPUTATION:
         hint = (*hint, *resumed_otherwise(preflight, finding.step))
-    if first.is_of_state and (resumed := _resumed(first, history, preflight)):
+    if first.is_of_state and (resumed := _resumed(first, preflight)):
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
@@ -145,7 +141,7 @@ def explain(
     )
 
 
-def _cause(first: FirstDifference, history: History) -> _Explained:
+def _cause(first: FirstDifference) -> _Explained:
     """Return the cause, the origin and why, as far as the records before the finding show it."""
     finding = first.finding
     if finding.status is Status.UNREADABLE:
@@ -157,12 +153,12 @@ def _cause(first: FirstDifference, history: History) -> _Explained:
         return _explain_chosen(first)
     if first.event.kind == DATA:
         return _explain_data(first)
-    return _explain_output(first, history) if first.event.kind == END else _explain_begin(first)
+    return _explain_output(first) if first.event.kind == END else _explain_begin(first)
 
 
-def _state(first: FirstDifference, history: History) -> Message:
+def _state(first: FirstDifference) -> Message:
     """Say what is known of the update after which the state of an optimizer differs."""
-    entry, step = first.entry, first.finding.step
+    entry, step, history = first.entry, first.finding.step, first.history
     assert entry is not None
     gradients = any(
         found is not None
@@ -178,12 +174,12 @@ def _state(first: FirstDifference, history: History) -> Message:
     return message("explanation.optimizer_state", gradients=gradients, before=kept, step=step - 1)
 
 
-def _resumed(first: FirstDifference, history: History, preflight: Preflight) -> Messages:
+def _resumed(first: FirstDifference, preflight: Preflight) -> Messages:
     """Return which run went on with another state of the optimizer than the one that differs.
 
     As the runs' settings say, or as its own state after the step before says.
     """
-    step, entry = first.finding.step, first.entry
+    step, entry, history = first.finding.step, first.entry, first.history
     assert entry is not None
     if said := resumed_otherwise(preflight, step, at_step=True):
         return said
@@ -358,13 +354,13 @@ def _happened(finding: Finding) -> Message:
     )
 
 
-def _explain_output(first: FirstDifference, history: History) -> _Explained:
+def _explain_output(first: FirstDifference) -> _Explained:
     entry = first.entry
     assert entry is not None
     if first.finding.status in ONE_SIDED:
         return Cause.MISSING, entry.name, (_output_in_one_run(first),)
     if first.is_of_state:
-        return Cause.PARAMETER, entry.name, (_state(first, history),)
+        return Cause.PARAMETER, entry.name, (_state(first),)
     if entry.direction == PARAMETERS_GRAD:
         return _explain_parameter_gradient(first, entry.name)
     if is_operator(entry.name):

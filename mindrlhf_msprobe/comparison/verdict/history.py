@@ -13,8 +13,7 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
-from mindrlhf_msprobe.comparison.verdict.first_difference import StepFindings
-from mindrlhf_msprobe.findings import Finding
+from mindrlhf_msprobe.findings import Earlier, Finding
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cell_name
@@ -22,6 +21,42 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cel
 #: A parameter of one run: the cell that holds it, and its name there.
 Parameter = tuple[str, str]
 _MOST_STEPS = 8  # of those before a step, that are read for their weights; and the first one
+
+
+#: Pairs in causal order, each with its finding.
+PairFindings = tuple[tuple[Pair, "Finding | None"], ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the caller left out of a comparison, as far as the first divergence may come of it.
+
+    Attributes:
+        records: how many stand before it; where it is an entry's output, inside that entry.
+        all_else: all cells and other keys were left out, not some by their names.
+        given: what the entry was given, as far as it was left out and differs.
+    """
+
+    records: int = 0
+    all_else: bool = False
+    given: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.given)
+
+
+@dataclass(frozen=True)
+class StepFindings:
+    """The pairs of one step and rank in causal order, each with its finding.
+
+    A pair without a finding was not recorded by choice on one side, cannot be compared, or was left
+    out of the comparison.
+    """
+
+    plan: StepPlan
+    pairs: PairFindings
+    left_out: LeftOut = LeftOut()
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    PairFindings,
+    event,
 )
+from mindrlhf_msprobe.comparison.verdict.history import PairFindings
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
@@ -52,7 +54,8 @@ def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...
     return (said,)
 
 
-def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None:
+@rule(event(DATA))
+def earlier_update(first: FirstDifference) -> Culprit | None:
     """Return the update before a micro-step, where key data first differ there and may come of it.
 
     The key agrees in the micro-step before, and an update lies between. Not where something else
@@ -60,7 +63,7 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
     `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
-    pair = first.pair
+    pair, occasion = first.pair, occasion_of(first)
     computed_in = _computed_in(pair, first.finding)
     if computed_in is None or not occasion.number:
         return None
@@ -84,8 +87,6 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
 
 def _computed_in(pair: Pair, finding: Finding) -> str | None:
     """Return the phase of key data that both runs hold; None of anything else."""
-    if pair.event.kind != DATA:
-        return None
     home = key_data_home(pair.event.name)
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
     return None if home is None or lacking else home.phase
@@ -121,8 +122,8 @@ def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int
 
 def _is_given(pair: Pair, micro_step: int) -> bool:
     """Return whether a pair is of what the loss is given in a micro-step."""
-    event = pair.event
-    return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
+    at = pair.event
+    return at.kind == DATA and (at.name, at.micro_step) == (LOSS_INPUTS, micro_step)
 
 
 def _of_key_data(first: FirstDifference) -> Occasion:

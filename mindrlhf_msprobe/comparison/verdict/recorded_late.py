@@ -8,8 +8,8 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
-from mindrlhf_msprobe.comparison.verdict.history import History, same
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.history import History, StepFindings, same
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.storage.records import cell_name
 

@@ -17,10 +17,8 @@ from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, un
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    LeftOut,
-    StepFindings,
 )
-from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, StepFindings
 from mindrlhf_msprobe.comparison.verdict.recorded_late import in_time
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
@@ -118,10 +116,10 @@ def _explained(
     index = _first_index(compared)
     unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
     step = replace(in_time(compared, index, history), left_out=unseen, earlier=earlier)
-    difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
+    difference = FirstDifference(step, index, history)
     before = (other for other in history.results if other.step < result.step)
     agreed = len({other.step for other in before if other.records > _not_compared(other)})
-    first = explain(difference, preflight, history, agreed_steps=agreed)
+    first = explain(difference, preflight, agreed_steps=agreed)
     return first, () if first.cause is Cause.FILE else spread(difference)
 
 
