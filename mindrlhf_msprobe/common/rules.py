@@ -1,10 +1,9 @@
 """Rules in one order: each declares what it needs, and is asked only where that is there.
 
-@rule(is_of_key_data)
-def sampling(first: FirstDifference) -> Culprit | None: ...
+@rule(event(DATA))
+def moved_since(first: FirstDifference) -> Culprit | None: ...
 
-CULPRITS = (sampling, before_optimizer, moved_since)
-culprit = first_answer(CULPRITS, first)
+culprit = first_answer((sampling, before_optimizer, moved_since), first)
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class Rule(Generic[Case, Answer]):
 
     Attributes:
         needs: what must hold of a case.
-        yields: tells of its answer whether another rule's goes before it.
+        yields: tells of its answer whether that of a later rule goes before it.
     """
 
     def __init__(
         self,
         answer: Callable[[Case], Answer | None],
-        needs: tuple[Callable[[Case], object], ...] = (),
-        yields: Callable[[Answer], bool] = lambda answer: False,
+        needs: tuple[Callable[[Case], object], ...],
+        yields: Callable[[Answer], bool] | None = None,
     ) -> None:
         self._answer, self.needs, self.yields = answer, needs, yields
         update_wrapper(self, answer)
@@ -40,18 +39,19 @@ class Rule(Generic[Case, Answer]):
 
 
 def rule(
-    *needs: Callable[[Case], object], yields: Callable[[Answer], bool] = lambda answer: False
+    *needs: Callable[[Case], object], yields: Callable[[Answer], bool] | None = None
 ) -> Callable[[Callable[[Case], Answer | None]], Rule[Case, Answer]]:
-    """Make a rule of a function; see `Rule` for the arguments."""
+    """Make a rule of a function; see `Rule`. A function alone is a rule that needs nothing."""
     return lambda answer: Rule(answer, needs, yields)
 
 
-def first_answer(rules: Iterable[Rule[Case, Answer]], case: Case) -> Answer | None:
+def first_answer(rules: Iterable[Callable[[Case], Answer | None]], case: Case) -> Answer | None:
     """Return the first answer that yields to no other; without one, the first that yields."""
     held: Answer | None = None
     for one in rules:
         answer = one(case)
-        if answer is not None and not one.yields(answer):
+        yields = one.yields if isinstance(one, Rule) else None
+        if answer is not None and not (yields and yields(answer)):
             return answer
         held = answer if held is None else held
     return held

@@ -397,7 +397,8 @@ class Walk:
                 common = name._replace(cell=cell)
                 parts[common] = source = Source(self.training, value)
                 if common in mine:
-                    if (of := self._fused(common)) is not None:  # with its rows in another order
+                    of = self.weights.fused.get(common.cell)
+                    if of is not None and name.io == "output":  # with its rows in another order
                         source = Source(self.training, value, order=_order(of))
                     found.append((common, Source(self.rollout, mine[common]), source))
         found += self._of_fused(mine, parts)
@@ -450,10 +451,6 @@ class Walk:
                 if all(part in mine for part in wanted):
                     values = [mine[part] for part in wanted]
                     yield name, Source(self.rollout, *values, order=_order(of)), source
-
-    def _fused(self, name: Name) -> Fused | None:
-        """Return what a cell of the rollout is made of, if a value has the rows of its weight."""
-        return self.weights.fused.get(name.cell) if name.io == "output" else None
 
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:

@@ -32,16 +32,8 @@ _PER_TOKEN = {
 }
 _HEADS = frozenset(
     [
-        "num_heads",
-        "n_head",
-        "n_heads",
-        "num_head",
-        "head_num",
-        "num_attention_heads",
-        "n_kv_head",
-        "n_kv_heads",
-        "num_kv_heads",
-        "num_key_value_heads",
+        *("num_heads", "n_head", "n_heads", "num_head", "head_num", "num_attention_heads"),
+        *("n_kv_head", "n_kv_heads", "num_kv_heads", "num_key_value_heads"),
     ]
 )
 _CHANNELS = frozenset(

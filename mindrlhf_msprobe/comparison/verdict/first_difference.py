@@ -79,6 +79,22 @@ class FirstDifference:
         return self.pair.entry
 
     @property
+    def called(self) -> Entry:
+        """The entry, where it belongs to one."""
+        assert self.entry is not None
+        return self.entry
+
+    @property
+    def origin(self) -> str | None:
+        """The name of the entry it belongs to."""
+        return None if self.entry is None else self.entry.name
+
+    @property
+    def parent(self) -> str | None:
+        """The entry around its own, where that was recorded."""
+        return self.step.plan.parents.get((self.event.phase or "", self.event.name))
+
+    @property
     def is_of_state(self) -> bool:
         """Whether it is of the state of an optimizer."""
         return self.entry is not None and is_optimizer_state(self.entry.cell)
@@ -108,9 +124,24 @@ def event(kind: str) -> Need:
     return lambda first: first.event.kind == kind
 
 
+def part(io: str) -> Need:
+    """Need that it is of one part of its entry: input, output, parameters."""
+    return lambda first: first.finding.io == io
+
+
 def status(*statuses: Status) -> Need:
     """Need that the comparison found one of these."""
     return lambda first: first.finding.status in statuses
+
+
+def both_hold(first: FirstDifference) -> bool:
+    """Return whether both runs hold it."""
+    return first.finding.status not in ONE_SIDED
+
+
+def direction(name: str) -> Need:
+    """Need that it belongs to an entry of one direction."""
+    return lambda first: first.entry is not None and first.entry.direction == name
 
 
 def key(names: Collection[str]) -> Need:

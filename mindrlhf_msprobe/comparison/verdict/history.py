@@ -79,18 +79,15 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A parameter as a network held it earlier: in a step, None for when it was first entered."""
+class Kept:
+    """A parameter as a run held it before a step, and whether it is still the same in it.
+
+    Attributes:
+        step: in which it held it; None: when its network was first entered.
+    """
 
     leaf: Leaf
-    step: int | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A parameter as a run held it before a step, and whether it is still the same in it."""
-
-    before: Held
+    step: int | None
     alike: bool
 
 
@@ -234,22 +231,27 @@ class History:
         for side, record in enumerate((pair.a, pair.b)):
             if record is None or pair.entry is None:
                 return None
-            before = self._held_before(side, step, pair.entry.phase, parameter_of(record))
-            alike = None if before is None else same(record.leaf, before.leaf)
-            if before is None or alike is None:
+            leaf, since = self._held_before(side, step, pair.entry.phase, parameter_of(record))
+            alike = None if leaf is None else same(record.leaf, leaf)
+            if leaf is None or alike is None:
                 return None
-            found.append(Kept(before, alike))
+            found.append(Kept(leaf, since, alike))
         return found[0], found[1]
 
-    def _held_before(self, side: int, step: int, phase: str, name: Parameter) -> Held | None:
-        """Return a parameter as the phase of the step before held it, else as at the start."""
+    def _held_before(
+        self, side: int, step: int, phase: str, name: Parameter
+    ) -> tuple[Leaf | None, int | None]:
+        """Return a parameter as the phase of the step before held it, else as at the start.
+
+        With the step; None for the start.
+        """
         for before in self.before(step)[:1]:
             for opened in self.opened(side, before, [phase])[-1:]:
                 if name in opened.weights:
-                    return Held(opened.weights[name], before)
+                    return opened.weights[name], before
         role = self.role_of(phase)
         first = {} if role is None else self.initial_weights(side, role, phase)
-        return Held(first[name]) if name in first else None
+        return first.get(name), None
 
 
 def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:

@@ -83,4 +83,4 @@ def _differed_before(pair: Pair, step: StepFindings, history: History) -> bool:
     if kept is None:
         return False
     a, b = kept
-    return a.alike is not b.alike or (a.alike and same(a.before.leaf, b.before.leaf) is False)
+    return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)

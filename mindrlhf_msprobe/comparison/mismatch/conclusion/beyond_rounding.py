@@ -12,6 +12,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, kind_of
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     OF_ROUNDING,
+    Parted,
     lower_of,
     other_numbers,
     position_drift,
@@ -136,7 +137,7 @@ def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
 def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     """Yield the first value, behind that named for its dtype, that no such rounding explains."""
     at = next(name for name, stage in walk.stages.items() if stage is first)
-    dtype = lower_of(walk, at, first)
+    dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
         is_born = stage.born and stage.lasting and name not in walk.masks

@@ -620,10 +620,6 @@ def _matrices(side: Side) -> dict[str, list[int]]:
     """Return the shape of the first matrix of weights of each cell that has one."""
     found: dict[str, list[int]] = {}
     for name, record in side.parameters.items():
-        if len(shape := _shape(record)) == 2:
+        if len(shape := [*(record.leaf.shape or ())]) == 2:
             found.setdefault(cell_of_parameter(name), shape)
     return found
-
-
-def _shape(record: Record) -> list[int]:
-    return [*(record.leaf.shape or ())]

@@ -10,7 +10,7 @@ otherwise, the mode of the phase.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from mindrlhf_msprobe.common.message import Message
@@ -291,12 +291,12 @@ def _ranks_unseen(run: Run) -> bool:
 
 
 #: In the order in which they are asked: of what is no parameter, and of a parameter.
-_CULPRITS: tuple[Rule[FirstDifference, Culprit], ...] = (
+_CULPRITS: tuple[Callable[[FirstDifference], Culprit | None], ...] = (
     *(next_token, last_token, before_optimizer, schedule, aggregation, loss),
     *(earlier_update, moved_since),
 )
-_OF_PARAMETERS: tuple[Rule[Differing, Culprit], ...] = (
-    *(synchronisation, Rule(changed_between), written, optimizer),
+_OF_PARAMETERS: tuple[Callable[[Differing], Culprit | None], ...] = (
+    *(synchronisation, changed_between, written, optimizer),
     Rule(not_moved, (Differing.is_continuous,)),
 )
 

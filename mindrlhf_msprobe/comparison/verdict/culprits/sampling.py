@@ -13,6 +13,7 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     configs,
     event,
     key,
+    part,
     status,
 )
 from mindrlhf_msprobe.comparison.verdict.history import StepFindings
@@ -27,7 +28,7 @@ _NO_TOKENS = ("mask", "position", "length", "slot", "block", "table", "index", "
 _OTHER = status(Status.DIFFERENT, Status.SHAPE_MISMATCH)
 
 
-@rule(_OTHER, event(BEGIN))
+@rule(_OTHER, event(BEGIN), part("input"))
 def next_token(first: FirstDifference) -> Culprit | None:
     """Return the choice of a token, where the network gave the same and the next pass is given
     other tokens.
@@ -53,11 +54,7 @@ def next_token(first: FirstDifference) -> Culprit | None:
 def _are_token_ids(record: Record) -> bool:
     """Return whether an argument of the network is its token ids, by dtype and name."""
     path = record.path
-    if (
-        record.io != "input"
-        or not record.leaf.is_integer
-        or any(word in path.lower() for word in _NO_TOKENS)
-    ):
+    if not record.leaf.is_integer or any(word in path.lower() for word in _NO_TOKENS):
         return False
     return path in ("0", "input_ids") or "ids" in path
 

@@ -650,6 +650,6 @@ def written(differing: Differing) -> Culprit | None:
     side = int(kept[0].alike)
     details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
     details["dtype"] = differing.first.record.leaf.dtype
-    if (since := kept[1 - side].before.step) is not None:
+    if (since := kept[1 - side].step) is not None:
         details["step"] = since
     return Culprit(CulpritCode.WRITTEN, details)
