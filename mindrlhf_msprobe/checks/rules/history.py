@@ -460,7 +460,7 @@ def gradients(step: Step, check: Check) -> Iterator[Found]:
                 yield check.finding(
                     message("check_history.gradients", ratio=ratio, explode=first > last),
                     places[stack],
-                    evidence=[Evidence(places[stack], shown)],
+                    shown=shown,
                     same=("gradients", phase, stack),
                 )
 

@@ -455,7 +455,7 @@ class RolloutGaps:
                 float32=float32,
             ),
             at,
-            evidence=[Evidence(at, {name: gap.metrics[of] for name, of in _SHOWN.items()})],
+            shown={name: gap.metrics[of] for name, of in _SHOWN.items()},
             next_step=self._next(at),
             same=("rollout_gap", at.rank),
         )

@@ -69,7 +69,9 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
         return None
     phase = _update_since(occasion, computed_in)
     micro_step, before = occasion.number, first.before
-    if phase is None or not _agreed_in(before, pair, micro_step - 1):
+    # Where its key was compared in an earlier micro-step, it agrees there.
+    compared = {p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)}
+    if phase is None or micro_step - 1 not in compared:
         return None
     if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
         return None  # its cells were recorded, and say more
@@ -79,7 +81,12 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
         return None
     record = tuple(dict.fromkeys((phase, computed_in)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
-    given = [f.status for p, f in before if f is not None and _is_given(p, micro_step)]
+    given = [
+        f.status
+        for p, f in before
+        if f is not None and (p.event.name, p.event.micro_step) == (LOSS_INPUTS, micro_step)
+        if p.event.kind == DATA
+    ]
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
@@ -102,12 +109,6 @@ def _update_since(occasion: Occasion, phase: str) -> str | None:
     return next((update for update in occasion.since if update in own), None)
 
 
-def _agreed_in(before: PairFindings, pair: Pair, micro_step: int) -> bool:
-    """Return whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
-    compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
-    return micro_step in compared
-
-
 def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int) -> bool:
     """Return whether another result of the updated network is known to agree in a micro-step."""
     for other, found in before:
@@ -118,12 +119,6 @@ def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int
         if not given and other.event.micro_step == micro_step and not _same_key(other, pair):
             return True
     return False
-
-
-def _is_given(pair: Pair, micro_step: int) -> bool:
-    """Return whether a pair is of what the loss is given in a micro-step."""
-    at = pair.event
-    return at.kind == DATA and (at.name, at.micro_step) == (LOSS_INPUTS, micro_step)
 
 
 def _of_key_data(first: FirstDifference) -> Occasion:

@@ -100,7 +100,7 @@ def also_different(
     Args:
         cause, first, said: what is named first, where, and what is said of it.
     """
-    found = [*_weights(weights, cause)]
+    found = [] if cause is Cause.WEIGHTS else said_of_weights(weights)
     if (drift := position_drift(walk)) is not None:
         found.append(drift)
     found += _given(walk, first)
@@ -116,11 +116,6 @@ def also_different(
         for one in dict.fromkeys(found)
         if one not in said and one.code not in known
     )
-
-
-def _weights(weights: Sequence[Weight], cause: Cause | None) -> list[Message]:
-    """Say which parameters differ, where something else is named."""
-    return [] if cause is Cause.WEIGHTS or not weights else said_of_weights(weights)
 
 
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
