@@ -49,7 +49,8 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
 )
 from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
-from mindrlhf_msprobe.comparison.verdict.first_difference import LeftOut, is_filtered
+from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
+from mindrlhf_msprobe.comparison.verdict.history import LeftOut
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of

@@ -141,8 +141,11 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     if not (_are_heads(mine) or _are_heads(theirs)):
         return None
     (columns,) = widths
+    # A sequence that has more tokens up to a call than there are columns.
     longer = any(
-        _longest(side, number) > columns for side in (mine, theirs) for number in side.calls
+        int(side.side.tokens.calls[number].position.max(initial=-1)) + 1 > columns
+        for side in (mine, theirs)
+        for number in side.calls
     )
     return Columns.FEATURES if longer else Columns.EITHER
 
@@ -152,11 +155,6 @@ def _are_heads(side: _Keyed) -> bool:
     calls = side.side.tokens.calls
     shapes = [(number, side.shape(number)) for number in side.calls]
     return any(len(s) == 4 and s[-1] == s[-2] == calls[number].width for number, s in shapes)
-
-
-def _longest(side: _Keyed, number: int) -> int:
-    """Return how many tokens the longest sequence has up to a call."""
-    return int(side.side.tokens.calls[number].position.max(initial=-1)) + 1
 
 
 def _shown(mine: _Keyed, theirs: _Keyed) -> bool:
