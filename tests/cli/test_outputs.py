@@ -149,7 +149,7 @@ def test_what_this_tool_wrote_is_replaced(here, command):
     assert not [*here.glob(".*"), *here.glob("out/.*")]
 
 
-def test_a_workbook_that_was_changed_since_stays(here, capsys):
+def test_a_workbook_that_was_changed_since_stays(here, cli):
     """A person's colours and remarks in it are the person's."""
     for command in ("check A -o OUT", "accuracy A -o OUT2"):
         words = command.replace("OUT2", "out2").replace("OUT", "out").split()
@@ -159,9 +159,7 @@ def test_a_workbook_that_was_changed_since_stays(here, capsys):
         book.worksheets[0]["A9"] = "a remark"
         book.save(table)
         before = content(here)
-        capsys.readouterr()
-        assert main(words) == 2
-        assert table.name in capsys.readouterr().err
+        assert table.name in cli(*words, code=2).err
         assert content(here) == before
 
 
@@ -245,19 +243,18 @@ def test_a_file_where_a_directory_is_asked_for(here, capsys, command):
         assert path.exists() == there
 
 
-def test_the_curves_of_tensorboard_are_new_files(here, capsys):
+def test_the_curves_of_tensorboard_are_new_files(here, cli):
     """Those of the run before stay; nothing is written into a run."""
     command = ["trend", "A", "--key", "loss", "--tensorboard"]
-    assert main([*command, "curves"]) == 0
+    cli(*command, "curves")
     before = content("curves")
-    assert main([*command, "curves"]) == 0
+    cli(*command, "curves")
     after = content("curves")
     assert before.items() <= after.items()
     assert len(after) == 2 * len(before)
     before = content(here)
     for place in ("A", "B/curves"):
-        assert main([*command, place]) == 2
-        assert place in capsys.readouterr().err
+        assert place in cli(*command, place, code=2).err
     assert content(here) == before
 
 
@@ -272,16 +269,16 @@ def test_gradients_are_written_by_the_same_door(here):
         _write(GradientTrend((), (), ()), 0, out)  # type: ignore[call-arg]
 
 
-def test_what_collect_wrote_is_read_before_it_is_replaced(here, capsys):
+def test_what_collect_wrote_is_read_before_it_is_replaced(here, cli):
     """--overwrite is of what collect wrote, not of a manifest."""
-    assert main(["preflight", "collect", "-o", "A/run.json", "--overwrite"]) == 2
+    said = cli("preflight", "collect", "-o", "A/run.json", "--overwrite", code=2).err
+    assert "A/run.json" in said
     assert json.loads(Path("A/run.json").read_text())["tool"] == "mindrlhf_msprobe"
-    assert main(["preflight", "collect", "-o", "C.json", "--overwrite"]) == 0
-    assert "A/run.json" in capsys.readouterr().err
+    cli("preflight", "collect", "-o", "C.json", "--overwrite")
 
 
 @pytest.mark.parametrize("file", ["/dev/zero", "pipe", "large", "none", "folder"])
-def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, capsys, file, monkeypatch):
+def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, file, monkeypatch, cli):
     """`/dev/zero` has no end, and a pipe no beginning."""
     pytest.importorskip("tokenizers")
     from mindrlhf_msprobe.storage.arrays import bounds
@@ -292,7 +289,6 @@ def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, capsys, file, m
     (here / "folder").mkdir()
     os.mkfifo("folder/tokenizer.json")
     command = "mismatch A --phases actor_generate_sequences,actor_update --tokenizer"
-    assert main([*command.split(), file]) == 2
-    said = capsys.readouterr().err
+    said = cli(*command.split(), file, code=2).err
     assert file in said
     assert "fault of this tool" not in said

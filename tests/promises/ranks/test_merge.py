@@ -15,7 +15,6 @@ from helpers.programs import read_json
 from helpers.runs import MSPROBE_DATA, record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings import Outcome
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
@@ -118,24 +117,22 @@ def test_files_are_copied_where_they_cannot_be_linked(nodes, monkeypatch):
     assert compare_runs(nodes[0], nodes[2]).problems == ()
 
 
-def test_nodes_that_are_missing_are_told(nodes, capsys):
+def test_nodes_that_are_missing_are_told(nodes, cli):
     """Two of three nodes: what is there is merged, what is not is named."""
     shutil.rmtree(nodes[1])
     record_training(nodes[1], ranks=(3,), tokens=1, task="tensor")
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2])]) == 0
-    said = capsys.readouterr().out
+    said = cli("merge", *nodes[:2], "-o", nodes[2]).out
     assert "ranks 0-1, 3, steps 0-1" in said
     assert "ranks 2 of the job are in none of them" in said
 
 
-def test_what_belongs_to_no_run_is_left_out(nodes, capsys):
+def test_what_belongs_to_no_run_is_left_out(nodes, cli):
     """Notes beside the phases are not taken along, and are named."""
     (nodes[0] / "notes.txt").write_text("x")
     (nodes[0] / "old").mkdir()
     (nodes[0] / ".run.json.reserve").write_bytes(b"0")
     (nodes[0] / "actor_update/step0/rank0/.dump.json.1.tmp").write_bytes(b"0")
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2]), "--json"]) == 0
-    said = capsys.readouterr()
+    said = cli("merge", *nodes[:2], "-o", nodes[2], "--json")
     assert "2 file(s) or directories belong to no run and were left out" in said.err
     assert len(json.loads(said.out)["left_out"]) == 2
     assert not [p for p in nodes[2].rglob("*") if p.name.startswith((".", "notes"))]
@@ -318,14 +315,15 @@ def a_pipe(nodes):
         (a_pipe, "pipe is neither a file nor a directory"),
     ],
 )
-def test_what_is_refused(nodes, spoil, why, capsys):
+def test_what_is_refused(nodes, spoil, why, cli):
     """Nothing is made, the message says which file or setting is to blame, the exit code is 2."""
     spoil(nodes)
     made = nodes[2].exists()
     with pytest.raises(MsprobeError, match=why):
         merge_runs(nodes[:2], nodes[2])
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2])]) == 2
-    assert capsys.readouterr().err.startswith("mindrlhf-msprobe merge: ")
+    assert cli("merge", *nodes[:2], "-o", nodes[2], code=2).err.startswith(
+        "mindrlhf-msprobe merge: "
+    )
     assert made or nothing_left(nodes)
 
 

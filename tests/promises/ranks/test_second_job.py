@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from mindrlhf_msprobe import Probe, RunError, open_run
-from mindrlhf_msprobe.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -262,7 +261,7 @@ def test_two_probes_of_one_process_do_not_let_the_lock_go(tmp_path):
     assert "is being written by a job that still runs" in second.stderr
 
 
-def test_which_rank_did_not_end_is_said(tmp_path, capsys):
+def test_which_rank_did_not_end_is_said(tmp_path, cli):
     """`show` names the ranks where not all of them ended alike."""
     path = tmp_path / "run"
     jobs = [RunningJob(path, RANK_ID=rank, RANK_SIZE="3") for rank in "012"]
@@ -271,8 +270,7 @@ def test_which_rank_did_not_end_is_said(tmp_path, capsys):
     jobs[1].kill()
     for job in (jobs[0], jobs[2]):
         job.end()
-    assert main(["show", str(path)]) == 0
-    assert "finished (rank 0, 2), running (rank 1)" in capsys.readouterr().out
+    assert "finished (rank 0, 2), running (rank 1)" in cli("show", path).out
 
 
 def test_all_ranks_of_a_job_that_is_started_again_are_accepted(tmp_path):

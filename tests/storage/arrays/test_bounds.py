@@ -11,7 +11,6 @@ import pytest
 from helpers.runs import Recording, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_header, open_npy
@@ -121,12 +120,11 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
         "data/loss/step0/rank0/micro_step0/loss.json",
     ],
 )
-def test_a_file_without_an_end_is_not_read(run, recorded, name, capsys):
+def test_a_file_without_an_end_is_not_read(run, recorded, name, cli):
     """It is named, with its size and how much is read; the rest of the run is read."""
     (run / "configurations.json").write_text("{}")
     os.truncate(run / name, 60_000_000_000)
-    assert main(["show", str(run)]) == 2
-    shown = capsys.readouterr().out
+    shown = cli("show", run, code=2).out
     assert "reference_compute_log_prob" in shown
     result = compare_runs(run, recorded)
     assert not result
@@ -183,7 +181,7 @@ def test_an_entry_that_is_none_costs_itself_alone(tmp_path, bad):
     assert compare_runs(a, b).verdict.counts["identical"] == 1
 
 
-def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
+def test_a_call_number_of_any_length_is_read(tmp_path, cli):
     """Python takes no more than 4300 digits for a number; such a name is a name."""
     for digits in (19, 3000):
         name = f"Cell.net.Dense.forward.{'9' * digits}"
@@ -191,9 +189,8 @@ def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
         runs = [dump(tmp_path / f"{n}{digits}", data) for n in "ab"]
         assert compare_runs(*runs).verdict.status is Outcome.IDENTICAL
         out = str(tmp_path / f"out{digits}")
-        assert main(["compare", *map(str, runs), "-o", out]) == 0
-        assert main(["show", str(runs[0]), name]) == 0
-    capsys.readouterr()
+        cli("compare", *runs, "-o", out)
+        cli("show", runs[0], name)
 
 
 @pytest.mark.parametrize("field", ["seq", "end", "opening", "token"])

@@ -61,15 +61,14 @@ BROKEN = {
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", ["run.json", "configurations.json"])
 def test_settings_that_cannot_be_read_are_no_agreement(
-    recorded, b, tmp_path, name, how, swapped, capsys
+    recorded, b, tmp_path, name, how, swapped, cli
 ):
     """All records agree, and the answer is that it cannot be told: exit code 2, with the file."""
     if (name, how) == ("configurations.json", "another kind"):
         pytest.skip("configurations may be a list")
     BROKEN[how](b / name)
     runs = [str(b), str(recorded)] if swapped else [str(recorded), str(b)]
-    assert main(["compare", *runs, "-o", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().out
+    said = cli("compare", *runs, "-o", tmp_path / "out", code=2).out
     assert "INCOMPARABLE: " in said
     assert " agree, but not all that was recorded could be read" in said
     assert f"{'A' if swapped else 'B'}: {b / name}: " in said
