@@ -9,20 +9,12 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import CommandLine
+from helpers.runs import PHASES
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.findings.mismatch import Agreement
 from mindrlhf_msprobe.storage.records import cell_name
-
-PHASES = {
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def test_the_runs_hold_every_phase_and_key(demo):
     output, _ = demo
     for name in ("run_a", "run_b"):
         run = open_run(output / name)
-        assert set(run.phases) == PHASES
+        assert run.phases == PHASES
         assert run.steps == [0, 1, 2]
         assert run.finished
         assert not run.problems

@@ -31,6 +31,15 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MSPROBE_DATA = Path(__file__).parent / "data" / "msprobe"
 
+#: The phases of a training with a critic, in the order of a step.
+PHASES = [
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    "actor_update",
+    "critic_update",
+]
 EVERYTHING = {
     "msprobe": True,
     "key_data_dump": True,

@@ -1,12 +1,10 @@
 """MindRLHF's GRPO, here a stand-in with its names and signatures, is recorded as it is."""
 
-import atexit
 import importlib
 import os
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
 from dataclasses import make_dataclass
 from functools import partial
 from pathlib import Path
@@ -15,18 +13,17 @@ import mindspore as ms
 import numpy as np
 import pytest
 import yaml
+from drivers.standing_in import STAND_INS, stand_in
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
-from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations import mindrlhf
-from mindrlhf_msprobe.integrations.patches import PREPARED
 from mindrlhf_msprobe.probe import recording_probes
 from mindrlhf_msprobe.report.messages import text_of
 
 pytestmark = pytest.mark.slow
 
-STAND_IN = Path(__file__).parent / "stand_ins" / "grpo"
+GRPO = ("grpo", "main", "mindrlhf")
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,
@@ -60,34 +57,9 @@ KEYS = {
 PYNATIVE, GRAPH = ms.PYNATIVE_MODE, ms.GRAPH_MODE
 
 
-def forget():
-    """Leave no module of the stand-in, and nothing that waits for one."""
-    for name in [n for n in sys.modules if n == "main" or n.partition(".")[0] == "mindrlhf"]:
-        del sys.modules[name]
-    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
-    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
-    mindrlhf._install.cache_clear()
-    PREPARED.clear()
-    CURRENT.compiled_without.clear()
-
-
-@contextmanager
-def stand_in():
-    """Let the stand-in be imported, as if nothing of it had been so far."""
-    sys.path.insert(0, str(STAND_IN))
-    forget()
-    before = ms.get_context("mode")
-    try:
-        yield
-    finally:
-        sys.path.remove(str(STAND_IN))
-        ms.set_context(mode=before)
-        forget()
-
-
 @pytest.fixture(autouse=True)
 def _stand_in():
-    with stand_in():
+    with stand_in(*GRPO):
         yield
         for probe in recording_probes():  # where nothing tells it of the training's end
             probe.close()
@@ -139,7 +111,7 @@ def once(root, section=None, *, modes=(PYNATIVE, GRAPH), **settings):
     """Train in each mode; return by mode what came of it, and the run if there is a section."""
     results = {}
     for mode in modes:
-        with stand_in():
+        with stand_in(*GRPO):
             if section is not None:
                 mindrlhf.install()
             path = write(root, section, mode=mode, name=f"mode{mode}", **settings)
@@ -701,7 +673,9 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
         def train(self):
             self.worker.train()
 
-    environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])}
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(STAND_INS / "grpo"), *(p for p in sys.path if p)])
+    }
     files = tempfile.mkdtemp(prefix="ray_", dir="/tmp")  # its sockets need a short path
     ray.init(
         num_cpus=2,

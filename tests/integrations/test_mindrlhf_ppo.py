@@ -1,6 +1,5 @@
 """MindRLHF's older PPO, here a stand-in with its names and signatures, is recorded as it is."""
 
-import atexit
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -16,15 +15,16 @@ pytestmark = pytest.mark.slow
 
 ms = pytest.importorskip("mindspore")
 
+from drivers.standing_in import STAND_INS, forget, stand_in
 from helpers.programs import run_python
+from helpers.runs import PHASES
 from helpers.small_networks import hook_count
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import ConfigError, RunError, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
-from mindrlhf_msprobe.integrations.patches import PREPARED
 
-STAND_IN = Path(__file__).parent / "stand_ins" / "ppo"
+PPO = ("ppo", "mindrlhf")
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 ALL = {
     "msprobe": True,
@@ -37,14 +37,6 @@ ALL = {
     "step_end": 9,
     "token_range_end": 9,
 }
-PHASES = [
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-]
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
     *ROLLOUT,
@@ -56,23 +48,10 @@ OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss
 Configure = Callable[..., Any]
 
 
-def forget() -> None:
-    """Leave no module of the stand-in, and nothing that waits for one."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "mindrlhf"]:
-        del sys.modules[name]
-    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
-    mindrlhf._install.cache_clear()
-    PREPARED.clear()
-    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
-
-
 @pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    forget()
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    forget()
+def _stand_in() -> Iterator[None]:
+    with stand_in(*PPO):
+        yield
 
 
 def trainer_module() -> ModuleType:
@@ -144,7 +123,7 @@ def test_a_training_is_recorded_by_role_and_stays_as_it_is(
 ) -> None:
     """Every phase, two openings each; the joint update stands under both roles."""
     expected = train(configure(), mode)
-    forget()
+    forget(PPO[1:])
     mindrlhf.install()
     config = configure(ALL)
     assert train(config, mode) == expected
@@ -215,7 +194,7 @@ def test_without_a_critic_its_phases_are_left_out(
 ) -> None:
     """A shared backbone: the values are recorded, and it is said why the layers are not."""
     expected = train(configure(is_shared_backbone=True))
-    forget()
+    forget(PPO[1:])
     mindrlhf.install()
     config = configure(ALL, is_shared_backbone=True)
     assert train(config) == expected
@@ -270,9 +249,9 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
 ) -> None:
     """The training does not notice."""
     expected = train(configure())
-    forget()
+    forget(PPO[1:])
     mindrlhf.install()
-    source = STAND_IN / "mindrlhf" / "trainer" / "ppo_trainer.py"
+    source = STAND_INS / "ppo" / "mindrlhf" / "trainer" / "ppo_trainer.py"
     copy = tmp_path / "renamed" / "mindrlhf" / "trainer"
     copy.mkdir(parents=True)
     for folder in (copy, copy.parent):

@@ -11,21 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, Recording, record_training
+from helpers.runs import MSPROBE_DATA, PHASES, Recording, record_training
 
 from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
-
-PHASES = [
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-]
 
 
 @pytest.fixture(scope="module")
