@@ -1,8 +1,7 @@
-"""What a dialect says is all that a comparison knows of the tool that wrote a dump."""
+"""A run knows which tool wrote it, whatever is left of it."""
 
 from __future__ import annotations
 
-import math
 import pickle
 
 import numpy as np
@@ -10,106 +9,50 @@ import pytest
 from helpers.runs import MSPROBE_DATA, Recording
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN
 from mindrlhf_msprobe.storage.layout import JOURNAL_FILE
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.records import Entry, Record
 
 PHASE = "actor_update"
-TENSOR = Leaf("mindspore.Tensor", "Float32", (2,), 1.0, 1.0, 1.0, math.sqrt(2), 0, 0, "own:1")
-NONE = Leaf("NoneType")
-OTHER = Dialect(
-    numbers_single=True,
-    no_root=message("text", text="roots"),
-    no_absent_gradient=message("text", text="gradients"),
-    no_other_keys=message("text", text="keys"),
-)
 
 
-def entry(name, seq, leaf):
-    records = (Record(f"{name}.output.0", "output", "0", leaf),)
-    return Entry(name, PHASE, 0, 0, seq, seq + 1, records=records)
-
-
-def saved(key, path=""):
-    record = Record(f"{key}.{path}" if path else key, "data", path, TENSOR)
-    return KeyDatum(key, 0, 0, 0, 9, (record,))
-
-
-def gaps(dialect, keys):
-    """Pair a run of ours with one of a dialect, which lacks what a dialect may lack."""
-    shared = entry("Cell.a.Dense.forward.0", 2, TENSOR)
-    back = entry("Cell.a.Dense.backward.0", 4, TENSOR)
-    none = Record(f"{back.name}.output.1", "output", "1", NONE)
-    whole = Entry(back.name, PHASE, 0, 0, 4, 5, records=(*back.records, none))
-    root = entry("Cell.root.Net.forward.0", 0, TENSOR)
-    ours = StepData([root, shared, whole], [saved("loss"), saved("ratio")])
-    other = StepData([shared, back], [saved("loss", "0")], dialect=dialect, keys_of_run=keys)
-    pairs = plan_step(0, 0, ours, other).pairs
-    return {pair.record.name: pair.gap for pair in pairs if pair.a is None or pair.b is None}
-
-
-def test_what_a_tool_never_records_is_said_in_its_dialects_words():
-    """Of a dialect that no reader knows, pairing says what the dialect says, and nothing else."""
-    assert gaps(OTHER, frozenset({"loss"})) == {
-        "Cell.root.Net.forward.0.output.0": OTHER.no_root,
-        "Cell.a.Dense.backward.0.output.1": OTHER.no_absent_gradient,
-        "ratio": OTHER.no_other_keys,
-    }
-
-
-def test_in_our_own_dialect_all_of_it_is_missing():
-    missing = gaps(OWN, None)
-    assert len(missing) == 5  # loss is not loss.0 either
-    assert set(missing.values()) == {None}
-
-
-def test_a_run_keeps_its_dialect_on_its_way_to_a_worker(tmp_path):
-    recording = Recording(tmp_path / "run")
-    with recording.phase(PHASE):
-        recording.call("a", "Dense", lambda x: x, np.float32(1))
-    recording.end_step()
-    recording.close()
-    for path, foreign in ((tmp_path / "run", False), (MSPROBE_DATA / "statistics_a", True)):
-        run = open_run(path)
-        assert run.foreign is foreign
-        assert pickle.loads(pickle.dumps(run)).foreign is foreign
-
-
-@pytest.mark.parametrize("journal", [True, False])
-def test_a_run_has_the_dialect_of_the_tool_that_wrote_it(tmp_path, journal):
-    """A run of ours that lost its journals is one of ours, and no dump of another tool's."""
-    recording = Recording(tmp_path / "run")
-    with recording.phase(PHASE):
-        recording.call("a", "Dense", lambda x: x, np.float32(1))
-    recording.end_step()
-    recording.close()
-    for path in [] if journal else (tmp_path / "run").rglob(JOURNAL_FILE):
-        path.unlink()
-    ours, theirs = open_run(tmp_path / "run"), open_run(MSPROBE_DATA / "statistics_a")
-    assert (ours.dialect, ours.foreign) == (OWN, False)
-    assert (theirs.dialect, theirs.foreign) == (MSPROBE, True)
-
-
-def test_statistics_are_of_the_dialect_that_their_reader_says(tmp_path):
-    """Also where a leaf counts nothing itself, and where dump.json is all that is left of a run."""
+@pytest.fixture
+def run(tmp_path):
+    """Return the directory of a run with a cell and a loss."""
     recording = Recording(tmp_path / "run")
     with recording.phase(PHASE):
         recording.call("a", "Dense", lambda x: x, np.float32(1))
     recording.data("loss", np.float32(1))
     recording.end_step()
-    recording.close()
-    for journal in (tmp_path / "run").rglob(JOURNAL_FILE):
+    return recording.close()
+
+
+def test_a_run_keeps_its_dialect_on_its_way_to_a_worker(run):
+    for path, foreign in ((run, False), (MSPROBE_DATA / "statistics_a", True)):
+        opened = open_run(path)
+        assert opened.foreign is foreign
+        assert pickle.loads(pickle.dumps(opened)).foreign is foreign
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_run_has_the_dialect_of_the_tool_that_wrote_it(run, journal):
+    """A run of ours that lost its journals is one of ours, and no dump of another tool's."""
+    for path in [] if journal else run.rglob(JOURNAL_FILE):
+        path.unlink()
+    ours, theirs = open_run(run), open_run(MSPROBE_DATA / "statistics_a")
+    assert (ours.dialect, ours.foreign) == (OWN, False)
+    assert (theirs.dialect, theirs.foreign) == (MSPROBE, True)
+
+
+def test_statistics_are_of_the_dialect_that_their_reader_says(run):
+    """Also where a leaf counts nothing itself, and where dump.json is all that is left of a run."""
+    for journal in run.rglob(JOURNAL_FILE):
         text = journal.read_text()
         journal.write_text(text.replace('"nan_count": 0, "inf_count": 0, ', ""))
         assert journal.read_text() != text
-    assert dialects(tmp_path / "run") == {""}
-    for gone in [*(tmp_path / "run").rglob(JOURNAL_FILE), tmp_path / "run/run.json"]:
+    assert dialects(run) == {""}
+    for gone in [*run.rglob(JOURNAL_FILE), run / "run.json"]:
         gone.unlink()
-    assert dialects(tmp_path / "run") == {""}
+    assert dialects(run) == {""}
     for name in ("statistics_a", "statistics_8x_a", "key_data_a"):
         assert dialects(MSPROBE_DATA / name) == {"msprobe"}
 
