@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
+from helpers.runs import MSPROBE_DATA, Fault, Recording, record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -34,12 +34,7 @@ def runs(tmp_path_factory):
 
 def losses(root, a, b):
     """Return two runs, of which each saved a loss."""
-    for name, value in (("a", a), ("b", b)):
-        recording = Recording(root / name)
-        recording.data("loss", value)
-        recording.end_step()
-        recording.close()
-    return root / "a", root / "b"
+    return [record_data(root / name, [("loss", of)]) for name, of in (("a", a), ("b", b))]
 
 
 @pytest.fixture

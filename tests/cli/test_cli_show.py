@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import Recording, record_data, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.printable import size, spans
@@ -209,13 +209,13 @@ def test_spans_and_sizes_read_well():
 
 def test_first_values_are_valid_json_whatever_they_are(tmp_path, cli):
     """NaN, infinities, complex numbers and long doubles come out as JSON takes them."""
-    recording = Recording(tmp_path / "odd")
-    recording.data("odd", np.array([np.nan, np.inf, 1.5], np.float32))
-    recording.data("odd", np.array([1 + 2j], np.complex64))
-    recording.data("odd", np.array([0.25], np.longdouble))
-    recording.end_step()
-    recording.close()
-    said = cli("show", tmp_path / "odd", "odd", "--json").out
+    odd = [
+        np.array([np.nan, np.inf, 1.5], np.float32),
+        np.array([1 + 2j], np.complex64),
+        np.array([0.25], np.longdouble),
+    ]
+    run = record_data(tmp_path / "odd", [("odd", value) for value in odd])
+    said = cli("show", run, "odd", "--json").out
     shown = json.loads(said, parse_constant=pytest.fail)
     values = [record["first_values"] for record in shown]
     assert values == [["NaN", "Infinity", 1.5], ["(1+2j)"], [0.25]]

@@ -258,6 +258,20 @@ class Recording:
         return self.root
 
 
+def record_data(
+    root: Path, *steps: Iterable[tuple[str, Any]], configurations: Any = None, **settings: Any
+) -> Path:
+    """Record steps of key data alone, each a list of (key, value); return the run."""
+    recording = Recording(root, **settings)
+    if configurations is not None:
+        recording.writer.save_configurations(lambda: configurations)
+    for saves in steps:
+        for key, value in saves:
+            recording.data(key, value)
+        recording.end_step()
+    return recording.close()
+
+
 def words(lost: Mapping[Message, int]) -> dict[str, int]:
     """Return what was lost, by the words of each kind."""
     return {in_words(kind, "en"): count for kind, count in lost.items()}

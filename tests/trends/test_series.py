@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.gradients import record_gradients
-from helpers.runs import MSPROBE_DATA, Fault, Recording, a_nan, record_training
+from helpers.runs import MSPROBE_DATA, record_data, record_training
 
 from mindrlhf_msprobe import RunError, UsageError, open_run
 from mindrlhf_msprobe.sequences.settings import Settings
@@ -24,14 +24,8 @@ def log_probs(count):
 
 
 def record_keys(root, *steps, **settings):
-    """Record steps of key data alone, each a list of (key, value), and open the run."""
-    recording = Recording(root, **settings)
-    for saves in steps:
-        for key, value in saves:
-            recording.data(key, value)
-        recording.end_step()
-    recording.close()
-    return open_run(root)
+    """Record steps of key data alone, and open the run."""
+    return open_run(record_data(root, *steps, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -228,15 +222,6 @@ def test_updates_against_weights(trained, tmp_path):
     statistics = record_training(tmp_path / "run", steps=2, tokens=1)
     (missing,) = read_trends(open_run(statistics), Choice(derived=("update_to_weight",))).missing
     assert "task: tensor" in str(missing.why)
-
-
-def test_nan_is_a_value(tmp_path):
-    """A series says where a number stopped being one."""
-    root = record_training(
-        tmp_path / "run", steps=3, tokens=1, faults=[Fault("rewards", step=1, change=a_nan)]
-    )
-    values = open_run(root).trend(key="rewards")[0].values
-    assert np.isnan(values).tolist() == [False, True, True]
 
 
 def test_what_there_is_of_a_run_is_shown(trained, tmp_path):

@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Outcome, Status
@@ -97,10 +97,7 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
     """200 GB of holes, whose header is what was recorded: unreadable, and at once."""
     runs, sizes = [], (50_000_000_000,)
     for name in "ab":
-        recording = Recording(tmp_path / name)
-        recording.data("loss", np.zeros(4, np.float32))
-        recording.end_step()
-        runs.append(recording.close())
+        runs.append(record_data(tmp_path / name, [("loss", np.zeros(4, np.float32))]))
         place = runs[-1] / "data/loss/step0/rank0/micro_step0"
         content = json.loads((place / "loss.json").read_text())
         content["data"]["shape"] = list(sizes)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, PHASES, Recording, record_training
+from helpers.runs import MSPROBE_DATA, PHASES, record_data, record_training
 
 from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.errors import RunError
@@ -99,11 +99,7 @@ def test_key_data_come_back_as_they_were_saved(tmp_path):
         "=1+1": -7,
         "step5": [],
     }
-    recording = Recording(tmp_path)
-    for key, value in saved.items():
-        recording.data(key, value)
-    recording.end_step()
-    run = open_run(recording.close())
+    run = open_run(record_data(tmp_path, saved.items()))
     assert run.keys == sorted(saved)
     for key, value in saved.items():
         found = run.key_data(key)[0].value
@@ -114,11 +110,8 @@ def test_key_data_come_back_as_they_were_saved(tmp_path):
 
 def test_micro_steps_are_counted_by_key(tmp_path):
     """The n-th save of a key in a step is its n-th micro-step."""
-    recording = Recording(tmp_path)
-    for value in range(12):
-        recording.data("loss", float(value))
-    recording.end_step()
-    data = open_run(recording.close()).key_data("loss")
+    run = record_data(tmp_path, [("loss", float(value)) for value in range(12)])
+    data = open_run(run).key_data("loss")
     assert [(d.micro_step, float(d.value)) for d in data] == [(i, float(i)) for i in range(12)]
 
 
