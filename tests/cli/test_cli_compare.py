@@ -118,7 +118,7 @@ def test_what_cannot_be_decided_exits_with_2(compare, runs, tmp_path):
         ("nowhere", "does not exist"),
         ("file", "is not a directory"),
         ("empty", "It is empty"),
-        ("other", "is not a run"),
+        ("other", "neither run.json nor layer data"),
     ):
         for pair in ((runs[0], tmp_path / name), (tmp_path / name, runs[0])):
             code, out, err = compare(*pair, "-o", tmp_path / "out")

@@ -13,7 +13,6 @@ from helpers.gradients import record_gradients
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +40,15 @@ def test_csv_has_a_row_a_value(runs, tmp_path, cli):
     assert "NaN or Inf at step 1, 2" in said
 
 
-def test_two_runs_stand_side_by_side(runs, tmp_path, capsys):
+def test_two_runs_stand_side_by_side(runs, tmp_path, cli):
     """In one plot and in one row; what one lacks is empty."""
-    command = ["trend", *map(str, runs), "--key", "rewards", "--csv", str(tmp_path / "x.csv")]
-    assert main(command) == 0
+    out = cli("trend", *runs, "--key", "rewards", "--csv", tmp_path / "x.csv").out
     header, *rows = rows_of(tmp_path / "x.csv")
     assert header[-2:] == ["value_a", "value_b"]
     by_place = {(row[3], row[4]): row[-2:] for row in rows}
     assert by_place["0", "0"][0] == by_place["0", "0"][1] != ""
     assert by_place["0", "2"] == ["", "NaN"]
     assert by_place["1", "1"][1] == ""
-    out = capsys.readouterr().out
     a, b = runs
     assert f"* A ({a}): 2 values" in out
     assert f"o B ({b}): 3 values" in out
@@ -87,12 +84,12 @@ def test_what_one_of_several_runs_lacks_moves_no_mark(runs, cli):
     assert "*" not in plot
 
 
-def test_more_runs_than_letters_are_refused(runs, capsys):
+def test_more_runs_than_letters_are_refused(runs, cli):
     """In words, before any is read."""
-    assert main(["trend", *[str(runs[0])] * 27]) == 2
-    assert "27 runs were given; trend takes 26 at most" in capsys.readouterr().err
-    assert main(["trend", "--gradients", *[str(runs[0])] * 3]) == 2
-    assert "--gradients compares two runs" in capsys.readouterr().err
+    said = cli("trend", *[runs[0]] * 27, code=2).err
+    assert "27 runs were given; trend takes 26 at most" in said
+    said = cli("trend", "--gradients", *[runs[0]] * 3, code=2).err
+    assert "--gradients compares two runs" in said
 
 
 def test_json_says_the_same(runs, cli):

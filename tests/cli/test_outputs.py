@@ -91,22 +91,21 @@ def content(root):
 
 
 @pytest.mark.parametrize(("command", "name"), EACH)
-def test_what_this_tool_did_not_write_stays(here, capsys, command, name):
+def test_what_this_tool_did_not_write_stays(here, command, name, cli):
     """It is named, the answer is 2, and nothing is left half written."""
     path = target(command, "out", name)
     path.parent.mkdir(parents=True, exist_ok=True)
     for foreign in FOREIGN:
         path.write_bytes(foreign)
         before = content(here)
-        assert main(given(command, "out")) == 2, foreign
-        said = capsys.readouterr().err
+        said = cli(*given(command, "out"), code=2).err
         assert path.name in said
         assert ".part" not in said
         assert content(here) == before
 
 
 @pytest.mark.parametrize(("command", "name"), EACH)
-def test_what_is_no_file_stays(here, capsys, command, name):
+def test_what_is_no_file_stays(here, command, name, cli):
     """A link is not followed, nobody waits for a pipe, and a directory is none of ours."""
     path = target(command, "out", name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,21 +119,19 @@ def test_what_is_no_file_stays(here, capsys, command, name):
         else:
             path.mkdir()
         before = content(here)
-        assert main(given(command, "out")) == 2, kind
-        assert path.name in capsys.readouterr().err
+        assert path.name in cli(*given(command, "out"), code=2).err
         assert content(here) == before
         path.rmdir() if kind == "directory" else path.unlink()
 
 
 @pytest.mark.parametrize("command", WRITES)
-def test_nothing_is_written_inside_a_run(here, capsys, command):
+def test_nothing_is_written_inside_a_run(here, command, cli):
     """Whichever run, whether it is asked about or not; its manifest is never replaced."""
     Path("link").symlink_to(here / "B")
     before = content(here)
     for place in ("A/x", "B/actor_update/step0/x", "link/x", "B/run.json"):
         words = [place if word.startswith("OUT") else word for word in command.split()]
-        assert main(words) == 2, place
-        assert capsys.readouterr().err
+        assert cli(*words, code=2).err
         assert content(here) == before
 
 
@@ -227,14 +224,13 @@ def test_a_full_disk_is_said_of_a_file(here, capsys, command):
 
 
 @pytest.mark.parametrize("command", DIRECTORIES)
-def test_a_file_where_a_directory_is_asked_for(here, capsys, command):
+def test_a_file_where_a_directory_is_asked_for(here, command, cli):
     """The file that was given is named, none of ours; `--json` is what prints JSON."""
     for suffix, there in ((".json", True), (".txt", True), (".json", False), (".csv", False)):
         path = Path(f"out{suffix}")
         path.write_text("mine") if there else path.unlink(missing_ok=True)
         before = content(here)
-        assert main(given(command, path)) == 2
-        said = capsys.readouterr().err
+        said = cli(*given(command, path), code=2).err
         assert f"out{suffix}" in said
         assert "Errno" not in said
         assert ".part" not in said

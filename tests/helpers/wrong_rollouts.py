@@ -6,6 +6,7 @@ Each takes the number of a layer, and returns what changes a trainer.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -97,34 +98,19 @@ def noisy(scale: float) -> Callable[[Tensor], Tensor]:
     return changed
 
 
-@planted
-def projection(trainer, layer):
-    """One projection is wrong by 1e-3, in decode and prefill of the rollout."""
-    change_output(rollout_layer(trainer, layer).attention.w_qkv, noisy(1e-3))
+def noisy_output(layer_of, name: str, scale: float = 1e-3):
+    """Return what makes the output of one cell of a layer wrong by a share of its size."""
+    cell = operator.attrgetter(name)
+    return planted(
+        lambda trainer, layer: change_output(cell(layer_of(trainer, layer)), noisy(scale))
+    )
 
 
-@planted
-def output_projection(trainer, layer):
-    """The same of the one behind attention."""
-    change_output(rollout_layer(trainer, layer).attention.wo, noisy(1e-3))
-
-
-@planted
-def small_down_projection(trainer, layer):
-    """By 1e-4, in the training network."""
-    change_output(training_layer(trainer, layer).feed_forward.w2, noisy(1e-4))
-
-
-@planted
-def training_projection(trainer, layer):
-    """One of the parts of a fused projection, in the training network."""
-    change_output(training_layer(trainer, layer).attention.wk, noisy(1e-3))
-
-
-@planted
-def gate_projection(trainer, layer):
-    """The fused gate of the rollout."""
-    change_output(rollout_layer(trainer, layer).feed_forward.w_gate_hidden, noisy(1e-3))
+projection = noisy_output(rollout_layer, "attention.w_qkv")
+output_projection = noisy_output(rollout_layer, "attention.wo")
+gate_projection = noisy_output(rollout_layer, "feed_forward.w_gate_hidden")
+training_projection = noisy_output(training_layer, "attention.wk")  # a part of the fused one
+small_down_projection = noisy_output(training_layer, "feed_forward.w2", 1e-4)
 
 
 def change_cache(trainer, layer, change):

@@ -332,14 +332,6 @@ def test_installed_twice_is_installed_once(record, tmp_path):
     assert run.steps == [0, 1]
 
 
-def test_it_may_be_installed_after_the_import(tmp_path, configure):
-    path = configure(KEY_DATA, epochs=1)
-    main = module("main")
-    mindrlhf.install()
-    main.train(path)
-    assert set(open_run(tmp_path / "run").keys) == KEYS
-
-
 def test_a_resumed_training_counts_on(record):
     run = record(ALL, resume_training=True)  # at step 1 of epoch 1, of two steps each
     assert run.steps == [3]
@@ -723,80 +715,74 @@ def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(key_data, 
     assert not run.lost
 
 
-def plant_kl():
-    kind = module("mindrlhf.models.grpo_models").GRPOModel
-    compute = kind.compute_approx_kl
-    kind.compute_approx_kl = lambda self, *args: compute(self, *args) * 1.01
+def plant(home, owner, name, made):
+    """Return what lets a function of the trainer compute something else."""
+
+    def planted():
+        place = module(f"mindrlhf.{home}")
+        place = getattr(place, owner) if owner else place
+        right = getattr(place, name)
+        wrong = made(right)
+        wrong.__name__ = name  # which names a reward
+        setattr(place, name, wrong)
+
+    return planted
 
 
-def plant_forward():
-    kind = module("mindrlhf.models.grpo_models").CausalLMHybrid
-    construct = kind.construct
-
+def wrong_where_trained(construct):
     def of_the_trained_one(self, tokens, samples=None):
         log_prob = construct(self, tokens, samples)
         return log_prob * 1.001 if self.training else log_prob
 
-    kind.construct = of_the_trained_one
+    return of_the_trained_one
 
 
-def plant_reward_of_one_sample():
-    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
-    reward = rewards.number_of_sample
-
-    def number_of_sample(*args):
-        return reward(*args) * np.array([1, 1, 1, 1.5])
-
-    rewards.number_of_sample = number_of_sample
-
-
-def plant_constant_of_a_reward():
-    """Advantages do not change."""
-    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
-    reward = rewards.share_of_solution
-
-    def share_of_solution(*args):
-        return reward(*args) + 2
-
-    rewards.share_of_solution = share_of_solution
-
-
-def plant_mask():
-    kind = module("mindrlhf.worker.train_worker").TrainWorker
-    push = kind.push_to_store
-
+def without_the_first_token(push):
     def push_to_store(self, data):
         for columns in data:
             columns[1] = columns[1] * np.array([0, 1, 1, 1], np.float32)
         push(self, data)
 
-    kind.push_to_store = push_to_store
+    return push_to_store
 
 
-def plant_averaging():
-    kind = module("mindrlhf.models.grpo_models").GRPOModel
-    mean = kind.masked_mean
-    kind.masked_mean = lambda self, *args, dim=None: mean(self, *args, dim=dim) / 2
+MODELS, REWARDS = "models.grpo_models", "trainer.spmd.grpo_experience_maker"
+ONE_SAMPLE = np.array([1, 1, 1, 1.5])
+#: What is wrong: the function and how it computes, the record it is seen in, the culprit.
+PLANTED = [
+    (MODELS, "GRPOModel", "compute_approx_kl", lambda f: lambda *a: f(*a) * 1.01, "kl", "loss"),
+    (MODELS, "CausalLMHybrid", "construct", wrong_where_trained, "log_prob", None),
+    (
+        *(REWARDS, "", "number_of_sample", lambda f: lambda *a: f(*a) * ONE_SAMPLE),
+        *("rewards.number_of_sample", None),
+    ),
+    (  # a constant: advantages do not change
+        *(REWARDS, "", "share_of_solution", lambda f: lambda *a: f(*a) + 2),
+        *("rewards.share_of_solution", None),
+    ),
+    (
+        *("worker.train_worker", "TrainWorker", "push_to_store", without_the_first_token),
+        *("loss_inputs.mask", None),
+    ),
+    (
+        *(MODELS, "GRPOModel", "masked_mean", lambda f: lambda *a, dim=None: f(*a, dim=dim) / 2),
+        *("actor_loss or kl_loss", "aggregation"),
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("plant", "settings", "named", "culprit"),
+    ("planted", "settings", "named", "culprit"),
     [
-        (plant_kl, {}, "kl", "loss"),
-        (plant_forward, {}, "log_prob", None),
-        (plant_reward_of_one_sample, {}, "rewards.number_of_sample", None),
-        (plant_constant_of_a_reward, {}, "rewards.share_of_solution", None),
-        (plant_mask, {}, "loss_inputs.mask", None),
-        (plant_averaging, {}, "actor_loss or kl_loss", "aggregation"),
-        (None, {"beta": 0.2}, "loss", "aggregation"),
+        *((plant(*how), {}, named, culprit) for *how, named, culprit in PLANTED),
+        (lambda: None, {"beta": 0.2}, "loss", "aggregation"),
     ],
 )
 def test_a_first_round_tells_apart_where_two_trainings_part(
-    record, first_round, plant, settings, named, culprit
+    record, first_round, planted, settings, named, culprit
 ):
     """Key data alone: the KL term, the actor's forward pass, a reward, a mask, a coefficient."""
-    if plant is not None:
-        plant()
+    planted()
     result = compare_runs(first_round, record(epochs=1, **settings).path)
     first = result.verdict.first_divergence
     assert first.step == 0

@@ -271,21 +271,17 @@ def test_what_msprobe_did_not_count_is_counted(tmp_path):
 
 def test_what_is_not_there_is_an_error_that_names_the_nearest(trained):
     """Keys, derived quantities, statistics, phases, ranks, patterns."""
-    run = open_run(trained)
-    with pytest.raises(UsageError, match=r"no key 'reward'\. Nearest: .*rewards"):
-        run.trend(key="reward")
-    with pytest.raises(UsageError, match="kl_k3"):
-        run.trend(derived="kl_k33")
-    with pytest.raises(UsageError, match="mean, max, min, norm"):
-        run.trend(key="rewards", statistic="var")
-    with pytest.raises(UsageError, match="actor_update"):
-        run.trend(record="head", phase="actor_updates")
-    with pytest.raises(UsageError, match="no rank '7'"):
-        run.trend(key="rewards", rank=7)
-    with pytest.raises(UsageError, match=r"'\(\?=a\)' cannot be used"):
-        run.trend("(?=a)")
-    with pytest.raises(RunError, match="holds no record"):
-        run.trend(record="(x+x+)+y")
+    for asked, kind, said in (
+        ({"key": "reward"}, UsageError, r"no key 'reward'\. Nearest: .*rewards"),
+        ({"derived": "kl_k33"}, UsageError, "kl_k3"),
+        ({"key": "rewards", "statistic": "var"}, UsageError, "mean, max, min, norm"),
+        ({"record": "head", "phase": "actor_updates"}, UsageError, "actor_update"),
+        ({"key": "rewards", "rank": 7}, UsageError, "no rank '7'"),
+        ({"pattern": "(?=a)"}, UsageError, r"'\(\?=a\)' cannot be used"),
+        ({"record": "(x+x+)+y"}, RunError, "holds no record"),
+    ):
+        with pytest.raises(kind, match=said):
+            open_run(trained).trend(**asked)
 
 
 def test_names_that_steer_a_terminal_stay_data(tmp_path):

@@ -124,27 +124,6 @@ def test_one_phase_or_one_step_can_be_opened_alone(recorded):
     assert len(step.entries(rank=0)) == len(phase.entries(step=1, rank=0))
 
 
-# Not a run.
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nowhere", "nowhere does not exist"),
-        ("file", "is not a directory"),
-        ("empty", "It is empty"),
-        ("other", r"neither run.json nor layer data .* nor key data"),
-    ],
-)
-def test_what_is_no_run_is_said_to_be_none(tmp_path, name, said):
-    """With what is there instead, or what a run would hold."""
-    (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "other/src/step").mkdir(parents=True)
-    with pytest.raises(RunError, match=said):
-        open_run(tmp_path / name)
-
-
 # Damaged runs.
 
 
