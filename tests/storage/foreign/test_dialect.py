@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -9,10 +10,55 @@ import pytest
 from helpers.runs import MSPROBE_DATA, Recording
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.layout import JOURNAL_FILE
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 PHASE = "actor_update"
+TENSOR = Leaf("mindspore.Tensor", "Float32", (2,), 1.0, 1.0, 1.0, math.sqrt(2), 0, 0, "own:1")
+NONE = Leaf("NoneType")
+OTHER = Dialect(
+    numbers_single=True,
+    no_root=message("text", text="roots"),
+    no_absent_gradient=message("text", text="gradients"),
+    no_other_keys=message("text", text="keys"),
+)
+
+
+def entry(name, seq, leaf):
+    records = (Record(f"{name}.output.0", "output", "0", leaf),)
+    return Entry(name, PHASE, 0, 0, seq, seq + 1, records=records)
+
+
+def saved(key, path=""):
+    record = Record(f"{key}.{path}" if path else key, "data", path, TENSOR)
+    return KeyDatum(key, 0, 0, 0, 9, (record,))
+
+
+def gaps(dialect, keys):
+    """Pair a run of ours with one of a dialect, which lacks what a dialect may lack."""
+    shared = entry("Cell.a.Dense.forward.0", 2, TENSOR)
+    back = entry("Cell.a.Dense.backward.0", 4, TENSOR)
+    none = Record(f"{back.name}.output.1", "output", "1", NONE)
+    whole = Entry(back.name, PHASE, 0, 0, 4, 5, records=(*back.records, none))
+    root = entry("Cell.root.Net.forward.0", 0, TENSOR)
+    ours = StepData([root, shared, whole], [saved("loss"), saved("ratio")])
+    other = StepData([shared, back], [saved("loss", "0")], dialect=dialect, keys_of_run=keys)
+    pairs = plan_step(0, 0, ours, other).pairs
+    return {pair.record.name: pair.gap for pair in pairs if pair.a is None or pair.b is None}
+
+
+def test_what_a_tool_never_records_is_said_in_its_dialects_words():
+    """Of a dialect that no reader knows, pairing says what the dialect says, and nothing else."""
+    assert gaps(OTHER, frozenset({"loss"})) == {
+        "Cell.root.Net.forward.0.output.0": OTHER.no_root,
+        "Cell.a.Dense.backward.0.output.1": OTHER.no_absent_gradient,
+        "ratio": OTHER.no_other_keys,
+    }
 
 
 @pytest.fixture
