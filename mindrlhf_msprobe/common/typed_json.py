@@ -17,10 +17,20 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, Union
 
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, SpokenError
+from mindrlhf_msprobe.common.printable import shortened
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DEEPEST = 50  # levels of a value whose type is open
+
+
+class FormError(SpokenError, ValueError):
+    """JSON is not of the type that it is read as: the rest of a sentence that names the file."""
+
+    @classmethod
+    def of(cls, expected: str, found: Any) -> FormError:
+        """Return the error that says both."""
+        return cls.saying("unread.form", expected=expected, found=shortened(repr(found), 80))
 
 
 class Codec(NamedTuple):
@@ -28,7 +38,7 @@ class Codec(NamedTuple):
 
     Attributes:
         write: returns what `json.dumps` takes.
-        read: undoes it; raises ValueError where the JSON is not of such a value.
+        read: undoes it; raises FormError where the JSON is not of such a value.
     """
 
     write: Callable[[Any], Any]
@@ -58,16 +68,23 @@ def codec(kind: Any) -> Codec:
     if origin is Mapping:
         return _mapping(codec(arguments[0]), codec(arguments[1]))
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return Codec(lambda value: value.value, kind)
+        return Codec(lambda value: value.value, lambda found: _of_enum(kind, found))
     if is_dataclass(kind):
         return _fields(kind)
-    raise TypeError(f"no JSON for values of {kind!r}")
+    raise TypeError(kind)
 
 
 def _exactly(found: Any, kind: type) -> Any:
     if type(found) is not kind:
-        raise ValueError(f"expected {kind.__name__}, found {found!r:.80}")
+        raise FormError.of(kind.__name__, found)
     return found
+
+
+def _of_enum(kind: Any, found: Any) -> Any:
+    try:
+        return kind(found)
+    except ValueError:
+        raise FormError.of(kind.__name__, found) from None
 
 
 def _write_float(value: float) -> Any:
@@ -80,7 +97,7 @@ def _read_float(found: Any) -> float:
     if isinstance(found, str) and found in _NON_FINITE:
         return _NON_FINITE[found]
     if type(found) not in (int, float):
-        raise ValueError(f"expected a number, found {found!r:.80}")
+        raise FormError.of("float", found)
     return found
 
 
@@ -98,7 +115,7 @@ def _fixed(kinds: Sequence[Any]) -> Codec:
 
     def read(found: Any) -> tuple[Any, ...]:
         if len(_exactly(found, list)) != len(inner):
-            raise ValueError(f"expected {len(inner)} values, found {len(found)}")
+            raise FormError.of(f"list[{len(inner)}]", found)
         return tuple(one.read(value) for one, value in zip(inner, found))
 
     return Codec(lambda value: [one.write(v) for one, v in zip(inner, value)], read)
@@ -122,11 +139,11 @@ def _mapping(key: Codec, value: Codec) -> Codec:
 
     def read(found: Any) -> dict[Any, Any]:
         if any(not isinstance(pair, list) or len(pair) != 2 for pair in _exactly(found, list)):
-            raise ValueError("expected pairs")
+            raise FormError.of("list[2]", found)
         try:
             return dict(pairs.read(found))
-        except TypeError as error:  # a key that cannot be one
-            raise ValueError(str(error)) from None
+        except TypeError:  # a key that cannot be one
+            raise FormError.of("dict", found) from None
 
     return Codec(lambda mapping: pairs.write(mapping.items()), read)
 
@@ -148,11 +165,11 @@ def _fields(kind: Any) -> Codec:
     def read(found: Any) -> Any:
         unknown = _exactly(found, dict).keys() - inner.keys()
         if unknown:
-            raise ValueError(f"{kind.__name__} has no {min(unknown)!r:.80}")
+            raise FormError.of(kind.__name__, found)
         try:
             return kind(**{name: inner[name].read(one) for name, one in found.items()})
-        except TypeError as error:  # a field is missing
-            raise ValueError(str(error)) from None
+        except TypeError:  # a field is missing
+            raise FormError.of(kind.__name__, found) from None
 
     return Codec(write, read)
 
@@ -178,13 +195,13 @@ def _write_any(value: Any) -> Any:
 
 def _read_any(found: Any, depth: int = 0) -> Any:
     if depth > _DEEPEST:
-        raise ValueError("it is nested too deep")
+        raise FormError.saying("unread.nested")
     if isinstance(found, list):
         return [_read_any(item, depth + 1) for item in found]
     if not isinstance(found, dict):
         return found
     if len(found) != 1:
-        raise ValueError(f"expected one kind of value, found {[*found]!r:.80}")
+        raise FormError.of("value", found)
     ((kind, inner),) = found.items()
     if kind == "float":
         return _read_float(inner)
@@ -198,6 +215,6 @@ def _read_any(found: Any, depth: int = 0) -> Any:
     if kind == "fraction":
         above, below = codec(tuple[int, int]).read(inner)
         if not below:
-            raise ValueError("a fraction of 0")
+            raise FormError.of("fraction", inner)
         return Fraction(above, below)
-    raise ValueError(f"no such kind of value: {kind!r:.80}")
+    raise FormError.of("value", found)

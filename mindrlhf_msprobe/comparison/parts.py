@@ -29,6 +29,7 @@ from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import CoverageGap, Finding
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.layout import UnreadError, why_unread
 from mindrlhf_msprobe.storage.outputs import Output, written
 
 #: What every part begins with; a part of another version of this package is refused.
@@ -195,7 +196,7 @@ def _header(path: Path) -> Part:
                 raise RunError.saying("error.part_of_other", path=path, name=name, **other)
         part: Part = codec(Part).read(found.get("part"))
         if not 1 <= part.number <= part.of:
-            raise ValueError(f"it is shard {part.number} of {part.of}")
+            raise UnreadError.saying("unread.part")
         return part
 
 
@@ -236,26 +237,26 @@ def read_results(path: Path) -> Iterator[StepResult]:
         count, end = 0, None
         for found in lines:
             if end is not None:
-                raise ValueError("it goes on after its end")
+                raise UnreadError.saying("unread.part")
             if isinstance(found, dict) and found.keys() == {"end"}:
                 end = found["end"]
             else:
                 yield _read_result(found)
                 count += 1
         if end != count:
-            raise ValueError("it ends too early")
+            raise UnreadError.saying("unread.part")
 
 
 def _read_result(found: Any) -> StepResult:
     if not isinstance(found, dict) or found.keys() != _TYPES.keys():
-        raise ValueError("a line is not of a step")
+        raise UnreadError.saying("unread.part")
     values = {name: codec(kind).read(found[name]) for name, kind in _TYPES.items()}
     records = values.pop("records")
     values["findings"] = list(values["findings"])
     values["positions"] = list(values["positions"])
     is_packed = not values["positions"]
     if not is_packed and len(values["positions"]) != len(values["findings"]):
-        raise ValueError("a step has more findings than positions, or fewer")
+        raise UnreadError.saying("unread.part")
     result = StepResult(**values)
     result.records = records
     if is_packed:
@@ -268,20 +269,24 @@ def _reading(path: Path) -> Iterator[Iterator[Any]]:
     """Yield the lines of a part, as JSON.
 
     Raises:
-        RunError: they cannot be read, or the caller finds a wrong one (ValueError).
+        RunError: they cannot be read, or the caller finds a wrong one (UnreadError).
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ValueError("it is no file")
+            raise UnreadError.saying("unread.no_regular_file")
         with gzip.open(path, "rb") as file:
             yield _lines(file)
     except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = message("unread.part") if isinstance(error, _BROKEN) else why_unread(error)
         raise RunError.saying("error.part_unread", path=path, why=why) from None
+
+
+#: What gzip and JSON raise where a file was cut, or is none of theirs.
+_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, json.JSONDecodeError, UnicodeDecodeError)
 
 
 def _lines(file: gzip.GzipFile) -> Iterator[Any]:
     while line := file.readline(bounds.PART_LINE):
         if not line.endswith(b"\n"):
-            raise ValueError("it ends in the middle of a line")
+            raise UnreadError.saying("unread.part")
         yield json.loads(line)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import SpokenError
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back, map_elements
 
 Shape = tuple[int, ...]
@@ -30,6 +31,10 @@ CHUNK = 1 << 21
 WHOLE = 32 << 20
 
 _Expression = TypeVar("_Expression", bound="Expression")
+
+
+class ShapeError(SpokenError, ValueError):
+    """Shapes that do not add up, as where shards overlap or leave a hole."""
 
 
 class Expression:
@@ -206,7 +211,9 @@ class Tiled(Expression):
         self.tiles = tuple(tiles)
         held = sum(math.prod(tile.shape) for tile in tiles)
         if held != math.prod(shape):
-            raise ValueError(f"{held} elements for shape {[*shape]}")
+            raise ShapeError.saying(
+                "unread.shapes", given=[[*tile.shape] for tile in tiles], wanted=[*shape]
+            )
 
     def __str__(self) -> str:
         boxes = []
@@ -319,7 +326,7 @@ class Reshaped(BySpans):
     def __init__(self, source: Expression, shape: Sequence[int]) -> None:
         super().__init__(shape, (source,))
         if math.prod(shape) != math.prod(source.shape):
-            raise ValueError(f"{[*source.shape]} as {[*shape]}")
+            raise ShapeError.saying("unread.shapes", given=[[*source.shape]], wanted=[*shape])
 
     def __str__(self) -> str:
         return f"{self.sources[0]}.reshape{self.shape}"
@@ -392,7 +399,8 @@ def concatenated(parts: Sequence[Expression], axis: int = 0) -> Expression:
     if len(parts) == 1:
         return parts[0]
     if len({_with(part.shape, axis, 0) for part in parts}) > 1:
-        raise ValueError(f"{[part.shape for part in parts]} along axis {axis}")
+        given = [[*part.shape] for part in parts]
+        raise ShapeError.saying("unread.shapes_along", given=given, axis=axis)
     return rows_of([(part, range(part.shape[axis])) for part in parts], axis)
 
 
