@@ -17,10 +17,9 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, Union
 
-from mindrlhf_msprobe.common.message import Message, SpokenError
+from mindrlhf_msprobe.common.message import NON_FINITE, Message, SpokenError, finite_or_name
 from mindrlhf_msprobe.common.printable import shortened
 
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DEEPEST = 50  # levels of a value whose type is open
 
 
@@ -56,7 +55,7 @@ def codec(kind: Any) -> Codec:
     if kind is Any:
         return Codec(_write_any, _read_any)
     if kind is float:
-        return Codec(_write_float, _read_float)
+        return Codec(finite_or_name, _read_float)
     if kind in (bool, int, str, type(None)):
         return Codec(lambda value: value, lambda found: _exactly(found, kind))
     if origin in (Union, UnionType):
@@ -87,15 +86,9 @@ def _of_enum(kind: Any, found: Any) -> Any:
         raise FormError.of(kind.__name__, found) from None
 
 
-def _write_float(value: float) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
 def _read_float(found: Any) -> float:
-    if isinstance(found, str) and found in _NON_FINITE:
-        return _NON_FINITE[found]
+    if isinstance(found, str) and found in NON_FINITE:
+        return NON_FINITE[found]
     if type(found) not in (int, float):
         raise FormError.of("float", found)
     return found
@@ -178,7 +171,7 @@ def _write_any(value: Any) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": _write_float(value)}
+        return value if math.isfinite(value) else {"float": finite_or_name(value)}
     if isinstance(value, Message):
         return {"message": codec(Message).write(value)}
     if isinstance(value, (list, tuple)):

@@ -165,28 +165,28 @@ def _options(asked: Asked, job: Job) -> Options:
     return Options(
         tolerance=job.tolerances,
         noise=tuple(map(os.path.abspath, repetitions_of(asked))),
-        mapping=_absolute(asked.mapping),
-        cell_mapping=_absolute(asked.cell_mapping),
-        api_mapping=_absolute(asked.api_mapping),
-        data_mapping=_absolute(asked.data_mapping),
-        layer_mapping=_absolute(asked.layer_mapping),
-        tokenizer=_absolute(asked.tokenizer),
+        **{name: _absolute(getattr(asked, name)) for name in _FILES},
         phases=asked.phases and (asked.phases[0], asked.phases[1]),
         ranks=asked.ranks and (asked.ranks[0], asked.ranks[1]),
-        layout=_absolute(asked.layout),
         key_data_only=asked.key_data_only,
         steps=",".join(f"{first}-{last}" for first, last in chosen.steps) or None,
         include=chosen.include,
         exclude=chosen.exclude,
         keys=chosen.keys,
         common=asked.common,
-        after=_absolute(asked.after),
         all_rows=asked.all_rows,
     )
 
 
+#: Options that name a file; those of mappings may also be a mapping itself, or True.
+_FILES = (
+    *("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping"),
+    *("tokenizer", "layout", "after"),
+)
+
+
 def _absolute(given: Any) -> Any:
-    """Return the absolute path of a file; what is none as it is."""
+    """Return the absolute path where an option names a file, else its value."""
     return os.path.abspath(given) if isinstance(given, (str, Path)) else given
 
 
@@ -213,7 +213,8 @@ def reduce_parts(
     options = {f.name: getattr(parts[0].options, f.name) for f in fields(Options)}
     options["keys"] = dict(parts[0].options.keys)
     results = _joined(files, parts, all_rows=options["all_rows"])
-    by = _holder_of_first(results, parts)
+    first = _first(results)
+    by = parts[0] if first is None else _holder((first.step, first.rank), parts)
     runs = by.runs if a is None else (a, b)
     if len([run for run in runs if run]) != len([run for run in by.runs if run]):
         raise UsageError.saying("error.parts_runs")
@@ -221,9 +222,9 @@ def reduce_parts(
     ready(runs_of(prepared.asked))
     _refuse_others(prepared.job, parts)
     here = {at for side in prepared.job.sides for at in side.rank_steps()}
-    first = _first(results)
     if first is not None and (first.step, first.rank) not in here:
-        raise _elsewhere(first, by)
+        where = {"step": first.step, "rank": first.rank, "host": by.host}
+        raise RunError.saying("error.part_elsewhere", **where, a=by.runs[0], b=by.runs[1])
     away = {rank for part in parts for _, rank in part.held} - {rank for _, rank in here}
     if away:
         prepared.steps = {step for part in parts for step, _ in part.held}
@@ -249,21 +250,11 @@ def _prepared(asked: Asked, by: Part) -> Prepared:
 
 def _refuse_others(job: Job, parts: Sequence[Part]) -> None:
     """Refuse runs that are not those that the parts are of."""
+    here = _attempts(job)
     for part in parts:
-        what = unlike_attempts(_attempts(job), part.attempts)
+        what = unlike_attempts(here, part.attempts)
         if what is not None:
             raise RunError.saying("error.parts_of_others", number=part.number, what=what)
-
-
-def _holder_of_first(results: Sequence[StepResult], parts: Sequence[Part]) -> Part:
-    """Return the part of a machine that holds the first difference, or of any where all agree."""
-    first = _first(results)
-    return parts[0] if first is None else _holder((first.step, first.rank), parts)
-
-
-def _elsewhere(first: StepResult, by: Part) -> RunError:
-    where = {"step": first.step, "rank": first.rank, "host": by.host}
-    return RunError.saying("error.part_elsewhere", **where, a=by.runs[0], b=by.runs[1])
 
 
 def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> list[StepResult]:

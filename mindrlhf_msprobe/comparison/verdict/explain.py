@@ -641,8 +641,8 @@ def _doubt_about_parameters(first: FirstDifference) -> Messages:
     return (message("explanation.but_no_parameters"),)
 
 
-#: In the order in which they are asked: of any difference, of key data, of what an entry returned,
-#: of what it was given.
+#: Tried from first to last. The lines are for any difference, for key data, for what an entry
+#: returned, and for what it was given.
 _CAUSES: tuple[Callable[[FirstDifference], _Explained | None], ...] = (
     *(_unreadable, _file_changed, _chosen),
     *(_data_in_one_run, _step_input, _data),
