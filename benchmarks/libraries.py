@@ -91,7 +91,8 @@ def own_workers() -> float:
         began = time.perf_counter()
         workers = LocalWorkers(Job(sides), 2)
         workers.expect(2)
-        workers.submit(StepTask(*min(sides[0].rank_steps())))
+        step, rank = min(sides[0].rank_steps())
+        workers.submit(StepTask((step,), rank))
         workers.next_result()
         seconds = time.perf_counter() - began
         workers.close()

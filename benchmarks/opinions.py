@@ -15,10 +15,11 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_operators
-from mindrlhf_msprobe.replay.kernels.asked import Asked, arrays_of
-from mindrlhf_msprobe.replay.kernels.asking import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.client import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.questions import Question
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
 from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
+from mindrlhf_msprobe.replay.structures import leaves_of
 
 _RANDOM = np.random.default_rng(0)
 _SHAPES = ((4, 4), (2, 4, 8), (2, 4, 8, 8), (2, 3, 4, 8, 8), (6,))
@@ -38,10 +39,10 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
     """Return how an operator without a formula is judged."""
     refused = "not tried"
     for args in calls:
-        draws_of = (tuple(arrays_of(args)),)
-        asked = Asked(operator.full_name, args, {}, draws_of)
+        draws_of = (tuple(x for x in leaves_of(args) if isinstance(x, np.ndarray)),)
+        question = Question(operator.full_name, args, {}, draws_of)
         try:
-            (outputs,) = kernels.ask(asked).results
+            (outputs,) = kernels.ask(question).results
         except NoAnswerError as error:
             if "lower_precision" in str(error):
                 refused = _NONE
@@ -51,7 +52,7 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
             return _BY_KERNEL
         arriving = (np.ones(first.shape),)
         try:
-            kernels.ask(Asked(operator.full_name, args, {}, draws_of, {}, arriving))
+            kernels.ask(Question(operator.full_name, args, {}, draws_of, {}, arriving))
         except NoAnswerError:
             refused = _ONLY_FORWARD
             continue

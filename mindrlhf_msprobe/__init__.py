@@ -21,6 +21,8 @@ _HOMES = {
     "check_runs": "mindrlhf_msprobe.api",
     "compare_checkpoints": "mindrlhf_msprobe.api",
     "compare_runs": "mindrlhf_msprobe.api",
+    "compare_shard": "mindrlhf_msprobe.api",
+    "reduce_shards": "mindrlhf_msprobe.api",
     "Tolerance": "mindrlhf_msprobe.comparison",
     "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
     "GradComparator": "mindrlhf_msprobe.compat.comparing",
@@ -65,8 +67,10 @@ __all__ = [
     "compare_checkpoints",
     "compare_distributed",
     "compare_runs",
+    "compare_shard",
     "load_config",
     "open_run",
+    "reduce_shards",
     "seed_all",
 ]
 
@@ -77,7 +81,9 @@ if TYPE_CHECKING:
         check_runs,
         compare_checkpoints,
         compare_runs,
+        compare_shard,
         open_run,
+        reduce_shards,
     )
     from mindrlhf_msprobe.capture.saving import save as save
     from mindrlhf_msprobe.capture.saving import save_grad as save_grad

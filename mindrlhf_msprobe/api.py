@@ -7,6 +7,7 @@ checks find without tables. Each function loads what it joins when it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.reading import reader
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.compare import Ready
     from mindrlhf_msprobe.comparison.engine.executor import Progress
     from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given
+    from mindrlhf_msprobe.comparison.shards import Sharded
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
     from mindrlhf_msprobe.findings.health import CheckResult, CheckResults
@@ -174,7 +177,6 @@ def compare_runs(
     """
     from mindrlhf_msprobe.comparison.compare import Asked, compare_as_asked
     from mindrlhf_msprobe.comparison.pairing.filters import check_paths
-    from mindrlhf_msprobe.report.files import with_texts
 
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
     asked = Asked(
@@ -206,20 +208,108 @@ def compare_runs(
         progress=progress,
     )
     check_paths({"output_path": output_path})
-    _check_language(lang)
-    if output_path is None:
-        return with_texts(compare_as_asked(asked))
-    from mindrlhf_msprobe.report.files import load, write_beside, write_comparison
+    return _with_tables(
+        partial(compare_as_asked, asked),
+        output_path,
+        csv=csv,
+        lang=lang,
+        keep_earlier=keep_earlier,
+    )
+
+
+def compare_shard(
+    a: _PathLike,
+    b: _PathLike | None = None,
+    *,
+    shard: tuple[int, int],
+    output_path: _PathLike,
+    **options: Any,
+) -> Sharded:
+    """Compare one of several shards of two runs and write what it found, to be joined later.
+
+    A shard is a block of ranks, or of the steps of one rank. Each may be compared by a process, or
+    on a machine, of its own: nothing else is needed of the others.
+
+    Args:
+        a, b: as for `compare_runs`; on this machine they may hold some ranks of the job alone.
+        shard: its number, from 1 on, and how many there are.
+        output_path: the file that is written (a part); in a directory it is called
+            `shard_<number>_of_<count>.part.gz`.
+        options: those of `compare_runs` that say what is compared and how, and by which workers;
+            `first_only` cannot be.
+
+    Returns:
+        What became of the shard. Whether the runs agree, only all parts together say.
+
+    Raises:
+        RunError, ConfigError, UsageError: as for `compare_runs`.
+        OutputError: the part cannot be written.
+    """
+    from mindrlhf_msprobe.comparison.compare import Asked
+    from mindrlhf_msprobe.comparison.shards import compare_shard as compare
+
+    return compare(Asked(a=a, b=b, **options), *shard, output_path)
+
+
+@in_its_language
+def reduce_shards(
+    parts: Iterable[_PathLike],
+    a: _PathLike | None = None,
+    b: _PathLike | None = None,
+    *,
+    output_path: _PathLike | None = None,
+    csv: bool = False,
+    lang: str | None = None,
+) -> Comparison:
+    """Join what all shards of two runs found: the comparison that one process would have made.
+
+    Of the runs nothing is read but what explains the first difference.
+
+    Args:
+        parts: what `compare_shard` wrote, for every shard; or directories with such files.
+        a, b: where the runs lie on this machine; None: where the parts say.
+        output_path, csv, lang: as for `compare_runs`.
+
+    Returns:
+        The comparison, with the same tables and the same verdict.json as of `compare_runs`.
+
+    Raises:
+        RunError: a part cannot be read, is missing or is of another comparison; or the records of
+            the first difference lie on another machine, which is named.
+        UsageError: no part is given.
+    """
+    from mindrlhf_msprobe.comparison.shards import reduce_parts
+
+    reduce = partial(reduce_parts, list(parts), a, b)
+    return _with_tables(reduce, output_path, csv=csv, lang=lang)
+
+
+def _with_tables(
+    compare: Callable[[Ready], Comparison],
+    output_path: _PathLike | None,
+    *,
+    csv: bool,
+    lang: str | None,
+    keep_earlier: bool = False,
+) -> Comparison:
+    """Make a comparison and write its tables, where they are wanted.
+
+    Args:
+        compare: makes it; calls what it is given with the paths of the runs when they are open.
+    """
+    from mindrlhf_msprobe.report.files import load, with_texts, write_beside, write_comparison
     from mindrlhf_msprobe.report.staging import OutputError, check_output
 
+    _check_language(lang)
+    if output_path is None:
+        return with_texts(compare(lambda runs: None))
     output = Path(output_path)
 
-    def ready() -> Callable[[], None]:
-        runs = [run for run in (a, b, *repetitions) if run]
+    def ready(runs: Sequence[_PathLike]) -> Callable[[], None]:
         check_output(output, runs, beside=keep_earlier)
         return load
 
-    comparison = with_texts(compare_as_asked(asked, ready))
+    comparison = with_texts(compare(ready))
     try:
         write = write_beside if keep_earlier else write_comparison
         return write(comparison, output, csv=csv, lang=lang)

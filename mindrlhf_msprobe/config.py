@@ -585,10 +585,12 @@ def _section(source: Any) -> Any:
 
 
 def _unknown_keys(items: Mapping[Any, Any]) -> Message:
-    """Return what is wrong with keys that are not known: all of them, each with its value."""
-    shown = [(repr(key), repr(value)) for key, value in items.items()]
-    hints = [nearest_of(str(key), sorted(_KEYS)) for key in items]
-    return message("config.unknown_keys", items=shown, hints=hints, known=", ".join(_KEYS))
+    """Return what is wrong with keys that are not known: each, its value and what was meant."""
+    shown = [
+        (repr(key), repr(value), nearest_of(str(key), sorted(_KEYS)))
+        for key, value in items.items()
+    ]
+    return message("config.unknown_keys", items=shown, known=", ".join(_KEYS))
 
 
 def _attribute_names(section: Any) -> set[str]:

@@ -242,6 +242,28 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return collect
 
 
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Return a function that runs a command here, and returns what it said (`out` and `err`).
+
+    It must answer with the exit code `code`, and never with a traceback.
+    """
+    from mindrlhf_msprobe.cli import main
+
+    def run(*arguments: Any, code: int = 0) -> Any:
+        capsys.readouterr()
+        try:
+            answer = main([*map(str, arguments)])
+        except SystemExit as end:  # argparse's
+            answer = end.code
+        said = capsys.readouterr()
+        assert answer == code, said
+        assert "Traceback" not in said.err
+        return said
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def demo(
     tmp_path_factory: pytest.TempPathFactory,

@@ -146,7 +146,11 @@ def read_settings(path: str | Path, rules: Iterable[Rule]) -> dict[str, Setting]
     path = Path(path)
     file, of = message("checks.rule_file"), message("checks.settings_of_rules")
     content = read_yaml(path, file, of)
-    return settings_of(content, rules, lambda *place: _where(path, *place))
+
+    def where(*place: Any) -> Message:
+        return message("checks.in_file", path=str(path), line=line_of(path, *place))
+
+    return settings_of(content, rules, where)
 
 
 def settings_of(
@@ -249,8 +253,3 @@ def _patterns(name: str, value: Any, where: Message | str) -> tuple[Pattern, ...
                 "checks.bad_pattern", where=where, name=name, value=text[:200], error=str(error)
             ) from None
     return tuple(made)
-
-
-def _where(path: Path, *place: Any) -> Message:
-    line = line_of(path, *place)
-    return message("checks.in_file", path=str(path), line=line)

@@ -39,7 +39,9 @@ def next_recording(
     if not run.dialect.records_cells:
         return None
     config = run.config(place.rank or 0)
-    known = _known_phases(config, phases or (place.phase or UNNAMED_PHASE,))
+    table = config.phase_table() if config else phase_table({})
+    names = phases or (place.phase or UNNAMED_PHASE,)
+    known = [table[name] for name in names if name in table and name != UNNAMED_PHASE]
     if not known:
         return None
     start = place.step if first is None else first
@@ -59,11 +61,6 @@ def _of_cell(cell: str | None) -> dict[str, Any]:
     if is_optimizer_state(cell):
         return {"optimizer_state": True}
     return {"include": [f"^{re.escape(cell)}($|\\.)"]}
-
-
-def _known_phases(config: ProbeConfig | None, names: tuple[str, ...]) -> list[Phase]:
-    table = config.phase_table() if config else phase_table({})
-    return [table[name] for name in names if name in table and name != UNNAMED_PHASE]
 
 
 #: How what enters an optimizer, and what it keeps, is recorded: gradients as they are after they

@@ -24,13 +24,13 @@ def _accuracy(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.findings.accuracy import Accuracy
     from mindrlhf_msprobe.report.console.accuracy import render
-    from mindrlhf_msprobe.report.tables.accuracy import outputs_of, write_accuracy
+    from mindrlhf_msprobe.report.tables.accuracy import FILES, write_accuracy
     from mindrlhf_msprobe.storage.outputs import refuse
 
     if arguments.path == "":
         raise UsageError.saying("cli.empty_path_of_a_run")
     if arguments.output_path is not None:
-        refuse(*outputs_of(arguments.output_path), runs=[arguments.path])
+        refuse(*FILES.outputs(arguments.output_path), runs=[arguments.path])
     found = accuracy_of(arguments.path)
     codes = {Accuracy.WRONG: DIVERGED, Accuracy.UNDECIDED: UNDECIDED, Accuracy.ORDINARY: SAME}
     written = []

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,11 +50,19 @@ _AS_GIVEN = (
 #: Options that say something of runs alone, and what they are when they are not given.
 _OF_RUNS = {
     **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
-    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html")),
+    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html", "shard")),
     **dict.fromkeys(("first_only", "replay", "all_rows"), False),
     "network": None,
     "engine": "local",
 }
+#: Options that say how shards are compared, and what becomes of all of them.
+_OF_A_SHARD = (
+    *("noise", "tokenizer", "layout", "engine", "address", "workers", "all_rows", "shard"),
+    *("tolerance", "rtol", "atol", "phases", "ranks", "keys", "golden_path", "target_path"),
+    *_MAPPINGS,
+    *_SELECTION,
+)
+_OF_A_REDUCTION = ("csv", "html", "replay", "network", "fail_on")
 _SUFFIXES = (".ckpt", ".safetensors", ".safetensors.index.json")
 
 
@@ -87,6 +96,8 @@ def add_parser(commands: Commands) -> None:
     add("--workers", type=int, metavar="N", group="processes")
     add("--engine", choices=("local", "ray"), default="local", group="processes")
     add("--address", metavar="ADDRESS", group="processes")
+    add("--shard", metavar="I/N", group="processes")
+    add("--reduce", nargs="+", metavar="PART", group="processes")
     add("-tp", "--target_path", metavar="B", group="msprobe")
     add("-gp", "--golden_path", metavar="A", group="msprobe")
     for short, option in (("-cm", "cell"), ("-am", "api"), ("-lm", "layer")):
@@ -101,26 +112,23 @@ def _compare(arguments: argparse.Namespace) -> int:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.api import compare_runs
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.report.console.comparison import render
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
     from mindrlhf_msprobe.report.staging import OutputError
 
-    if _are_checkpoints(paths := _runs(arguments)):
-        return _compare_checkpoints(arguments, paths)
-    if arguments.mapping == SUGGEST:
-        return _suggest(arguments)
-    options = _compare_options(arguments)
-    runs = [str(options[side]) for side in "ab" if options[side] is not None]
+    if arguments.reduce:
+        compare, runs = _reducing(arguments), arguments.runs
+    else:
+        if _are_checkpoints(paths := _runs(arguments)):
+            return _compare_checkpoints(arguments, paths)
+        if arguments.shard is not None:
+            return _shard(arguments)
+        if arguments.mapping == SUGGEST:
+            return _suggest(arguments)
+        compare, runs = _comparing(arguments), paths
     if arguments.html is not None:
         check_page(arguments.html, runs)
     unwritable = False
-
-    def compare(output: str | None) -> Comparison:
-        with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
-            return compare_runs(output_path=output, progress=advance, **options)
-
     began = time.perf_counter()
     try:
         result = compare(arguments.output_path)
@@ -129,6 +137,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         complain("compare", say("cli.no_tables", error=error.said))
         result = compare(None) if error.comparison is None else error.comparison
     if arguments.html is not None:
+        runs = list(dict.fromkeys([result.run_a, result.run_b]))
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
     code = UNDECIDED if unwritable else _code(result, arguments.fail_on)
     seconds = time.perf_counter() - began
@@ -141,6 +150,94 @@ def _compare(arguments: argparse.Namespace) -> int:
     command = _command_for(arguments, result) if as_recorded and not arguments.replay else ""
     again = [] if replayed is None else [replayed.text]
     return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+
+def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
+    """Return what compares the runs, given where the tables go; None: nowhere.
+
+    Raises:
+        UsageError: an option is wrong.
+    """
+    from mindrlhf_msprobe.api import compare_runs
+    from mindrlhf_msprobe.report.console.terminal import progress_bar
+
+    options = _compare_options(arguments)
+
+    def compare(output: str | None) -> Comparison:
+        with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
+            return compare_runs(output_path=output, progress=advance, **options)
+
+    return compare
+
+
+def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
+    """Return what joins the parts of shards, given where the tables go; None: nowhere.
+
+    Raises:
+        UsageError: an option says what was chosen when the shards were compared.
+    """
+    from mindrlhf_msprobe.api import reduce_shards
+
+    _refuse_options(arguments, _OF_A_SHARD, "cli.reduce_option")
+    if len(arguments.runs) > 2:
+        _runs(arguments)
+
+    def reduce(output: str | None) -> Comparison:
+        return reduce_shards(
+            *(arguments.reduce, *arguments.runs),
+            output_path=output,
+            csv=arguments.csv,
+            lang=arguments.lang,
+        )
+
+    return reduce
+
+
+def _shard(arguments: argparse.Namespace) -> int:
+    """Compare one shard and write its part; the exit code says that it was compared.
+
+    Raises:
+        MsprobeError: an option is wrong, the runs cannot be read, or the part cannot be written.
+    """
+    from mindrlhf_msprobe.api import compare_shard
+    from mindrlhf_msprobe.errors import UsageError
+    from mindrlhf_msprobe.report.console.terminal import progress_bar
+
+    _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
+    if arguments.mapping == SUGGEST:
+        raise UsageError.saying("cli.shard_option", option=f"mapping {SUGGEST}")
+    number = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", arguments.shard)
+    if number is None:
+        raise unexpected("--shard", arguments.shard, "cli.shard_form")
+    options = _compare_options(arguments)
+    del options["csv"], options["lang"]
+    with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
+        found = compare_shard(
+            shard=(int(number[1]), int(number[2])),
+            output_path=arguments.output_path,
+            progress=advance,
+            **options,
+        )
+    if arguments.json:
+        return answer(found.to_json(), SAME)
+    counts = {name: getattr(found, name) for name in ("number", "of", "ranks", "steps", "records")}
+    lines = [say("cli.shard", **counts, different=found.different)]
+    if found.first is not None:
+        at = {"step": found.first.step, "rank": found.first.rank}
+        lines.append(say("cli.shard_first", record=found.first.record, **at))
+    if not found.steps:
+        lines.append(say("cli.shard_nothing"))
+    lines.append(say("cli.shard_part", path=found.path, of=found.of))
+    return answer("\n".join(lines), SAME)
+
+
+def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: str) -> None:
+    """Refuse options that were given and say nothing here."""
+    from mindrlhf_msprobe.errors import UsageError
+
+    for name in names:
+        if getattr(arguments, name) not in (None, False, [], "local", FAIL_ON[0]):
+            raise UsageError.saying(code, option=name.replace("_", "-"))
 
 
 def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:

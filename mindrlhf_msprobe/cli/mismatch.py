@@ -36,12 +36,12 @@ def _mismatch(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.cli.pages import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
     from mindrlhf_msprobe.report.console.mismatch import render
-    from mindrlhf_msprobe.report.tables.mismatch import outputs_of, write_mismatch
+    from mindrlhf_msprobe.report.tables.mismatch import FILES, write_mismatch
     from mindrlhf_msprobe.storage.outputs import refuse
 
     runs = _runs(arguments)
     if arguments.output_path is not None:
-        refuse(*outputs_of(arguments.output_path), runs=runs)
+        refuse(*FILES.outputs(arguments.output_path), runs=runs)
     if arguments.html is not None:
         check_page(arguments.html, runs)
     found = find_mismatch(

@@ -79,11 +79,11 @@ def _collect(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
     from mindrlhf_msprobe.report.console.preflight import compared_lines
-    from mindrlhf_msprobe.report.tables.summary import preflight_outputs, write_preflight
+    from mindrlhf_msprobe.report.tables.summary import PREFLIGHT_FILES, write_preflight
     from mindrlhf_msprobe.storage.outputs import refuse
 
     if arguments.output_path is not None:
-        refuse(*preflight_outputs(arguments.output_path))
+        refuse(*PREFLIGHT_FILES.outputs(arguments.output_path))
     found = compare_collected(arguments.a, arguments.b)
     code = DIVERGED if found.differ else SAME
     sides = arguments.a, arguments.b

@@ -54,8 +54,8 @@ class Message:
 
 #: Parameters by which a message is hashed; others may be of any kind.
 _HASHED = (str, int, float, Message)
-#: What JSON has no number for, as `as_json` writes it.
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: What JSON has no number for, as it is written.
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 #: Messages that stand together, one behind the other.
 Messages = tuple[Message, ...]
 
@@ -171,9 +171,14 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return finite_or_name(value) if isinstance(value, float) else value
+
+
+def finite_or_name(value: float) -> float | str:
+    """Return a number as JSON takes it; of NaN and infinities the name in `NON_FINITE`."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _read_message(found: Any, depth: int) -> Message | None:
@@ -192,4 +197,4 @@ def _read(value: Any, depth: int) -> Any:
         return inner or {str(name): _read(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
         return [_read(item, depth + 1) for item in value]
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value

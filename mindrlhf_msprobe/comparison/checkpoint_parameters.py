@@ -32,18 +32,19 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distances
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, Names, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
+from mindrlhf_msprobe.storage.arrays.expression import InMemory, Permuted, Reshaped, concatenated
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
-from mindrlhf_msprobe.storage.arrays.npy import (
-    BFLOAT16,
-    bfloat16_bits_to_float32,
-    float32_to_bfloat16_bits,
-)
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, rounded
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import RecordedTensor
-from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
+    CheckpointError,
+    ComposedTensor,
+    StoredTensor,
+)
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 #: What optimizers of MindSpore put in front of a parameter's name; `linear.`, which FTRL does, may
@@ -144,40 +145,6 @@ def _put(found: dict[str, str], key: str, name: str, side: str) -> None:
     found[key] = name
 
 
-class FusedTensor(StoredTensor):
-    """Several parameters, whose rows are those of one; read where they are asked for.
-
-    Attributes:
-        parts: in the order in which they alternate.
-    """
-
-    def __init__(self, name: str, parts: Sequence[StoredTensor], groups: int) -> None:
-        rows = sum(part.shape[0] for part in parts)
-        why = next((part.why for part in parts if part.why is not None), None)
-        super().__init__(name, parts[0].dtype, (rows, *parts[0].shape[1:]), why)
-        self.parts = tuple(parts)
-        self._width = self.size // rows if rows else 0
-        # Of each part, in turn: where its rows of each group begin, among those of the whole.
-        self._heights = [part.shape[0] // groups for part in parts]
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
-        found = [part.read(begin, end) for part, begin, end in self._pieces(start, stop)]
-        return found[0] if len(found) == 1 else np.concatenate(found)
-
-    def _pieces(self, start: int, stop: int) -> Iterator[tuple[StoredTensor, int, int]]:
-        """Yield what of which part stands between two elements, in this order."""
-        each = sum(self._heights) * self._width
-        starts = [n * self._width for n in itertools.accumulate(self._heights, initial=0)]
-        for group in range(start // each, -(-stop // each)):
-            for part, height, offset in zip(self.parts, self._heights, starts):
-                size, at = height * self._width, group * each + offset
-                begin, end = max(start, at), min(stop, at + size)
-                if begin < end:
-                    own = group * size - at
-                    yield part, own + begin, own + end
-
-
 def fuse(
     a: _Tensors, b: _Tensors, rules: Sequence[FusedRule]
 ) -> list[tuple[StoredTensor, StoredTensor]]:
@@ -234,13 +201,16 @@ def _whole(tensor: StoredTensor, parts: Sequence[StoredTensor], rule: FusedRule)
             parts=", ".join(f"{shortened(part.name)} {list(part.shape)}" for part in parts),
             groups=rule.groups,
         )
-    return FusedTensor(tensor.name, parts, rule.groups)
+    by_group = [Reshaped(part, (rule.groups, part.size // rule.groups)) for part in parts]
+    whole_of = Reshaped(concatenated(by_group, axis=1), whole)
+    why = next((part.why for part in parts if part.why is not None), None)
+    return ComposedTensor(tensor.name, parts[0].dtype, whole_of, why)
 
 
 def fused_names(tensors: Iterable[StoredTensor]) -> set[str]:
     """Return the names of parameters; of one that is several, those of its parts."""
-    each = (t.parts if isinstance(t, FusedTensor) else (t,) for t in tensors)
-    return {part.name for parts in each for part in parts}
+    stored = (part for tensor in tensors for part in tensor.stored())
+    return {part.name for part in stored if isinstance(part, StoredTensor)}
 
 
 def check_used(rules: Sequence[FusedRule], names: Iterable[str]) -> None:
@@ -304,7 +274,7 @@ def _transposed(a: StoredTensor, b: StoredTensor, reading: Reading) -> Messages:
         found = reading.transposed(a, b)
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    return () if found is None else (message("checkpoint.transposed", to=found.rounded_to or ""),)
+    return () if found is None else (message("checkpoint.transposed", to=found),)
 
 
 def _has_elements(tensor: StoredTensor) -> bool:
@@ -419,7 +389,6 @@ def _with_note(finding: Finding, note: Message) -> Finding:
 SPAN = 4 * BLOCK
 _AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
 _FLOATS = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and their bits
-_FLOAT16 = "Float16"
 
 _Found = TypeVar("_Found")
 #: Told how many elements more are done.
@@ -435,17 +404,6 @@ class Compared:
     """
 
     elements: ArrayComparison
-    rounded_to: str | None = None
-
-
-@dataclass(frozen=True)
-class Transposed:
-    """A matrix is another one transposed.
-
-    Attributes:
-        rounded_to: the dtype to which the one was rounded; None if all values are equal.
-    """
-
     rounded_to: str | None = None
 
 
@@ -480,7 +438,7 @@ class Reading:
         if a.size <= SMALL:
             x, y = (t.read(0, t.size) if t.size else np.empty(0, np.float32) for t in (a, b))
             self._told(a.size)
-            rounded = lower is not None and _is_rounded(*_lower_last(a, x, y, lower), lower)
+            rounded = _is_rounded(a, x, y, lower)
             return Compared(compare_arrays(x, y, tolerance), lower if rounded else None)
         spans = [(at, min(at + SPAN, a.size)) for at in range(0, a.size, SPAN)]
         each = partial(_compare_span, a, b, tolerance, lower)
@@ -491,8 +449,8 @@ class Reading:
             rounded = rounded and is_rounded
         return Compared(summed(sums, a.size, tolerance), lower if rounded else None)
 
-    def transposed(self, a: StoredTensor, b: StoredTensor) -> Transposed | None:
-        """Return whether B is A transposed, and how exactly; None if it is not.
+    def transposed(self, a: StoredTensor, b: StoredTensor) -> str | None:
+        """Return to which dtype B is A transposed and rounded, "" if not rounded; None if neither.
 
         Read in blocks of rows of A, up to the first one that is another.
 
@@ -505,24 +463,19 @@ class Reading:
         """
         rows, columns = a.shape
         lower = _lower(a.dtype, b.dtype)
-        whole = b.read(0, b.size).reshape(columns, rows) if b.size <= SPAN else None
+        small = b.size <= SPAN
+        turned = Permuted(InMemory(b.read(0, b.size).reshape(b.shape)) if small else b, (1, 0))
         equal, rounded, at = True, lower is not None, 0
         while at < rows and (equal or rounded):
             # The first row alone: most matrices are no transpose, and few of its elements say so.
             end = min(rows, at + max(1, SPAN // columns)) if at else 1
-            x = a.read(at * columns, end * columns)
-            if whole is None:
-                parts = [b.read(row * rows + at, row * rows + end) for row in range(columns)]
-                y = np.stack(parts, axis=1).reshape(-1)
-            else:
-                y = np.ascontiguousarray(whole[:, at:end].T).reshape(-1)
+            x, y = (matrix.read(at * columns, end * columns) for matrix in (a, turned))
             equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-            if lower is not None:
-                rounded = rounded and _is_rounded(*_lower_last(a, x, y, lower), lower)
+            rounded = rounded and _is_rounded(a, x, y, lower)
             at = end
         if equal:
-            return Transposed()
-        return Transposed(lower) if rounded else None
+            return ""
+        return lower if rounded else None
 
     def describe(self, tensor: StoredTensor) -> Leaf:
         """Return the statistics and the fingerprint of a parameter, as a run records them.
@@ -570,15 +523,7 @@ def _compare_span(
     a: StoredTensor, b: StoredTensor, tolerance: Tolerance, lower: str | None, start: int, stop: int
 ) -> tuple[Sums, bool]:
     x, y = a.read(start, stop), b.read(start, stop)
-    rounded = lower is not None and _is_rounded(*_lower_last(a, x, y, lower), lower)
-    return sum_part(x, y, start, tolerance), rounded
-
-
-def _lower_last(
-    a: StoredTensor, x: np.ndarray, y: np.ndarray, lower: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the elements of A and of B, those of the lower dtype last."""
-    return (y, x) if a.dtype == lower else (x, y)
+    return sum_part(x, y, start, tolerance), _is_rounded(a, x, y, lower)
 
 
 def _lower(a: str, b: str) -> str | None:
@@ -588,13 +533,16 @@ def _lower(a: str, b: str) -> str | None:
     return low if bits[low] == 16 < bits[high] else None
 
 
-def _is_rounded(a: np.ndarray, b: np.ndarray, lower: str) -> bool:
-    """Return whether both are equal once they have been rounded to a dtype of 16 bits."""
-    for at in range(0, a.size, BLOCK):
-        x, y = a[at : at + BLOCK], b[at : at + BLOCK]
-        if x.dtype == y.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(x, y):
+def _is_rounded(a: StoredTensor, x: np.ndarray, y: np.ndarray, lower: str | None) -> bool:
+    """Return whether elements of A and of B are equal once they are rounded to a lower dtype."""
+    if lower is None:
+        return False
+    high, low = (y, x) if a.dtype == lower else (x, y)
+    for at in range(0, high.size, BLOCK):
+        u, v = high[at : at + BLOCK], low[at : at + BLOCK]
+        if u.dtype == v.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(u, v):
             continue
-        if not np.array_equal(_rounded(x, lower), _rounded(y, lower), equal_nan=True):
+        if not np.array_equal(rounded(u, lower), rounded(v, lower), equal_nan=True):
             return False
     return True
 
@@ -607,13 +555,6 @@ def _same_bfloat16(a: np.ndarray, b: np.ndarray) -> bool:
     if not near.all():
         return False
     return not ((y & np.uint32(0xFFFF)).any() or np.isnan(b).any() or np.isnan(a).any())
-
-
-def _rounded(values: np.ndarray, lower: str) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        if lower == _FLOAT16:
-            return values.astype(np.float16)
-        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
 
 
 class _Statistics:

@@ -27,12 +27,8 @@ from mindrlhf_msprobe.comparison.checkpoint_parameters import (
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    NO_MAPPING,
-    CellMapping,
-    load_cells,
-)
 from mindrlhf_msprobe.comparison.pairing.filters import check_paths, filters, unmatched
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison

@@ -49,7 +49,8 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
 )
 from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
-from mindrlhf_msprobe.comparison.verdict.first_difference import LeftOut, is_filtered
+from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
+from mindrlhf_msprobe.comparison.verdict.history import LeftOut
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -71,7 +72,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
+    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given, MsprobeMapping
 
 _PathLike = str | Path
@@ -110,20 +111,77 @@ class Asked:
     progress: Progress | None = None
 
 
-def compare_as_asked(
-    asked: Asked, ready: Callable[[], Callable[[], None] | None] = lambda: None
-) -> Comparison:
+#: Called with the paths of the runs when they are open, before they are compared: raises where what
+#: comes of it cannot be written, or returns what is called while workers compare.
+Ready = Callable[[Sequence[_PathLike]], "Callable[[], None] | None"]
+
+
+def compare_as_asked(asked: Asked, ready: Ready = lambda runs: None) -> Comparison:
     """Compare two runs, or two phases or ranks of one run.
 
-    Args:
-        ready: called when the runs are open and before they are compared: raises where what comes
-            of it cannot be written, or returns what is called while workers compare.
+    Raises:
+        RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
+    """
+    prepared = prepare(asked)
+    meanwhile = ready(runs_of(asked))
+    rank_steps = prepared.rank_steps()
+    return prepared.conclude(compare_steps(prepared, rank_steps, meanwhile))
+
+
+@dataclass
+class Prepared:
+    """Two runs that are open, and how they are compared.
+
+    Attributes:
+        notes: what is said of how they were brought together.
+        earlier: what an earlier comparison of them found.
+        steps: every step of which either run recorded something.
+    """
+
+    asked: Asked
+    job: Job
+    notes: list[Message]
+    earlier: Earlier | None = None
+    steps: Collection[int] = ()
+
+    def rank_steps(self) -> list[tuple[int, int]]:
+        """Return every step and rank that is to be compared, in order.
+
+        Raises:
+            UsageError: a rule, a name pattern or a filter matches nothing.
+        """
+        job, chosen = self.job, self.job.chosen
+        found = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
+        self.steps = {step for step, _ in found}
+        check_steps(chosen, self.steps)
+        rank_steps = [at for at in found if chosen.takes_step(at[0])]
+        _check_patterns(job, rank_steps)
+        self.notes += _unused_names(job, rank_steps)
+        check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
+        return rank_steps
+
+    def conclude(self, results: Sequence[StepResult]) -> Comparison:
+        """Return what the comparison of these steps comes to.
+
+        Raises:
+            UsageError: the patterns leave nothing.
+        """
+        a, b, chosen = self.asked.a, self.asked.b, self.job.chosen
+        paths = str(a), str(a if b is None else b)
+        comparison = _conclude(*paths, self.job, results, self.notes, self.earlier)
+        if chosen == Filters():
+            return comparison
+        return _chosen(comparison, chosen, self.job, self.steps)
+
+
+def prepare(asked: Asked) -> Prepared:
+    """Open the runs and bring them together.
 
     Raises:
         RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
     """
     a, b = asked.a, asked.b
-    repetitions = [asked.noise] if isinstance(asked.noise, (str, Path)) else list(asked.noise)
+    repetitions = repetitions_of(asked)
     paths = {"A": a, "B": b, "tolerance": asked.tolerance, "mapping": asked.mapping}
     paths |= {"tokenizer": asked.tokenizer, "after": asked.after, "layout": asked.layout}
     paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions)}
@@ -154,14 +212,30 @@ def compare_as_asked(
     job, on_layouts = _laid_out(job, asked.layout, within_one=job.sides[0].run is job.sides[1].run)
     notes += on_layouts
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(asked.key_data_only)]
-    meanwhile = ready()
-    all_rank_steps = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
-    all_steps = {step for step, _ in all_rank_steps}
-    check_steps(chosen, all_steps)
-    rank_steps = [at for at in all_rank_steps if chosen.takes_step(at[0])]
-    _check_patterns(job, rank_steps)
-    notes += _unused_names(job, rank_steps)
-    check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
+    return Prepared(asked, job, notes, earlier)
+
+
+def repetitions_of(asked: Asked) -> list[_PathLike]:
+    """Return the paths of the further runs of A's configuration."""
+    return [asked.noise] if isinstance(asked.noise, (str, Path)) else list(asked.noise)
+
+
+def runs_of(asked: Asked) -> list[_PathLike]:
+    """Return the paths of all runs that are read."""
+    return [run for run in (asked.a, asked.b, *repetitions_of(asked)) if run is not None]
+
+
+def compare_steps(
+    prepared: Prepared,
+    rank_steps: Sequence[tuple[int, int]],
+    meanwhile: Callable[[], None] | None = None,
+) -> list[StepResult]:
+    """Compare steps, as many at once as was asked for; return what was found, in their order.
+
+    Args:
+        meanwhile: called in a thread once workers are busy.
+    """
+    asked, job = prepared.asked, prepared.job
     start = _engine(asked.engine, job, asked.address, asked.workers)
     compare = partial(
         run,
@@ -171,11 +245,7 @@ def compare_as_asked(
         at_once=asked.engine == "ray" or asked.workers is not None,
         meanwhile=meanwhile,
     )
-    results = _compare_steps(job, rank_steps, start, compare, all_rows=asked.all_rows)
-    comparison = _conclude(str(a), str(a if b is None else b), job, results, notes, earlier)
-    if chosen != Filters():
-        comparison = _chosen(comparison, chosen, job, all_steps)
-    return comparison
+    return _compare_steps(job, rank_steps, start, compare, all_rows=asked.all_rows)
 
 
 def _compare_steps(
@@ -485,7 +555,7 @@ def _cells_of(
     if mapping is None:
         return (), ()
     # It knows of rows, tokens and experts, which no other comparison needs.
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+    from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 
     given = load_cells(mapping)
     return given.names, given.fused

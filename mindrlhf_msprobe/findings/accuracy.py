@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, by_fields
+from mindrlhf_msprobe.findings.words import Keyword, Shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
 
@@ -187,7 +187,7 @@ VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
 
 
 @dataclass(frozen=True)
-class ReplayedOperator:
+class ReplayedOperator(Shown):
     """One call of an operator that was computed again.
 
     Attributes:
@@ -216,10 +216,6 @@ class ReplayedOperator:
     dtype: str = ""
     drawn: bool = False
     notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return by_fields(self)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, as_json, by_fields
+from mindrlhf_msprobe.findings.words import Keyword, Shown, as_json, by_fields
 
 SCHEMA = 1
 
@@ -49,7 +49,7 @@ class Cause(Keyword):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Shown):
     """One value on its way through the network, its rows summarised.
 
     Distances are L2 distances of rows, relative to the training's row.
@@ -100,13 +100,9 @@ class Stage:
         """Return whether it is what a cell returns inside which another one is."""
         return self.io == "output" and is_around(self.cell, cell)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return by_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Token(Shown):
     """One token of the rollout.
 
     Attributes:
@@ -128,10 +124,6 @@ class Token:
     role: str
     apart: float
     text: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return by_fields(self)
 
 
 @dataclass(frozen=True)
@@ -169,7 +161,7 @@ class LogProbs:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(Shown):
     """One token that was sampled, and its log-probabilities.
 
     Attributes:
@@ -185,13 +177,9 @@ class SampledToken:
     rollout: float
     training: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return by_fields(self)
-
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(Shown):
     """When a parameter of the rollout network got other values while it generated.
 
     Attributes:
@@ -204,10 +192,6 @@ class InFlight:
     call: int
     token: int | None
     brought: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return by_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +234,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Shown):
     """Which experts one router chose for the aligned tokens; their order does not count.
 
     Attributes:
@@ -275,10 +259,6 @@ class Experts:
         """What messages say of it."""
         names = ("cell", "tokens", "others", "before", "by")
         return {name: getattr(self, name) for name in names}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return by_fields(self)
 
 
 @dataclass(frozen=True)

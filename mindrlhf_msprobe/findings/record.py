@@ -192,11 +192,6 @@ def table_of(finding: Finding) -> TableName:
     return (finding.phase or "", False) if finding.key is None else (finding.key, True)
 
 
-def _holds_text(finding: Finding) -> bool:
-    """Return whether a finding is of a text on either side."""
-    return isinstance(finding.a.value, str) or isinstance(finding.b.value, str)
-
-
 class FindingsByTable:
     """The findings of one place, by their tables.
 
@@ -212,7 +207,11 @@ class FindingsByTable:
         groups = self._groups.items()
         self.ranks = {table: Counter(f.rank for f in found) for table, found in groups}
         self.by_elements = {t for t, found in groups if any(f.metrics is not None for f in found)}
-        self.texts = {table for table, found in groups if any(map(_holds_text, found))}
+        self.texts = {
+            table
+            for table, found in groups
+            if any(isinstance(side.value, str) for f in found for side in (f.a, f.b))
+        }
 
     def in_table(self, table: TableName, rank: int | None = None) -> Iterable[Finding]:
         """Return the findings of one table, those of one rank if one is given."""

@@ -119,10 +119,12 @@ class Relation(Keyword):
 
 
 class Shown:
-    """What verdict.json holds with all its fields, under their names."""
+    """What JSON holds with all its fields, under their names."""
+
+    __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of verdict.json."""
+        """Return it as plain JSON values."""
         return by_fields(self)
 
 

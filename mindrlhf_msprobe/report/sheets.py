@@ -10,12 +10,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.findings import Finding, Outcome, Status
+from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
 _WIDE = 60  # characters, from which on the texts of a column are wrapped
@@ -76,6 +79,18 @@ class Sheet:
     filtered: bool = True
     frozen: int = 0
     stem: str = ""
+
+    @classmethod
+    def ours(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
+        """Return a sheet as `from_rows`, its name, headers and labels in the language spoken."""
+        words, items = _words(language()), _items(language())
+        shown: list[Row] = []
+        for colour, (first, *others) in rows:
+            if first in _LABELLED and others and others[0] not in _KEYWORDS:
+                others[0] = items.get(others[0], others[0])
+            shown.append((colour, (words.get(first, first), *others)))
+        named = [(words.get(header, header), width) for header, width in columns]
+        return replace(cls.from_rows(words.get(name, name), named, shown), stem=name)
 
     @classmethod
     def from_rows(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
@@ -144,6 +159,32 @@ def harmless(text: str) -> str:
     return "'" + text if text[:1] in _FORMULA else text
 
 
+_LABELLED = ("verdict", "counts")  # sections whose items are labels, not names of the user's
+_COUNT = "_count"  # ends the names of labels that stand beside a number alone
+_KEYWORDS = frozenset(status.value for status in Status)  # no labels; `different` is a header, too
+
+
+@cache
+def _words(lang: str) -> dict[object, str]:
+    """Return what each label is called; what is not in here stands as it is."""
+    texts = texts_in(lang, "tables")
+    return {
+        label: texts[name]
+        for name, label in texts_in("en", "tables").items()
+        if "{" not in label and not name.endswith(_COUNT)
+    }
+
+
+@cache
+def _items(lang: str) -> dict[object, str]:
+    """Return what each item is called; a number of ranks is not called as what is said of ranks."""
+    english, texts = texts_in("en", "tables"), texts_in(lang, "tables")
+    counts: dict[object, str] = {
+        label: texts[name] for name, label in english.items() if name.endswith(_COUNT)
+    }
+    return {**_words(lang), **counts}
+
+
 PLAIN = ""
 DIFFERS = "differs"
 MISSING = "missing"
@@ -158,6 +199,13 @@ FILLS = {
     CLOSE: "FFEB9C",
 }
 
+#: The colour of an outcome: as that of a record which ended like it.
+OUTCOMES = {
+    Outcome.IDENTICAL: PLAIN,
+    Outcome.WITHIN_TOLERANCE: CLOSE,
+    Outcome.DIVERGED: DIFFERS,
+    Outcome.INCOMPARABLE: MISSING,
+}
 _MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable_json
 from mindrlhf_msprobe.report.sheets import (
     FILLS,
@@ -28,7 +29,7 @@ from mindrlhf_msprobe.report.sheets import (
     clean,
     plain,
 )
-from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse_directory
+from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse_directory, written
 
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension
 _MOST_WAITING = 4  # chunks that wait to be compressed
@@ -101,23 +102,52 @@ def workbook_of(columns: Sequence[tuple[str, int]]) -> Callable[[Path], bool]:
     return is_ours
 
 
-def workbook_and_json(
-    output: str | Path, table: str, columns: Sequence[tuple[str, int]], result: str, *keys: str
-) -> list[Output]:
-    """Return the files of an answer in a directory: a workbook, and JSON for programs.
+@dataclass(frozen=True)
+class AnswerFiles:
+    """The files of an answer in a directory: a workbook, and JSON for programs.
 
-    Args:
+    Attributes:
+        table, result: what they are called.
         columns: of the workbook's first sheet.
         keys: that the JSON has, by which an earlier answer is known.
-
-    Raises:
-        OutputError: it is no directory.
     """
-    directory = refuse_directory(output)
-    return [
-        Output(directory / table, workbook_of(columns)),
-        Output(directory / result, json_of(*keys)),
-    ]
+
+    table: str
+    columns: Sequence[tuple[str, int]]
+    result: str
+    keys: tuple[str, ...]
+
+    def outputs(self, directory: str | Path) -> list[Output]:
+        """Return both files in a directory.
+
+        Raises:
+            OutputError: it is no directory.
+        """
+        path = refuse_directory(directory)
+        table = Output(path / self.table, workbook_of(self.columns))
+        return [table, Output(path / self.result, json_of(*self.keys))]
+
+    def write(
+        self,
+        directory: str | Path,
+        sheets: Sequence[Sheet],
+        content: Any,
+        runs: Iterable[str | Path] = (),
+    ) -> list[Path]:
+        """Write both files and return their paths.
+
+        Args:
+            content: of the JSON.
+            runs: which they must not lie in.
+
+        Raises:
+            RunError: they cannot be written there.
+        """
+        outputs = self.outputs(directory)
+        with written(*outputs, runs=runs) as (table, result):
+            write_xlsx(table, sheets)
+            result.write_bytes(json_text(content))
+        return [output.path for output in outputs]
 
 
 def json_text(content: Any) -> bytes:

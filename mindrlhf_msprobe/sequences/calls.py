@@ -310,7 +310,9 @@ class _Builder:
         if cached := [size for n, size in self._cached.items() if n < len(made)]:
             counts = {"count": len(cached), "of": len(made), "tokens": sum(cached)}
             self._note(message("tokens.cached", **counts))
-        notes = self._notes_without(followed)
+        # What is about pieces alone is known now.
+        known = {id(piece) for one in followed for piece in one.pieces}
+        notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
             *(self._block.found(), numbers, ends, self._lost_rows, drafts),
@@ -345,11 +347,6 @@ class _Builder:
         )
         if again and has_cache:
             self._note(message("tokens.refilled", count=again))
-
-    def _notes_without(self, followed: Sequence[Followed]) -> list[Message]:
-        """Return what was noticed, but for what is about pieces alone that are known now."""
-        known = {id(piece) for one in followed for piece in one.pieces}
-        return [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
 
     def _put(self, followed: Followed) -> None:
         """Put pieces where the saved sample says that they stand."""

@@ -93,7 +93,7 @@ def token_ids(entry: Entry) -> Record | None:
     """
     integers = [r for r in entry.records if r.io == "input" and r.leaf.is_integer]
     for record in integers:
-        if len(record.leaf.shape or ()) == 2 and not _is_other(record):
+        if len(record.leaf.shape or ()) == 2 and _kind(record) is None:
             return record
     for record in integers:
         if len(record.leaf.shape or ()) == 1 and _name(record).endswith(("ids", "tokens")):
@@ -287,10 +287,6 @@ def _kind(record: Record) -> str | None:
         if _names(record, words):
             return kind
     return None
-
-
-def _is_other(record: Record) -> bool:
-    return _kind(record) is not None
 
 
 def _names(record: Record, words: Sequence[str]) -> bool:

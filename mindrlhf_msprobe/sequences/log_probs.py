@@ -11,7 +11,7 @@ before the first other id of a response have the same tokens before them: the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -281,7 +281,10 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
     more: then the mask is that of the next token.
     """
     held = arrays_of(datum, (*_TOKENS, *MASK, *OLD_LOG_PROB))
-    tokens, mask, old = (_first(held, names) for names in (_TOKENS, MASK, OLD_LOG_PROB))
+    tokens, mask, old = (
+        next((held[name] for name in names if name in held), None)
+        for names in (_TOKENS, MASK, OLD_LOG_PROB)
+    )
     if tokens is None or mask is None or old is None or mask.ndim != 2:
         return
     shift = tokens.shape[-1] - mask.shape[1] if tokens.ndim == 2 else -1
@@ -303,10 +306,6 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
                 yield row or 0, log_probs[start:end], counted[start:end]
             before = runs[at][1] + shift
             at += 1
-
-
-def _first(held: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray | None:
-    return next((held[name] for name in names if name in held), None)
 
 
 class _Finder:

@@ -134,7 +134,9 @@ def without_padding(mine: PhaseTokens, other: PhaseTokens) -> PhaseTokens:
         if _end_alike(tokens, theirs, alike, mine.pad) or _end_alike(
             theirs, tokens, alike, other.pad
         ):
-            ends[number] = _without_pads(tokens[:alike], mine.pad)
+            # Before the padding that they end with; all of them if all are padding.
+            padding = 0 if mine.pad is None else run_at_end(tokens[:alike], mine.pad)
+            ends[number] = alike - padding or alike
     return mine if ends == mine.last.tolist() else replace(mine, ends=tuple(ends))
 
 
@@ -144,12 +146,6 @@ def _end_alike(one: np.ndarray, other: np.ndarray, alike: int, pad: int | None) 
         return False
     is_id = alike < len(one) and int(one[alike]) == pad
     return goes_on_with_padding(other, alike + (is_id and alike < len(other)), pad)
-
-
-def _without_pads(tokens: np.ndarray, pad: int | None) -> int:
-    """Return how many tokens come before the padding that they end with; all if all are."""
-    size = len(tokens) - (0 if pad is None else run_at_end(tokens, pad))
-    return size or len(tokens)
 
 
 @dataclass(frozen=True)

@@ -128,15 +128,13 @@ class StepData:
             Unavailable: it cannot be read.
         """
         own = next((group for group in (OLD_LOG_PROB, REF_LOG_PROB) if datum.key in group), ())
-        if datum.key in OF_UPDATES or (own and self._is_given(own, datum.micro_step, array)):
+        of_loss = self.given_to_loss(own, datum.micro_step) if own else None
+        is_given = of_loss is not None and np.array_equal(of_loss, array, equal_nan=True)
+        if datum.key in OF_UPDATES or is_given:
             given = self.given_to_loss(names, datum.micro_step)
             if given is not None and given.shape == array.shape:
                 return given
         return self.alike(datum, array, of, names)
-
-    def _is_given(self, names: Sequence[str], micro_step: int, array: np.ndarray) -> bool:
-        given = self.given_to_loss(names, micro_step)
-        return given is not None and np.array_equal(given, array, equal_nan=True)
 
 
 def array_of(datum: KeyDatum) -> np.ndarray:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
+from helpers.runs import MSPROBE_DATA, Fault, Recording, record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -30,6 +30,11 @@ def runs(tmp_path_factory):
         record_training(root / "same", steps=1),
         record_training(root / "other", steps=1, faults=[fault]),
     )
+
+
+def losses(root, a, b):
+    """Return two runs, of which each saved a loss."""
+    return [record_data(root / name, [("loss", of)]) for name, of in (("a", a), ("b", b))]
 
 
 @pytest.fixture
@@ -68,14 +73,10 @@ def test_different_runs_exit_with_1(compare, runs, tmp_path):
 
 def test_runs_within_the_tolerance_exit_with_0(compare, tmp_path):
     """--rtol and --atol say what counts as the same."""
-    for name, value in (("a", 1.0), ("b", 1.001)):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", value)
-        recording.end_step()
-        recording.close()
-    assert compare(tmp_path / "a", tmp_path / "b")[0] == DIVERGED
+    pair = losses(tmp_path, 1.0, 1.001)
+    assert compare(*pair)[0] == DIVERGED
     for tolerance in (("--rtol", "0.01"), ("--atol", "0.01")):
-        code, out, _ = compare(tmp_path / "a", tmp_path / "b", *tolerance)
+        code, out, _ = compare(*pair, *tolerance)
         assert code == SAME
         assert out.startswith("WITHIN TOLERANCE")
 
@@ -97,12 +98,7 @@ def test_json_on_stdout_is_the_verdict(compare, runs, tmp_path):
 
 def test_json_is_valid_for_any_values(compare, tmp_path):
     """Errors beyond every float are valid JSON too."""
-    for name, value in (("a", 1.7e308), ("b", -1.7e308)):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", value)
-        recording.end_step()
-        recording.close()
-    code, out, _ = compare(tmp_path / "a", tmp_path / "b", "--json")
+    code, out, _ = compare(*losses(tmp_path, 1.7e308, -1.7e308), "--json")
     assert code == DIVERGED
     json.loads(out, parse_constant=pytest.fail)
 
@@ -122,7 +118,7 @@ def test_what_cannot_be_decided_exits_with_2(compare, runs, tmp_path):
         ("nowhere", "does not exist"),
         ("file", "is not a directory"),
         ("empty", "It is empty"),
-        ("other", "is not a run"),
+        ("other", "neither run.json nor layer data"),
     ):
         for pair in ((runs[0], tmp_path / name), (tmp_path / name, runs[0])):
             code, out, err = compare(*pair, "-o", tmp_path / "out")
@@ -190,14 +186,10 @@ def test_an_output_that_cannot_be_written_exits_with_2(compare, runs, tmp_path):
 
 def test_an_unreadable_record_exits_with_1(compare, tmp_path):
     """A record that cannot be read counts as diverged."""
-    for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", np.arange(10.0))
-        recording.end_step()
-        recording.close()
-    path = tmp_path / "b/data/loss/step0/rank0/micro_step0/loss.npy"
+    pair = losses(tmp_path, np.arange(10.0), np.arange(10.0))
+    path = pair[1] / "data/loss/step0/rank0/micro_step0/loss.npy"
     os.truncate(path, path.stat().st_size - 8)
-    code, out, _ = compare(tmp_path / "a", tmp_path / "b")
+    code, out, _ = compare(*pair)
     assert code == DIVERGED
     assert "cause: unreadable" in out
     assert "cut short" in out
@@ -210,27 +202,32 @@ def test_msprobes_own_dumps_can_be_compared(compare):
     assert "cause: parameter" in out
 
 
-def in_a_shell(*arguments, cwd, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "mindrlhf_msprobe", *map(str, arguments)],
+COMMAND = [sys.executable, "-m", "mindrlhf_msprobe", "compare"]
+
+
+def in_a_shell(*arguments, cwd, command=COMMAND):
+    """Compare in a process of its own, which must not end with a traceback."""
+    done = subprocess.run(
+        [*command, *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         timeout=60,
     )
+    assert b"Traceback" not in done.stderr
+    return done
 
 
 def test_the_command_works_in_a_process_of_its_own(runs, tmp_path):
     """`python -m mindrlhf_msprobe compare` answers, writes and exits as in this process."""
-    done = in_a_shell("compare", runs[0], runs[2], "-o", tmp_path / "out", cwd=tmp_path)
+    done = in_a_shell(runs[0], runs[2], "-o", tmp_path / "out", cwd=tmp_path)
     assert done.returncode == DIVERGED
     assert done.stdout.decode().startswith("DIVERGED at step 0")
     assert done.stderr == b""
-    done = in_a_shell("compare", runs[0], tmp_path / "nowhere", cwd=tmp_path)
+    done = in_a_shell(runs[0], tmp_path / "nowhere", cwd=tmp_path)
     assert done.returncode == UNDECIDED
     assert done.stdout == b""
     assert b"does not exist" in done.stderr
-    assert b"Traceback" not in done.stderr
 
 
 def test_comparing_needs_no_framework(runs, tmp_path):
@@ -239,13 +236,8 @@ def test_comparing_needs_no_framework(runs, tmp_path):
         "import sys; sys.modules['mindspore'] = None; from mindrlhf_msprobe.cli import main; "
         "sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "compare", str(runs[0]), str(runs[1])],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", program, "compare"]
+    done = in_a_shell(runs[0], runs[1], cwd=tmp_path, command=command)
     assert (done.returncode, done.stderr) == (SAME, b"")
 
 
@@ -285,20 +277,11 @@ def test_whatever_fails_while_tables_are_written_loses_no_answer(
 
 def test_a_limit_of_file_sizes_loses_no_answer(runs, tmp_path):
     """`ulimit -f` stops the tables, not the answer."""
-    done = subprocess.run(
-        [
-            *("bash", "-c", 'ulimit -f 1; exec "$@"', "bash", sys.executable, "-B"),
-            *("-m", "mindrlhf_msprobe", "compare", str(runs[0]), str(runs[2]), "-o", "out"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        timeout=60,
-    )
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", sys.executable, "-B", *COMMAND[1:]]
+    done = in_a_shell(runs[0], runs[2], "-o", "out", cwd=tmp_path, command=limited)
     assert done.returncode == UNDECIDED
     assert done.stdout.startswith(b"DIVERGED")
     assert b"no tables were written" in done.stderr
-    assert b"Traceback" not in done.stderr
 
 
 def test_options_may_stand_anywhere(compare, runs):

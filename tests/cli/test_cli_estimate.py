@@ -14,7 +14,6 @@ from helpers import runs
 from helpers.gradients import record_gradients
 from helpers.runs import Recording, record_training
 
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.report.messages import text_of
@@ -130,7 +129,7 @@ def test_the_estimate_follows_the_choice_of_cells(tmp_path):
     ],
     ids=lambda chosen: ",".join(chosen),
 )
-def test_a_file_says_which_recording_is_meant(tmp_path, capsys, monkeypatch, chosen):
+def test_a_file_says_which_recording_is_meant(tmp_path, monkeypatch, chosen, cli):
     """--config takes the section of the recording that is planned: all of its keys count."""
     monkeypatch.setattr(runs, "WIDTH", 40)
     record_training(tmp_path / "cheap", steps=1)
@@ -138,8 +137,7 @@ def test_a_file_says_which_recording_is_meant(tmp_path, capsys, monkeypatch, cho
     planned = {**settings, "dump_path": str(tmp_path / "full")}
     plan = tmp_path / "plan.yaml"
     plan.write_text(json.dumps({"msprobe_config": planned}))
-    assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(cli("estimate", tmp_path / "cheap", "--config", plan, "--json").out)
     record_training(tmp_path / "full", steps=3, **settings)
     assert found["steps"] == (3 if "step_end" in chosen else 1)
     files = [p for p in (tmp_path / "full").rglob("*.npy") if "data" not in p.parts]
@@ -152,12 +150,11 @@ def test_a_file_says_which_recording_is_meant(tmp_path, capsys, monkeypatch, cho
     assert named == in_full
 
 
-def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_path, capsys):
+def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_path, cli):
     record_training(tmp_path / "cheap", steps=1, tokens=2, token_range_end=1, reference_dump=False)
     plan = tmp_path / "plan.yaml"
     plan.write_text(json.dumps({"msprobe_config": {**runs.EVERYTHING, "token_range_end": 7}}))
-    assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan)]) == 0
-    text = capsys.readouterr().out
+    text = cli("estimate", tmp_path / "cheap", "--config", plan).out
     assert "reference_compute_log_prob was not recorded, so it is not in the estimate" in text
     assert "of generation, only tokens 0 to 1 can be in it" in text
     for content, said in (
@@ -166,11 +163,9 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
         ({"msprob": True}, "unknown key 'msprob'"),
     ):
         plan.write_text(json.dumps({"msprobe_config": content}))
-        assert main(["estimate", str(tmp_path / "cheap"), "--config", str(plan)]) == 2
-        assert said in capsys.readouterr().err
+        assert said in cli("estimate", tmp_path / "cheap", "--config", plan, code=2).err
     with_both = ["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--include", "x"]
-    assert main(with_both) == 2
-    assert "--include cannot stand beside --config" in capsys.readouterr().err
+    assert "--include cannot stand beside --config" in cli(*with_both, code=2).err
 
 
 def test_what_was_left_out_is_said_in_words(tmp_path):
@@ -205,22 +200,20 @@ def test_every_dtype_has_its_size(tmp_path):
     assert open_run(tmp_path / "run").coverage() == {}
 
 
-def test_the_command_says_what_fits(tmp_path, capsys):
+def test_the_command_says_what_fits(tmp_path, cli):
     """A table a phase, one line for all; exit code 1 and advice where it does not fit."""
     record_training(tmp_path / "run", steps=1)
-    assert main(["estimate", str(tmp_path / "run"), "--steps", "2", "--ranks", "4"]) == 0
-    text = capsys.readouterr().out
+    text = cli("estimate", tmp_path / "run", "--steps", "2", "--ranks", "4").out
     assert "actor_update" in text
     assert "key data" in text
     assert "2 steps of 4 ranks" in text
-    assert main(["estimate", str(tmp_path / "run"), "--steps", "1000000000", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(
+        cli("estimate", tmp_path / "run", "--steps", "1000000000", "--json", code=1).out
+    )
     assert found["fits"] is False
     assert found["total_bytes"] == found["bytes_per_step_and_rank"] * 10**9
-    assert main(["estimate", str(tmp_path / "run"), "--steps", "1000000000"]) == 1
-    assert "does not fit" in capsys.readouterr().out
-    assert main(["estimate", str(tmp_path / "run"), "--task", "statistics", "--json"]) == 0
-    cheap = json.loads(capsys.readouterr().out)
+    assert "does not fit" in cli("estimate", tmp_path / "run", "--steps", "1000000000", code=1).out
+    cheap = json.loads(cli("estimate", tmp_path / "run", "--task", "statistics", "--json").out)
     assert cheap["total_bytes"] == pytest.approx(on_disk(tmp_path / "run"), rel=0.2)
 
 
@@ -233,26 +226,23 @@ def test_the_command_says_what_fits(tmp_path, capsys):
         (["--directions", "sideways"], "directions"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, capsys, arguments, said):
+def test_what_cannot_be_meant_is_refused(tmp_path, arguments, said, cli):
     """Wrong options are named, with exit code 2."""
     record_training(tmp_path / "run", steps=1)
-    assert main(["estimate", str(tmp_path / "run"), *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert said in cli("estimate", tmp_path / "run", *arguments, code=2).err
 
 
-def test_a_run_that_holds_nothing_cannot_be_estimated_from(tmp_path, capsys):
+def test_a_run_that_holds_nothing_cannot_be_estimated_from(tmp_path, cli):
     """A manifest alone is no ground for figures."""
     Recording(tmp_path / "run").close()
-    assert main(["estimate", str(tmp_path / "run")]) == 2
-    assert "nothing to estimate from" in capsys.readouterr().err
+    assert "nothing to estimate from" in cli("estimate", tmp_path / "run", code=2).err
 
 
 @pytest.mark.parametrize("option", [["--include", "no_such_cell"], ["--exclude", "."]])
-def test_a_choice_that_leaves_no_cell_is_said_to_be_one(tmp_path, capsys, option):
+def test_a_choice_that_leaves_no_cell_is_said_to_be_one(tmp_path, option, cli):
     """Key data alone would be an answer to another question."""
     record_training(tmp_path / "run", steps=1)
-    assert main(["estimate", str(tmp_path / "run"), *option]) == 2
-    said = capsys.readouterr().err
+    said = cli("estimate", tmp_path / "run", *option, code=2).err
     assert f"{option[0][2:]} leaves no cell of the " in said
     assert "such as " in said
 

@@ -66,14 +66,11 @@ def test_every_command_speaks_the_locales_language(runs, arguments, chinese, eng
     assert english in said
 
 
-def test_lang_zh_needs_no_locale(runs, monkeypatch, capsys):
+def test_lang_zh_needs_no_locale(runs, monkeypatch, cli):
     """Also where the locale is English, and beside what argparse complains of."""
     monkeypatch.setenv("LC_ALL", "C")
-    assert main(["show", str(runs / "a"), "--lang", "zh"]) == 0
-    assert "保存次数/条目数" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["show", "--lang=zh"])
-    assert "用法见" in capsys.readouterr().err
+    assert "保存次数/条目数" in cli("show", runs / "a", "--lang", "zh").out
+    assert "用法见" in cli("show", "--lang=zh", code=2).err
     assert language() == "en"
 
 
@@ -219,9 +216,7 @@ TWO_WORDS = re.compile(r"(?<![\w./_<>{}'\"`=:,-] )(?<![\w./_<>{}'\"`=:-])\b[a-z]
 
 
 @pytest.mark.parametrize(("given", "content"), [*FILES, *((one, None) for one in COMMANDS)])
-def test_no_error_has_an_english_word_in_chinese(
-    runs, tmp_path, monkeypatch, capsys, given, content
-):
+def test_no_error_has_an_english_word_in_chinese(runs, tmp_path, monkeypatch, given, content, cli):
     """Settings, rules, mappings and arguments: but for names, and what is to be typed."""
     monkeypatch.chdir(runs)
     arguments = given.split()
@@ -230,8 +225,9 @@ def test_no_error_has_an_english_word_in_chinese(
         file.write_text(content)
         arguments.append(str(file))
     with contextlib.suppress(SystemExit):  # argparse's
-        assert main([*arguments, "--lang", "zh"]) == 2
-    said = capsys.readouterr().err.replace("mindrlhf-msprobe " + arguments[0], "")
+        said = cli(*arguments, "--lang", "zh", code=2).err.replace(
+            "mindrlhf-msprobe " + arguments[0], ""
+        )
     assert re.search("[\u4e00-\u9fff]", said), said
     assert not TWO_WORDS.search(said), said
 
@@ -240,7 +236,7 @@ def test_no_error_has_an_english_word_in_chinese(
 ENGLISH = re.compile(r"(?<![\w./_-])[A-Za-z]+(?:,? [a-z]+){3,}(?![\w/_])")
 
 
-def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, capsys):
+def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, cli):
     """Files that are gone or cut short, in the console, in show and in verdict.json."""
     damaged = tmp_path / "damaged"
     shutil.copytree(runs / "b", damaged)
@@ -253,12 +249,12 @@ def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, capsys):
     for lang in ("en", "zh"):
         output = tmp_path / lang
         given = ("compare", str(runs / "a"), str(damaged), "-o", str(output), "--lang", lang)
-        assert main([*given]) == 1
-        assert main(["show", str(damaged), "--lang", lang]) in (0, 2)
+        compared = cli(*given, code=1)
+        shown = cli("show", damaged, "--lang", lang, code=2)
         written = json.loads(next(output.rglob("verdict.json")).read_text(encoding="utf-8"))
         assert written["problem_codes"]
-        captured = capsys.readouterr()
-        said[lang] = [*captured.out.splitlines(), *captured.err.splitlines(), *written["problems"]]
+        texts = (compared.out, compared.err, shown.out, shown.err)
+        said[lang] = [*"\n".join(texts).splitlines(), *written["problems"]]
         said[lang].append(written["first_divergence"]["explanation"])
     assert any(map(ENGLISH.search, said["en"]))
     assert [line for line in said["zh"] if ENGLISH.search(line)] == []
@@ -285,14 +281,13 @@ def test_what_is_damaged_is_said_in_chinese(runs, tmp_path, capsys):
         ("merge", "a", "b", "-o", "merged"),
     ],
 )
-def test_what_was_asked_for_wrongly_is_said_in_chinese(runs, monkeypatch, capsys, arguments):
+def test_what_was_asked_for_wrongly_is_said_in_chinese(runs, monkeypatch, arguments, cli):
     """Errors are messages: the same call says the same in both languages."""
     monkeypatch.chdir(runs)
     said = {}
     for lang in ("en", "zh"):
         with contextlib.suppress(SystemExit):  # argparse's
-            assert main([*arguments, "--lang", lang]) == 2
-        said[lang] = capsys.readouterr().err
+            said[lang] = cli(*arguments, "--lang", lang, code=2).err
     assert not re.search("[\u4e00-\u9fff]", said["en"])
     assert not ENGLISH.search(said["zh"])
     assert re.search("[\u4e00-\u9fff]", said["zh"]), said["zh"]

@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import Recording, record_data, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.printable import size, spans
@@ -22,26 +22,32 @@ def run(tmp_path):
     return record_training(tmp_path / "run")
 
 
-def test_a_misspelt_phase_or_key_is_suggested(tmp_path, capsys):
-    record_training(tmp_path / "run", steps=1)
+def test_a_misspelt_phase_or_key_is_suggested(run, cli):
+    """A name the run does not hold gives exit code 2 and the nearest names."""
     for name, meant in (("actor_updat", "actor_update"), ("advantage", "advantages")):
-        assert main(["show", str(tmp_path / "run"), name]) == 2
-        assert f"Nearest: {meant}" in capsys.readouterr().err
+        said = cli("show", run, name, code=2)
+        assert said.out == ""
+        assert f"Nearest: {meant}" in said.err
 
 
-def test_show_lists_phases_and_keys_with_their_steps_and_sizes(run, capsys):
-    """Every phase and key stands on a line of its own with steps, ranks and size."""
-    assert main(["show", str(run)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_show_lists_phases_and_keys_with_their_steps_and_sizes(run, cli):
+    """Every phase and key stands on a line of its own, which is no longer than a screen."""
+    lines = cli("show", run).out.splitlines()
+    assert max(map(len, lines[1:])) <= 100
+    assert not any(" 0.0 MiB" in line for line in lines)
     names = {line.split()[0] for line in lines[2:]}
     assert {"reference_compute_log_prob", "actor_update", "ref_log_prob"} <= names
     assert "finished" in lines[0]
 
 
-def test_show_counts_what_is_there(run, capsys):
+def held(said):
+    """Return by name what `show --json` says of a run."""
+    return {item["name"]: item for item in json.loads(said.out)}
+
+
+def test_show_counts_what_is_there(run, cli):
     """The JSON form counts entries, records and bytes; linked files count once."""
-    main(["show", str(run), "--json"])
-    holdings = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    holdings = held(cli("show", run, "--json"))
     phase = holdings["reference_compute_log_prob"]
     files = [p for p in (run / "reference_compute_log_prob").rglob("*") if p.is_file()]
     assert phase["size"] == sum({p.stat().st_ino: p.stat().st_size for p in files}.values())
@@ -50,47 +56,41 @@ def test_show_counts_what_is_there(run, capsys):
     assert phase["records"] >= phase["count"]
 
 
-def test_show_tells_a_records_statistics_and_first_values(run, capsys):
+def test_show_tells_a_records_statistics_and_first_values(run, cli):
     """With a step, a key shows its records with dtype, shape, statistics and first values."""
-    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", run, "ref_log_prob", "--step", "0").out
     assert "step 0, micro_step 0, rank 0" in text
     assert "Float32" in text
     assert "max " in text
     assert "first values [" in text
 
 
-def test_a_key_is_shown_as_one_row_a_save(run, capsys):
+def test_a_key_is_shown_as_one_row_a_save(run, cli):
     """Without a step, a key is a table over all steps: place, shape, statistics."""
-    assert main(["show", str(run), "ref_log_prob"]) == 0
-    header, *rows, hint = capsys.readouterr().out.splitlines()
+    header, *rows, hint = cli("show", run, "ref_log_prob").out.splitlines()
     assert header.split()[:4] == ["step", "rank", "micro-step", "what"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
     assert all("Float32" in row for row in rows)
     assert "--step" in hint
 
 
-def test_a_phase_is_shown_as_its_entries(run, capsys):
+def test_a_phase_is_shown_as_its_entries(run, cli):
     """Over all steps a line an entry with the steps that have it; of one step, in time."""
     phase = "reference_compute_log_prob"
-    assert main(["show", str(run), phase]) == 0
-    header, *rows, _ = capsys.readouterr().out.splitlines()
+    header, *rows, _ = cli("show", run, phase).out.splitlines()
     assert header.split() == ["entry", "steps", "ranks", "records"]
     assert rows
     assert all(row.split()[1] == "0-1" for row in rows)
-    assert main(["show", str(run), phase, "--step", "1"]) == 0
-    head, _, *rows = capsys.readouterr().out.splitlines()
+    head, _, *rows = cli("show", run, phase, "--step", "1").out.splitlines()
     assert head == "step 1, rank 0, in the order of time:"
     names = [entry.name for entry in open_run(run).entries(phase, step=1)]
     assert [row.split()[0] for row in rows] == names
 
 
-def test_what_is_held_can_be_listed_of_one_step(run, capsys):
+def test_what_is_held_can_be_listed_of_one_step(run, cli):
     """--step leaves out what the other steps hold, in the counts and sizes too."""
-    main(["show", str(run), "--json"])
-    both = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
-    main(["show", str(run), "--step", "1", "--json"])
-    one = {item["name"]: item for item in json.loads(capsys.readouterr().out)}
+    both = held(cli("show", run, "--json"))
+    one = held(cli("show", run, "--step", "1", "--json"))
     assert all(item["steps"] == [1] for item in one.values())
     assert all(item["size"] < both[name]["size"] for name, item in one.items())
 
@@ -104,46 +104,27 @@ def test_what_is_held_can_be_listed_of_one_step(run, capsys):
         ([0, 1, 2, 5, 7, 8], "it holds steps 0 to 2, 5, 7 and 8."),
     ],
 )
-def test_the_steps_there_are_stand_in_a_sentence(tmp_path, capsys, steps, held):
+def test_the_steps_there_are_stand_in_a_sentence(tmp_path, steps, held, cli):
     """A step that is not there is answered by those that are."""
     recording = Recording(tmp_path / "run")
     for step in steps:
         recording.writer.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": []}, {})
         recording.writer.end_step(step, {})
     recording.close()
-    assert main(["show", str(tmp_path / "run"), "--step", "9"]) == 2
-    assert capsys.readouterr().err.strip().endswith(held)
+    assert cli("show", tmp_path / "run", "--step", "9", code=2).err.strip().endswith(held)
 
 
 @pytest.mark.parametrize("wrong", [["--step", "9"], ["--rank", "5"]])
-def test_a_step_or_rank_that_the_run_does_not_hold_is_refused(run, capsys, wrong):
+def test_a_step_or_rank_that_the_run_does_not_hold_is_refused(run, wrong, cli):
     """Exit code 2, and a message that names what it does hold."""
-    assert main(["show", str(run), *wrong]) == 2
-    assert f"holds no {wrong[0][2:]} {wrong[1]}; it holds" in capsys.readouterr().err
+    assert f"holds no {wrong[0][2:]} {wrong[1]}; it holds" in cli("show", run, *wrong, code=2).err
 
 
-def test_no_line_of_the_list_is_longer_than_a_screen(run, capsys):
-    """What recording cost is said in short lines, sizes in the unit that reads best."""
-    assert main(["show", str(run)]) == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines()[1:])) <= 100
-    assert " 0.0 MiB" not in text
-
-
-def test_an_unknown_name_is_answered_with_the_nearest(run, capsys):
-    """A name the run does not hold gives exit code 2 and the nearest names."""
-    assert main(["show", str(run), "ref_log_prb"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Nearest: ref_log_prob" in captured.err
-
-
-def test_an_array_that_cannot_be_read_is_said(run, capsys):
+def test_an_array_that_cannot_be_read_is_said(run, cli):
     """A cut file is named, and the statistics are still shown."""
     next((run / "data" / "ref_log_prob" / "step0").rglob("*.npy")).write_bytes(b"cut")
-    assert main(["show", str(run), "ref_log_prob", "--step", "0"]) == 2
-    assert "cannot be read" in capsys.readouterr().out
-    assert main(["show", str(run), "ref_log_prob", "--step", "1"]) == 0
+    assert "cannot be read" in cli("show", run, "ref_log_prob", "--step", "0", code=2).out
+    cli("show", run, "ref_log_prob", "--step", "1")
 
 
 PHASE = "reference_compute_log_prob"
@@ -179,30 +160,26 @@ def tensors(tmp_path_factory):
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_what_cannot_be_read_is_exit_code_2_and_the_rest_is_shown(tensors, tmp_path, capsys, what):
+def test_what_cannot_be_read_is_exit_code_2_and_the_rest_is_shown(tensors, tmp_path, what, cli):
     """Whatever it is: named in the list, on stderr beside JSON; the rest is listed as ever."""
     run = shutil.copytree(tensors, tmp_path / "run")
     DAMAGE[what](run)
-    assert main(["show", str(run)]) == 2
-    shown = capsys.readouterr()
+    shown = cli("show", run, code=2)
     assert "Incomplete: " in shown.out
     assert "\nadvantages" in shown.out
     assert shown.err == ""
-    assert main(["show", str(run), "--json"]) == 2
-    shown = capsys.readouterr()
+    shown = cli("show", run, "--json", code=2)
     assert "advantages" in [holding["name"] for holding in json.loads(shown.out)]
     assert shown.err.startswith("mindrlhf-msprobe show: ")
-    assert main(["show", str(run), "advantages"]) == 0
-    capsys.readouterr()
+    cli("show", run, "advantages")
     if what in ("a journal's line", "no journal"):
-        assert main(["show", str(run), PHASE]) == 2
-        assert "Cell.embed.Dense.forward.0" in capsys.readouterr().out
+        assert "Cell.embed.Dense.forward.0" in cli("show", run, PHASE, code=2).out
     if what in ("a cut tensor", "a missing tensor"):
         assert main(["show", str(run), PHASE, "--step", "1"]) == 0  # its elements are not shown
         assert {main(["show", str(run), e.name]) for e in open_run(run).entries(PHASE)} == {0, 2}
     if what.endswith("save") or what.startswith("a save"):
-        assert main(["show", str(run), "loss"]) == 2
-    assert main(["show", str(run), "advantages", "--step", "0"]) == 0
+        cli("show", run, "loss", code=2)
+    cli("show", run, "advantages", "--step", "0")
 
 
 def test_the_list_opens_no_whole_file(tensors, monkeypatch):
@@ -211,18 +188,16 @@ def test_the_list_opens_no_whole_file(tensors, monkeypatch):
     assert all(not held.unreadable for held in inventory.inventory(open_run(tensors)))
 
 
-def test_what_was_lost_while_recording_is_said_and_no_fault_of_the_files(run, capsys):
+def test_what_was_lost_while_recording_is_said_and_no_fault_of_the_files(run, cli):
     """Exit code 0: all that there is was read."""
     manifest = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**manifest, "lost": {"a tensor: OSError": 3}}))
-    assert main(["show", str(run)]) == 0
-    assert "Incomplete: rank 0 lost 3 record(s)" in capsys.readouterr().out
+    assert "Incomplete: rank 0 lost 3 record(s)" in cli("show", run).out
 
 
-def test_what_is_not_a_run_is_refused(tmp_path, capsys):
+def test_what_is_not_a_run_is_refused(tmp_path, cli):
     """An empty directory gives exit code 2 and one clear message."""
-    assert main(["show", str(tmp_path)]) == 2
-    assert "is not a run" in capsys.readouterr().err
+    assert "is not a run" in cli("show", tmp_path, code=2).err
 
 
 def test_spans_and_sizes_read_well():
@@ -232,53 +207,40 @@ def test_spans_and_sizes_read_well():
     assert size(1536) == "1.5 KiB"
 
 
-def test_first_values_are_valid_json_whatever_they_are(tmp_path, capsys):
+def test_first_values_are_valid_json_whatever_they_are(tmp_path, cli):
     """NaN, infinities, complex numbers and long doubles come out as JSON takes them."""
-    recording = Recording(tmp_path / "odd")
-    recording.data("odd", np.array([np.nan, np.inf, 1.5], np.float32))
-    recording.data("odd", np.array([1 + 2j], np.complex64))
-    recording.data("odd", np.array([0.25], np.longdouble))
-    recording.end_step()
-    recording.close()
-    assert main(["show", str(tmp_path / "odd"), "odd", "--json"]) == 0
-
-    def refuse(constant):
-        raise AssertionError(f"bare {constant}")
-
-    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    odd = [
+        np.array([np.nan, np.inf, 1.5], np.float32),
+        np.array([1 + 2j], np.complex64),
+        np.array([0.25], np.longdouble),
+    ]
+    run = record_data(tmp_path / "odd", [("odd", value) for value in odd])
+    said = cli("show", run, "odd", "--json").out
+    shown = json.loads(said, parse_constant=pytest.fail)
     values = [record["first_values"] for record in shown]
     assert values == [["NaN", "Infinity", 1.5], ["(1+2j)"], [0.25]]
 
 
-def test_options_of_show_may_stand_anywhere(run, capsys):
+def test_options_of_show_may_stand_anywhere(run, cli):
     """`show RUN --json NAME` is `show RUN NAME --json`."""
-    assert main(["show", str(run), "ref_log_prob", "--json"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("show", run, "ref_log_prob", "--json").out
     for arguments in (["--json", run, "ref_log_prob"], [run, "--json", "ref_log_prob"]):
-        assert main(["show", *map(str, arguments)]) == 0
-        assert capsys.readouterr().out == shown
+        assert cli("show", *arguments).out == shown
 
 
 @pytest.mark.parametrize("bad", [["--what"], ["a", "b"], ["--json=1"]])
-def test_what_show_does_not_know_is_refused(run, capsys, bad):
+def test_what_show_does_not_know_is_refused(run, bad, cli):
     """An unknown option and one name too many are named."""
-    with pytest.raises(SystemExit) as exit_:
-        main(["show", str(run), *bad])
-    assert exit_.value.code == 2
-    assert bad[-1].split("=")[0] in capsys.readouterr().err
+    assert bad[-1].split("=")[0] in cli("show", run, *bad, code=2).err
 
 
-def test_show_needs_a_run(capsys):
+def test_show_needs_a_run(cli):
     """Without one, and with an empty path, which is not the current directory."""
-    with pytest.raises(SystemExit) as exit_:
-        main(["show"])
-    assert exit_.value.code == 2
-    assert "RUN" in capsys.readouterr().err
-    assert main(["show", ""]) == 2
-    assert "empty" in capsys.readouterr().err
+    assert "RUN" in cli("show", code=2).err
+    assert "empty" in cli("show", "", code=2).err
 
 
-def test_show_says_what_generation_ran_with(tmp_path, capsys):
+def test_show_says_what_generation_ran_with(tmp_path, cli):
     """A line a setting that changed; ranks that agree together; what is not as we write it, not."""
     path = record_training(tmp_path / "run", ranks=(0, 1), steps=3)
     phase = "actor_generate_sequences"
@@ -297,8 +259,7 @@ def test_show_says_what_generation_ran_with(tmp_path, capsys):
 
     same = {"step": 0, "settings": settings, "changes": changes}
     write(same, same)
-    assert main(["show", str(path)]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", path).out
     lines = text.splitlines()
     at = lines.index(f"Generation in {phase}, from step 0 on:")
     assert lines[at + 1].startswith("  top_k=3, do_sample=true, stop_ids=[151643, 151644")
@@ -312,28 +273,23 @@ def test_show_says_what_generation_ran_with(tmp_path, capsys):
     assert text.count("Generation in") == 1
 
     write({"step": 0, "settings": {"top_k": 1}}, {"step": 0, "settings": {"top_k": 2}})
-    assert main(["show", str(path)]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", path).out
     assert f"{phase}, from step 0 on, rank(s) 1:\n  top_k=2\n" in text
-    assert main(["show", str(path), "--rank", "1"]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", path, "--rank", "1").out
     assert "top_k=1" not in text
     assert f"{phase}, from step 0 on:\n  top_k=2\n" in text
 
     write({"step": "x"}, {"step": 0, "settings": 3, "changes": [1, {"step": 2}]}, states=[7])
-    assert main(["show", str(path)]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", path).out
     assert "Random states" not in text
 
 
-def test_show_says_what_recording_cost(run, capsys):
+def test_show_says_what_recording_cost(run, cli):
     """Time of the training, by phase and a step, and bytes; not for runs that lack it."""
-    assert main(["show", str(run)]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", run).out
     cost = text[text.index("Cost of recording, rank 0, 2 step(s):") :]
     assert re.search(r"^  actor_update: \d\.\d{3} s a step$", cost, re.MULTILINE)
     content = json.loads((run / "run.json").read_bytes())
     for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):
         (run / "run.json").write_text(json.dumps({**content, "recording": recording}))
-        assert main(["show", str(run)]) == 0
-        assert "Cost" not in capsys.readouterr().out
+        assert "Cost" not in cli("show", run).out

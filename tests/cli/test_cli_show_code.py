@@ -9,8 +9,6 @@ import pytest
 from helpers.operators import LAYERS, record_operators
 from helpers.runs import MSPROBE_DATA, Recording
 
-from mindrlhf_msprobe.cli import main
-
 SOURCE = """\
 def construct(self, x):
     q = self.q(x)
@@ -41,12 +39,11 @@ def recorded(tmp_path):
 ENTRY = "Cell.head.Dense.forward.0"
 
 
-def test_the_code_around_the_line_is_shown(tmp_path, recorded, capsys):
+def test_the_code_around_the_line_is_shown(tmp_path, recorded, cli):
     """The user's line, marked, with those around it, and who called that."""
     file = tmp_path / "net.py"
     file.write_text(SOURCE)
-    assert main(["show", str(recorded(file)), ENTRY, "--code"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("show", recorded(file), ENTRY, "--code").out.splitlines()
     assert lines[0].startswith(f"{ENTRY}  step 0, actor_update, rank 0")
     assert f"{file}:3 in construct" in lines[1]
     assert "  > 3      scores = mint.matmul(q, x)" in lines
@@ -54,7 +51,7 @@ def test_the_code_around_the_line_is_shown(tmp_path, recorded, capsys):
     assert lines[-1] == "  called from /home/u/train.py:7 in step: loss = network(x)"
 
 
-def test_gradients_of_parameters_have_the_line_of_their_cell(tmp_path, recorded, capsys):
+def test_gradients_of_parameters_have_the_line_of_their_cell(tmp_path, recorded, cli):
     """They have no call of their own in the user's code."""
     file = tmp_path / "net.py"
     file.write_text(SOURCE)
@@ -66,77 +63,71 @@ def test_gradients_of_parameters_have_the_line_of_their_cell(tmp_path, recorded,
     line["parameters_grad"] = {"weight": [leaf]}
     with journal.open("a") as lines:
         lines.write(json.dumps(line) + "\n")
-    assert main(["show", str(run), entry, "--code"]) == 0
-    assert "  > 3      scores = mint.matmul(q, x)" in capsys.readouterr().out.splitlines()
+    assert (
+        "  > 3      scores = mint.matmul(q, x)"
+        in cli("show", run, entry, "--code").out.splitlines()
+    )
 
 
-def test_an_entry_says_where_it_was_called(tmp_path, recorded, capsys):
+def test_an_entry_says_where_it_was_called(tmp_path, recorded, cli):
     """Without --code: one line, the framework's own frames left out."""
-    assert main(["show", str(recorded(tmp_path / "net.py")), ENTRY]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+    last = cli("show", recorded(tmp_path / "net.py"), ENTRY).out.splitlines()[-1]
     assert last == f"called from {tmp_path}/net.py:3 in construct: scores = mint.matmul(q, x)"
 
 
-def test_a_file_that_is_not_at_hand_leaves_what_was_recorded(tmp_path, recorded, capsys):
-    assert main(["show", str(recorded(tmp_path / "net.py")), ENTRY, "--code"]) == 0
-    shown = capsys.readouterr().out
+def test_a_file_that_is_not_at_hand_leaves_what_was_recorded(tmp_path, recorded, cli):
+    shown = cli("show", recorded(tmp_path / "net.py"), ENTRY, "--code").out
     assert "  > 3  scores = mint.matmul(q, x)" in shown
     assert "net.py is not at hand here: this is what was recorded" in shown
 
 
 @pytest.mark.parametrize("content", ["other = 1\n" * 5, "x = 1\n", ""])
-def test_a_file_that_was_edited_since_is_not_shown(tmp_path, recorded, capsys, content):
+def test_a_file_that_was_edited_since_is_not_shown(tmp_path, recorded, content, cli):
     """The line is another one by now: no wrong code is shown."""
     file = tmp_path / "net.py"
     file.write_text(content)
-    assert main(["show", str(recorded(file)), ENTRY, "--code"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("show", recorded(file), ENTRY, "--code").out
     assert f"line 3 of {file} is another one by now" in shown
     assert "other = 1" not in shown
     assert "> 3  scores = mint.matmul(q, x)" in shown
 
 
 @pytest.mark.parametrize("name", ["secret.txt", "net.py"])
-def test_a_dump_does_not_decide_which_file_is_shown(tmp_path, recorded, capsys, name):
+def test_a_dump_does_not_decide_which_file_is_shown(tmp_path, recorded, name, cli):
     """A file of Python with that very line, or nothing: neither others nor what is no file."""
     file = tmp_path / name
     if name == "net.py":
         file.mkdir()
     else:
         file.write_text("token = 1\nsecret = 2\nscores = mint.matmul(q, x)\n")
-    assert main(["show", str(recorded(file)), ENTRY, "--code"]) == 0
-    assert "secret =" not in capsys.readouterr().out
+    assert "secret =" not in cli("show", recorded(file), ENTRY, "--code").out
 
 
-def test_operators_say_their_cell_and_line_backward_entries_too(tmp_path, capsys):
+def test_operators_say_their_cell_and_line_backward_entries_too(tmp_path, cli):
     """A backward entry has the line of its forward entry."""
     record_operators(tmp_path / "run")
     for name in ("Mint.matmul.2.forward", "Mint.matmul.2.backward"):
-        assert main(["show", str(tmp_path / "run"), name]) == 0
-        last = capsys.readouterr().out.splitlines()[-1]
+        last = cli("show", tmp_path / "run", name).out.splitlines()[-1]
         assert last.startswith(f"called inside {LAYERS[1]} from /home/u/net.py:")
-        assert main(["show", str(tmp_path / "run"), name, "--code", "--json"]) == 0
-        (found,) = json.loads(capsys.readouterr().out)
+        (found,) = json.loads(cli("show", tmp_path / "run", name, "--code", "--json").out)
         assert found["entry"] == name
         assert found["cell"] == LAYERS[1]
         assert found["callers"][0]["text"] == "q = mint.matmul(x, self.weight)"
         assert found["source"] == {}
-    assert main(["show", str(tmp_path / "run"), "Mint.mean.0.forward"]) == 0
-    assert "called outside every cell from" in capsys.readouterr().out
+    assert (
+        "called outside every cell from" in cli("show", tmp_path / "run", "Mint.mean.0.forward").out
+    )
 
 
-def test_msprobes_stacks_are_read_the_same(capsys):
+def test_msprobes_stacks_are_read_the_same(cli):
     """Its frames begin with MindSpore's own; the user's line is the first that is not."""
     run = str(MSPROBE_DATA / "operators_mix_plain")
-    assert main(["show", run, "Functional.softmax.0.forward", "--lang", "en"]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+    last = cli("show", run, "Functional.softmax.0.forward", "--lang", "en").out.splitlines()[-1]
     assert last.startswith("called inside layers.0 from recorded_operators.py:")
     assert last.endswith("shares = ops.softmax(scores * 0.5, -1)")
 
 
 @pytest.mark.parametrize(("name", "said"), [([], "give the name"), (["actor_update"], "actor_upd")])
-def test_code_is_that_of_an_entry(tmp_path, recorded, capsys, name, said):
-    assert main(["show", str(recorded(tmp_path / "net.py")), *name, "--code"]) == 2
-    assert said in capsys.readouterr().err
-    assert main(["show", str(tmp_path / "run"), "Cell.hed.Dense.forward.0", "--code"]) == 2
-    assert ENTRY in capsys.readouterr().err
+def test_code_is_that_of_an_entry(tmp_path, recorded, name, said, cli):
+    assert said in cli("show", recorded(tmp_path / "net.py"), *name, "--code", code=2).err
+    assert ENTRY in cli("show", tmp_path / "run", "Cell.hed.Dense.forward.0", "--code", code=2).err

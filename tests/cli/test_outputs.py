@@ -91,22 +91,21 @@ def content(root):
 
 
 @pytest.mark.parametrize(("command", "name"), EACH)
-def test_what_this_tool_did_not_write_stays(here, capsys, command, name):
+def test_what_this_tool_did_not_write_stays(here, command, name, cli):
     """It is named, the answer is 2, and nothing is left half written."""
     path = target(command, "out", name)
     path.parent.mkdir(parents=True, exist_ok=True)
     for foreign in FOREIGN:
         path.write_bytes(foreign)
         before = content(here)
-        assert main(given(command, "out")) == 2, foreign
-        said = capsys.readouterr().err
+        said = cli(*given(command, "out"), code=2).err
         assert path.name in said
         assert ".part" not in said
         assert content(here) == before
 
 
 @pytest.mark.parametrize(("command", "name"), EACH)
-def test_what_is_no_file_stays(here, capsys, command, name):
+def test_what_is_no_file_stays(here, command, name, cli):
     """A link is not followed, nobody waits for a pipe, and a directory is none of ours."""
     path = target(command, "out", name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,21 +119,19 @@ def test_what_is_no_file_stays(here, capsys, command, name):
         else:
             path.mkdir()
         before = content(here)
-        assert main(given(command, "out")) == 2, kind
-        assert path.name in capsys.readouterr().err
+        assert path.name in cli(*given(command, "out"), code=2).err
         assert content(here) == before
         path.rmdir() if kind == "directory" else path.unlink()
 
 
 @pytest.mark.parametrize("command", WRITES)
-def test_nothing_is_written_inside_a_run(here, capsys, command):
+def test_nothing_is_written_inside_a_run(here, command, cli):
     """Whichever run, whether it is asked about or not; its manifest is never replaced."""
     Path("link").symlink_to(here / "B")
     before = content(here)
     for place in ("A/x", "B/actor_update/step0/x", "link/x", "B/run.json"):
         words = [place if word.startswith("OUT") else word for word in command.split()]
-        assert main(words) == 2, place
-        assert capsys.readouterr().err
+        assert cli(*words, code=2).err
         assert content(here) == before
 
 
@@ -149,7 +146,7 @@ def test_what_this_tool_wrote_is_replaced(here, command):
     assert not [*here.glob(".*"), *here.glob("out/.*")]
 
 
-def test_a_workbook_that_was_changed_since_stays(here, capsys):
+def test_a_workbook_that_was_changed_since_stays(here, cli):
     """A person's colours and remarks in it are the person's."""
     for command in ("check A -o OUT", "accuracy A -o OUT2"):
         words = command.replace("OUT2", "out2").replace("OUT", "out").split()
@@ -159,9 +156,7 @@ def test_a_workbook_that_was_changed_since_stays(here, capsys):
         book.worksheets[0]["A9"] = "a remark"
         book.save(table)
         before = content(here)
-        capsys.readouterr()
-        assert main(words) == 2
-        assert table.name in capsys.readouterr().err
+        assert table.name in cli(*words, code=2).err
         assert content(here) == before
 
 
@@ -229,14 +224,13 @@ def test_a_full_disk_is_said_of_a_file(here, capsys, command):
 
 
 @pytest.mark.parametrize("command", DIRECTORIES)
-def test_a_file_where_a_directory_is_asked_for(here, capsys, command):
+def test_a_file_where_a_directory_is_asked_for(here, command, cli):
     """The file that was given is named, none of ours; `--json` is what prints JSON."""
     for suffix, there in ((".json", True), (".txt", True), (".json", False), (".csv", False)):
         path = Path(f"out{suffix}")
         path.write_text("mine") if there else path.unlink(missing_ok=True)
         before = content(here)
-        assert main(given(command, path)) == 2
-        said = capsys.readouterr().err
+        said = cli(*given(command, path), code=2).err
         assert f"out{suffix}" in said
         assert "Errno" not in said
         assert ".part" not in said
@@ -245,19 +239,18 @@ def test_a_file_where_a_directory_is_asked_for(here, capsys, command):
         assert path.exists() == there
 
 
-def test_the_curves_of_tensorboard_are_new_files(here, capsys):
+def test_the_curves_of_tensorboard_are_new_files(here, cli):
     """Those of the run before stay; nothing is written into a run."""
     command = ["trend", "A", "--key", "loss", "--tensorboard"]
-    assert main([*command, "curves"]) == 0
+    cli(*command, "curves")
     before = content("curves")
-    assert main([*command, "curves"]) == 0
+    cli(*command, "curves")
     after = content("curves")
     assert before.items() <= after.items()
     assert len(after) == 2 * len(before)
     before = content(here)
     for place in ("A", "B/curves"):
-        assert main([*command, place]) == 2
-        assert place in capsys.readouterr().err
+        assert place in cli(*command, place, code=2).err
     assert content(here) == before
 
 
@@ -272,16 +265,16 @@ def test_gradients_are_written_by_the_same_door(here):
         _write(GradientTrend((), (), ()), 0, out)  # type: ignore[call-arg]
 
 
-def test_what_collect_wrote_is_read_before_it_is_replaced(here, capsys):
+def test_what_collect_wrote_is_read_before_it_is_replaced(here, cli):
     """--overwrite is of what collect wrote, not of a manifest."""
-    assert main(["preflight", "collect", "-o", "A/run.json", "--overwrite"]) == 2
+    said = cli("preflight", "collect", "-o", "A/run.json", "--overwrite", code=2).err
+    assert "A/run.json" in said
     assert json.loads(Path("A/run.json").read_text())["tool"] == "mindrlhf_msprobe"
-    assert main(["preflight", "collect", "-o", "C.json", "--overwrite"]) == 0
-    assert "A/run.json" in capsys.readouterr().err
+    cli("preflight", "collect", "-o", "C.json", "--overwrite")
 
 
 @pytest.mark.parametrize("file", ["/dev/zero", "pipe", "large", "none", "folder"])
-def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, capsys, file, monkeypatch):
+def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, file, monkeypatch, cli):
     """`/dev/zero` has no end, and a pipe no beginning."""
     pytest.importorskip("tokenizers")
     from mindrlhf_msprobe.storage.arrays import bounds
@@ -292,7 +285,6 @@ def test_a_tokenizer_that_is_no_file_is_not_read_on_and_on(here, capsys, file, m
     (here / "folder").mkdir()
     os.mkfifo("folder/tokenizer.json")
     command = "mismatch A --phases actor_generate_sequences,actor_update --tokenizer"
-    assert main([*command.split(), file]) == 2
-    said = capsys.readouterr().err
+    said = cli(*command.split(), file, code=2).err
     assert file in said
     assert "fault of this tool" not in said

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming
 from mindrlhf_msprobe.comparison.judging.tolerance import load_rules
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.config import ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError

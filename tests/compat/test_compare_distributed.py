@@ -13,7 +13,6 @@ from helpers.programs import read_json
 from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import compare, compare_distributed, compare_runs
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.report.staging import stamped
 
 STAMP = r"[0-9]{14}"
@@ -82,7 +81,7 @@ def test_each_rank_has_a_table(steps, tmp_path):
     assert sum(counts.values()) == len(rows[0]) + len(rows[1])
 
 
-def test_the_run_under_test_stands_under_npu(steps, tmp_path):
+def test_the_run_under_test_stands_under_npu(steps, tmp_path, cli):
     """As in msprobe, whose tables call the baseline Bench: however the two are given.
 
     What msprobe computes is NPU less Bench, and relative to Bench.
@@ -94,7 +93,7 @@ def test_the_run_under_test_stands_under_npu(steps, tmp_path):
     compare_distributed(test.parent, golden.parent, tmp_path / "distributed")
     sides = (["-tp", test, "-gp", golden], [golden, "-tp", test], [test, "-gp", golden])
     for number, given in enumerate((*sides, [golden, test])):
-        assert main(["compare", *map(str, given), "-o", str(tmp_path / f"command{number}")]) == 1
+        cli("compare", *given, "-o", tmp_path / f"command{number}", code=1)
     maxima = [
         {record["Max"] for entry in read_json(dump)["data"].values() for record in maxima_of(entry)}
         for dump in (test, golden)

@@ -229,14 +229,14 @@ def test_misuse_and_wrong_configurations_are_refused(tmp_path):
         MsProbe.config_init(MsprobeConfig({"msprobe": True, "step_strat": 1}))
     assert not MsProbe.enabled
     MsProbe.config_init(settings(tmp_path / "run"))
-    with pytest.raises(UsageError, match="without a model"):
-        MsProbe.debugger_start(tag="actor_update")
-    with pytest.raises(UsageError, match="not a cell"):
-        MsProbe.debugger_start("actor", tag="actor_update")
-    with pytest.raises(UsageError, match=r"model\[1\] is a int"):
-        MsProbe.debugger_start([Scale(), 3], tag="actor_update")
-    with pytest.raises(UsageError, match="empty list"):
-        MsProbe.debugger_start([], tag="actor_update")
+    for model, said in (
+        (None, "without a model"),
+        ("actor", "not a cell"),
+        ([Scale(), 3], r"model\[1\] is a int"),
+        ([], "empty list"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            MsProbe.debugger_start(model, tag="actor_update")
     with pytest.raises(UsageError, match="expected a list of texts"):
         MsProbe.save_string_list("text", "abc")
     with pytest.raises(UsageError, match="evil"):

@@ -107,6 +107,15 @@ def train(steps: int = 2, debugger: Any = None) -> list[bytes]:
     return bits + [p.asnumpy().tobytes() for p in network.get_parameters()]
 
 
+def debug(debugger: Any, network: Any, *inputs: Any, passes: int = 1) -> None:
+    """Record passes of a network, each between a start and a stop, as one step."""
+    for _ in range(passes):
+        debugger.start(network)
+        network(*inputs)
+        debugger.stop()
+    debugger.step()
+
+
 def entries(path: Path, step: int = 0) -> dict[str, Any]:
     """Return what msprobe's tools read of a step."""
     return read_json(path / f"dump/step{step}/rank0/dump.json")["data"]
@@ -143,19 +152,10 @@ def test_overflow_check_of_msprobes_config_json(tmp_path, section, written):
             return ops.log(x - 1e6)
 
     network = nn.SequentialCell(Log(), nn.Dense(4, 4), Log())
-    content = {
-        **MSPROBES,
-        "task": "overflow_check",
-        "dump_path": str(tmp_path / "dump"),
-        "overflow_check": {"check_mode": "all", **section},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    debugger = PrecisionDebugger(str(tmp_path / "config.json"))
+    overflow = {"check_mode": "all", **section}
+    debugger = PrecisionDebugger(config(tmp_path, task="overflow_check", overflow_check=overflow))
     for _ in range(2):
-        debugger.start(network)
-        network(tensor(2, 4))
-        debugger.stop()
-        debugger.step()
+        debug(debugger, network, tensor(2, 4))
     name = "Cell.0.Log.forward.0"
     for step in range(2):
         dump = read_json(tmp_path / f"dump/step{step}/rank0/dump.json")
@@ -328,12 +328,8 @@ def test_two_dumps_are_compared(tmp_path):
 
 def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
     """MindSpeed-RL's layout, one debugger's directory for each phase, can be read from above."""
-    network = Scale()
     debugger = PrecisionDebugger(level="L0", dump_path=str(tmp_path / "run/actor_update"))
-    debugger.start(network)
-    network(tensor(2))
-    debugger.stop()
-    debugger.step()
+    debug(debugger, Scale(), tensor(2))
     assert open_run(tmp_path / "run/actor_update").phases == ["dump"]
     assert open_run(tmp_path / "run").phases == ["actor_update"]
 
@@ -345,20 +341,16 @@ def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
         ({"level": "debug"}, "level is 'debug', which is not offered"),
         ({"level": "l0"}, "level is 'l0'.*L0.*L1.*mix"),
         ({"task": "structure"}, "task is 'structure', which is not offered"),
-        (
-            {"task": "free_benchmark", "free_benchmark": {"pert_mode": "to_cpu"}},
-            "free_benchmark: pert_mode is 'to_cpu'.*improve_precision",
-        ),
-        (
-            {"task": "free_benchmark", "free_benchmark": {"fuzz_device": "cpu"}},
-            "free_benchmark: fuzz_device is 'cpu'.*npu",
-        ),
-        (
-            {
-                "task": "free_benchmark",
-                "free_benchmark": {"handler_type": "fix", "pert_mode": "add_noise"},
-            },
-            "pert_mode is 'add_noise'.*improve_precision",
+        *(
+            ({"task": "free_benchmark", "free_benchmark": settings}, said)
+            for settings, said in [
+                ({"pert_mode": "to_cpu"}, "free_benchmark: pert_mode is 'to_cpu'.*improve_preci"),
+                ({"fuzz_device": "cpu"}, "free_benchmark: fuzz_device is 'cpu'.*npu"),
+                (
+                    {"handler_type": "fix", "pert_mode": "add_noise"},
+                    "pert_mode is 'add_noise'.*improve_precision",
+                ),
+            ]
         ),
         ({"task": "tensors"}, "task is 'tensors'.*overflow_check.*Did you mean 'tensor'"),
         (
@@ -382,16 +374,23 @@ def test_a_dump_path_named_like_a_phase_is_still_a_debuggers_run(tmp_path):
         ({"statistics": {"tensor_list": ["fc"]}}, "tensor_list is .*not offered"),
         ({"statistics": {"summary_mode": "xor"}}, "summary_mode is 'xor'.*statistics or md5"),
         ({"statistics": {"lists": []}}, "unknown key 'lists'.*Did you mean 'list'"),
+        *(
+            ({"task": "grad_probe", "grad_probe": settings}, said)
+            for settings, said in [
+                ({"grad_level": "L3"}, r"grad_probe: grad_level is 'L3'"),
+                ({"bounds": [1, 0]}, r"grad_probe: bounds is \[1, 0\]"),
+                ({"param_list": "head.bias"}, r"grad_probe: param_list is 'head.bias'"),
+                ({"param": []}, r"unknown key 'param'"),
+            ]
+        ),
     ],
 )
 def test_what_is_wrong_or_not_offered_is_refused(tmp_path, settings, said):
     """The message names the file, the key, the value and what was expected."""
-    content = {**MSPROBES, "dump_path": str(tmp_path / "dump"), **settings}
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(content))
+    file = config(tmp_path, **settings)
     with pytest.raises(ConfigError, match=said) as error:
-        PrecisionDebugger(str(file))
-    assert str(error.value).startswith((str(file), "msprobe_config.scope"))
+        PrecisionDebugger(file)
+    assert str(error.value).startswith((file, "msprobe_config.scope"))
     assert PrecisionDebugger._instance is None
     assert not (tmp_path / "dump").exists()
 
@@ -466,10 +465,7 @@ def test_the_next_step_of_two_debugged_runs_is_a_config_json(tmp_path):
         network = Net()
         weight = network.blocks[1].fc1.weight
         weight.set_data(weight * factor)
-        debugger.start(network)
-        network(tensor(2, 4))
-        debugger.stop()
-        debugger.step()
+        debug(debugger, network, tensor(2, 4))
     result = compare_runs(tmp_path / "a/dump", tmp_path / "b/dump")
     wanted = {"list": ["Cell.blocks.1.fc1."]}
     again = {"task": "tensor", "level": "L0", "step": [0], "tensor": wanted}
@@ -583,49 +579,20 @@ def test_levels_of_grad_probe_are_msprobes(tmp_path: Path) -> None:
         assert "md5" in leaf or len(leaf.get("shares", [0] * 5)) == 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"grad_level": "L3"}, r"grad_probe: grad_level is 'L3'"),
-        ({"bounds": [1, 0]}, r"grad_probe: bounds is \[1, 0\]"),
-        ({"param_list": "head.bias"}, r"grad_probe: param_list is 'head.bias'"),
-        ({"param": []}, r"unknown key 'param'"),
-    ],
-)
-def test_wrong_settings_of_grad_probe_are_refused(tmp_path: Path, settings: Any, said: str) -> None:
-    """Each is named with the file it stands in."""
-    with pytest.raises(ConfigError, match=said):
-        PrecisionDebugger(config(tmp_path, task="grad_probe", grad_probe=settings))
-
-
-@pytest.mark.usefixtures("older_tools")
 def test_free_benchmark_of_config_json(tmp_path):
     """msprobe's own config.json maps onto ours: operators run again, those of its list alone."""
-    config = {
-        "task": "free_benchmark",
-        "dump_path": str(tmp_path / "run"),
-        "level": "L1",
-        "free_benchmark": {
-            "scope": [],
-            "list": ["mindspore.Tensor.__mul__"],
-            "fuzz_device": "npu",
-            "pert_mode": "bit_noise",
-            "handler_type": "check",
-            "fuzz_level": "L1",
-            "fuzz_stage": "forward",
-            "if_preheat": False,
-            "preheat_step": 15,
-            "max_sample": 20,
-        },
+    section = {
+        **{"scope": [], "list": ["mindspore.Tensor.__mul__"], "fuzz_device": "npu"},
+        **{"pert_mode": "bit_noise", "handler_type": "check", "fuzz_level": "L1"},
+        **{"fuzz_stage": "forward", "if_preheat": False, "preheat_step": 15, "max_sample": 20},
     }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    debugger = PrecisionDebugger(str(tmp_path / "config.json"))
-    network = Scale()
+    file = config(tmp_path, task="free_benchmark", level="L1", free_benchmark=section)
+    debugger, network = PrecisionDebugger(file), Scale()
     debugger.start(network)
     network(tensor(2, start=1.0)) * 2
     debugger.stop()
     debugger.step()
-    lines = (tmp_path / "run/free_benchmark.rank0.jsonl").read_text().splitlines()
+    lines = (tmp_path / "dump/free_benchmark.rank0.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     assert rows
     assert {row["entry"].rsplit(".", 2)[0] for row in rows} == {"Tensor.__mul__"}

@@ -27,6 +27,7 @@ def recorded(
     data: dict[str, Any] | None = None,
     configs: dict[str, Any] | None = None,
     change: Callable[[PPOTrainer], object] | None = None,
+    section: dict[str, Any] | None = None,
     **model: Any,
 ) -> Path:
     """Record what generates and what trains; return the run.
@@ -35,6 +36,7 @@ def recorded(
         total: how many tokens the longest sample has.
         data, configs: what the trainer saves.
         change: changes it before.
+        section: more keys of msprobe_config.
     """
     given = {"msprobe": True, "dump_path": str(path), "task": "tensor", "actor_infer_dump": True}
     given |= {"actor_train_dump": True, "token_range_end": 1000, "directions": ["forward"]}
@@ -42,7 +44,7 @@ def recorded(
     config = read_yaml(example_path(EXAMPLE))
     config["rl_config"]["response_length"] = max(1, total - PROMPT_LENGTH)
     config["actor_config"]["model_config"].update(model)
-    with Probe.from_config(given) as probe:
+    with Probe.from_config({**given, **(section or {})}) as probe:
         trainer = PPOTrainer(config, probe, 0)
         if change is not None:
             change(trainer)

@@ -106,6 +106,7 @@ class Opened:
             y: a value, or `top`, `parted` or `foot`, where findings, the first divergence and
                 values without a height are marked.
         """
+        self.drawn()  # a chart that is laid out anew, as after printing, moves its points
         self.page.mouse.move(*self.page.evaluate(POINT, [x, y]))
         return self.text("#course .tip")
 

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from mindspore import Tensor
-
+from helpers import batches
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.demo.command import EXAMPLE, example_path
-from mindrlhf_msprobe.demo.task import PROMPT_LENGTH
 from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
 Plant = Callable[[PPOTrainer], object]
@@ -82,40 +79,25 @@ def sequences(
         change: changes the trainer before.
     """
     total = max(map(len, prompts)) + max(map(len, responses))
-    given = {"msprobe": True, "dump_path": str(path), "task": "tensor", "actor_infer_dump": True}
-    given |= {"actor_train_dump": True, "token_range_end": 1000, "directions": ["forward"]}
-    config = read_yaml(example_path(EXAMPLE))
-    config["rl_config"]["response_length"] = max(1, total - PROMPT_LENGTH)
-    with Probe.from_config({**given, **section}) as probe:
-        trainer = PPOTrainer(config, probe, 0)
-        if change is not None:
-            change(trainer)
-        with probe.phase("actor_generate_sequences", model=trainer.rollout):
-            trainer.rollout.clear_cache()
-            _prefill(trainer, prompts)
-            for at in range(max(map(len, responses)) - 1):
-                if refill_at == at + 1:
-                    trainer.rollout.clear_cache()
-                    _prefill(trainer, [p + r[: at + 1] for p, r in zip(prompts, responses)])
-                    continue
-                tokens = [r[at] if at < len(r) else 0 for r in responses]
-                places = [len(p) + at for p in prompts]
-                seen = [len(p) + min(at + 1, len(r)) for p, r in zip(prompts, responses)]
-                _call(trainer, [[token] for token in tokens], [[place] for place in places], seen)
-        width = PROMPT_LENGTH + config["rl_config"]["response_length"]
-        rows = [(p + r + [0] * width)[:width] for p, r in zip(prompts, responses)]
-        with probe.phase("actor_compute_log_prob"):
-            trainer.networks["actor"](Tensor(np.array(rows, np.int32)))
-        probe.step()
-    return path
+
+    def generate(trainer: PPOTrainer) -> None:
+        _prefill(trainer, prompts)
+        for at in range(max(map(len, responses)) - 1):
+            if refill_at == at + 1:
+                trainer.rollout.clear_cache()
+                _prefill(trainer, [p + r[: at + 1] for p, r in zip(prompts, responses)])
+                continue
+            tokens = [r[at] if at < len(r) else 0 for r in responses]
+            places = [len(p) + at for p in prompts]
+            seen = [len(p) + min(at + 1, len(r)) for p, r in zip(prompts, responses)]
+            batches.call(trainer, [[token] for token in tokens], [[at] for at in places], seen)
+
+    train = batches.whole([*zip(prompts, responses)])
+    return batches.recorded(path, generate, train, total=total, change=change, section=section)
 
 
 def _prefill(trainer: PPOTrainer, prompts: list[list[int]]) -> None:
     width = max(map(len, prompts))
     ids = [[0] * (width - len(p)) + p for p in prompts]
     positions = [[0] * (width - len(p)) + [*range(len(p))] for p in prompts]
-    _call(trainer, ids, positions, [*map(len, prompts)])
-
-
-def _call(trainer: PPOTrainer, *inputs: list[Any]) -> None:
-    trainer.rollout(*(Tensor(np.array(value, np.int32)) for value in inputs))
+    batches.call(trainer, ids, positions, [*map(len, prompts)])

@@ -31,6 +31,15 @@ from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MSPROBE_DATA = Path(__file__).parent / "data" / "msprobe"
 
+#: The phases of a training with a critic, in the order of a step.
+PHASES = [
+    "actor_generate_sequences",
+    "actor_compute_log_prob",
+    "reference_compute_log_prob",
+    "critic_compute_values",
+    "actor_update",
+    "critic_update",
+]
 EVERYTHING = {
     "msprobe": True,
     "key_data_dump": True,
@@ -247,6 +256,20 @@ class Recording:
         self.writer.end_step(self.step, {}, complete=False)
         self.writer.close()
         return self.root
+
+
+def record_data(
+    root: Path, *steps: Iterable[tuple[str, Any]], configurations: Any = None, **settings: Any
+) -> Path:
+    """Record steps of key data alone, each a list of (key, value); return the run."""
+    recording = Recording(root, **settings)
+    if configurations is not None:
+        recording.writer.save_configurations(lambda: configurations)
+    for saves in steps:
+        for key, value in saves:
+            recording.data(key, value)
+        recording.end_step()
+    return recording.close()
 
 
 def words(lost: Mapping[Message, int]) -> dict[str, int]:

@@ -6,7 +6,9 @@ Each takes the number of a layer, and returns what changes a trainer.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import mindspore as ms
@@ -24,6 +26,50 @@ MODELS = {
     "constant_positions": {"max_position_embedding": 32},
     "positions_given_from_two": {"max_position_embedding": 32},
 }
+
+
+def planted(change):
+    """Let a function of a trainer and a layer be given the layer first, and the trainer later."""
+
+    @wraps(change)
+    def of_layer(layer, *more):
+        return lambda trainer: change(trainer, layer, *more)
+
+    return of_layer
+
+
+def brought_over(change):
+    """Change the rollout's weights so each time they are brought over, now and later."""
+
+    @planted
+    @wraps(change)
+    def plant(trainer, layer):
+        after_synchronising(trainer, lambda: change(trainer, layer))
+
+    return plant
+
+
+def after_synchronising(trainer, change):
+    """Do something whenever the rollout was given the actor's weights, and once now."""
+    right = trainer.synchronise
+
+    def synchronise():
+        right()
+        change()
+
+    trainer.synchronise = synchronise
+    synchronise()
+
+
+def edited(change):
+    """Return what gives back a tensor whose elements a function has changed in place."""
+
+    def changed(x: Tensor) -> Tensor:
+        made = x.asnumpy().copy()
+        change(made)
+        return Tensor(made)
+
+    return changed
 
 
 def change_output(cell: nn.Cell, changed: Callable[[Any], Any]) -> None:
@@ -52,32 +98,22 @@ def noisy(scale: float) -> Callable[[Tensor], Tensor]:
     return changed
 
 
-def projection(layer):
-    """One projection is wrong by 1e-3, in decode and prefill of the rollout."""
-    return lambda t: change_output(rollout_layer(t, layer).attention.w_qkv, noisy(1e-3))
+def noisy_output(layer_of, name: str, scale: float = 1e-3):
+    """Return what makes the output of one cell of a layer wrong by a share of its size."""
+    cell = operator.attrgetter(name)
+    return planted(
+        lambda trainer, layer: change_output(cell(layer_of(trainer, layer)), noisy(scale))
+    )
 
 
-def output_projection(layer):
-    """The same of the one behind attention."""
-    return lambda t: change_output(rollout_layer(t, layer).attention.wo, noisy(1e-3))
+projection = noisy_output(rollout_layer, "attention.w_qkv")
+output_projection = noisy_output(rollout_layer, "attention.wo")
+gate_projection = noisy_output(rollout_layer, "feed_forward.w_gate_hidden")
+training_projection = noisy_output(training_layer, "attention.wk")  # a part of the fused one
+small_down_projection = noisy_output(training_layer, "feed_forward.w2", 1e-4)
 
 
-def small_down_projection(layer):
-    """By 1e-4, in the training network."""
-    return lambda t: change_output(training_layer(t, layer).feed_forward.w2, noisy(1e-4))
-
-
-def training_projection(layer):
-    """One of the parts of a fused projection, in the training network."""
-    return lambda t: change_output(training_layer(t, layer).attention.wk, noisy(1e-3))
-
-
-def gate_projection(layer):
-    """The fused gate of the rollout."""
-    return lambda t: change_output(rollout_layer(t, layer).feed_forward.w_gate_hidden, noisy(1e-3))
-
-
-def _change_cache(trainer, layer, changed):
+def change_cache(trainer, layer, change):
     """Change keys and values that are cached, once, before the second token is computed."""
     attention = rollout_layer(trainer, layer).attention
     right = attention.construct
@@ -85,75 +121,58 @@ def _change_cache(trainer, layer, changed):
     def construct(x, freqs_cis, mask):
         if len(attention.cache) and not construct.done:
             construct.done = True
-            made = [Tensor(changed(part.asnumpy().copy())) for part in attention.cache]
-            attention.cache = tuple(made)
+            attention.cache = tuple(map(edited(change), attention.cache))
         return right(x, freqs_cis, mask)
 
     construct.done = False
     attention.construct = construct
 
 
-def swapped_heads(layer):
+@planted
+def swapped_heads(trainer, layer):
     """One head of two samples is swapped in the cache."""
 
-    def changed(cache):
+    def change(cache):
         cache[[0, 1], 0] = cache[[1, 0], 0]
-        return cache
 
-    return lambda t: _change_cache(t, layer, changed)
+    change_cache(trainer, layer, change)
 
 
-def stale_cache(layer):
+@planted
+def stale_cache(trainer, layer):
     """The cache of one sample holds what another prompt left there."""
 
-    def changed(cache):
+    def change(cache):
         cache[2] = cache[5]
-        return cache
 
-    return lambda t: _change_cache(t, layer, changed)
+    change_cache(trainer, layer, change)
 
 
-def lost_block(layer):
+@planted
+def lost_block(trainer, layer):
     """One block of the cache of one sample is zeros."""
 
-    def changed(cache):
+    def change(cache):
         cache[3, :, -2:] = 0
-        return cache
 
-    return lambda t: _change_cache(t, layer, changed)
+    change_cache(trainer, layer, change)
 
 
-def norm_epsilon(layer):
+@planted
+def norm_epsilon(trainer, layer):
     """Another epsilon in the rollout's norm."""
-
-    def plant(trainer):
-        rollout_layer(trainer, layer).ffn_norm.eps = 1e-2
-
-    return plant
+    rollout_layer(trainer, layer).ffn_norm.eps = 1e-2
 
 
-def norm_epsilon_small(layer):
-    """1e-5 against 1e-6: what two configurations often differ by."""
-
-    def plant(trainer):
-        norm = rollout_layer(trainer, layer).attention_norm
-        norm.eps = norm.eps + 1e-3
-
-    return plant
-
-
-def forgotten_bias(layer):
+@planted
+def forgotten_bias(trainer, layer):
     """The bias of the projections is there, and not added (needs qkv_has_bias)."""
-
-    def plant(trainer):
-        for parameter in trainer.networks["actor"].get_parameters():
-            if parameter.name.endswith("bias"):
-                rng = np.random.default_rng(1)
-                parameter.set_data(Tensor(rng.normal(size=parameter.shape).astype(np.float32)))
-        trainer.synchronise()
-        rollout_layer(trainer, layer).attention.w_qkv.has_bias = False
-
-    return plant
+    for parameter in trainer.networks["actor"].get_parameters():
+        if parameter.name.endswith("bias"):
+            rng = np.random.default_rng(1)
+            parameter.set_data(Tensor(rng.normal(size=parameter.shape).astype(np.float32)))
+    trainer.synchronise()
+    rollout_layer(trainer, layer).attention.w_qkv.has_bias = False
 
 
 def _attention(trainer, layer, *, scale=None, tile=False, window=0):
@@ -187,181 +206,131 @@ def _attention(trainer, layer, *, scale=None, tile=False, window=0):
     cell.construct = construct
 
 
-def repeated_heads(layer):
+@planted
+def repeated_heads(trainer, layer):
     """Key-value heads are repeated in the wrong order (needs n_kv_heads 2 of 4 heads)."""
-    return lambda t: _attention(t, layer, tile=True)
+    _attention(trainer, layer, tile=True)
 
 
-def attention_scale(layer):
+@planted
+def attention_scale(trainer, layer):
     """Scores are divided by the head size and not by its root."""
-    return lambda t: _attention(t, layer, scale=16)
+    _attention(trainer, layer, scale=16)
 
 
-def attention_window(layer):
+@planted
+def attention_window(trainer, layer):
     """Decode sees the last two tokens only."""
-    return lambda t: _attention(t, layer, window=2)
+    _attention(trainer, layer, window=2)
 
 
-def skipped_layer(layer):
+@planted
+def skipped_layer(trainer, layer):
     """One layer is skipped for one token of one sample."""
+    cell = rollout_layer(trainer, layer)
+    right = cell.construct
 
-    def plant(trainer):
-        cell = rollout_layer(trainer, layer)
-        right = cell.construct
+    def construct(x, freqs_cis, mask):
+        made = right(x, freqs_cis, mask)
+        if len(cell.attention.cache) and made.shape[1] == 1:
+            made = made.asnumpy().copy()
+            made[1] = x.asnumpy()[1]
+            made = Tensor(made)
+        return made
 
-        def construct(x, freqs_cis, mask):
-            made = right(x, freqs_cis, mask)
-            if len(cell.attention.cache) and made.shape[1] == 1:
-                made = made.asnumpy().copy()
-                made[1] = x.asnumpy()[1]
-                made = Tensor(made)
-            return made
-
-        cell.construct = construct
-
-    return plant
+    cell.construct = construct
 
 
-def wrong_residual(layer):
+@planted
+def wrong_residual(trainer, layer):
     """What attention returns is added twice."""
+    cell = rollout_layer(trainer, layer)
 
-    def plant(trainer):
-        cell = rollout_layer(trainer, layer)
+    def construct(x, freqs_cis, mask):
+        attended = cell.attention(cell.attention_norm(x), freqs_cis, mask)
+        x = x + attended + attended * 1e-3
+        return x + cell.feed_forward(cell.ffn_norm(x))
 
-        def construct(x, freqs_cis, mask):
-            attended = cell.attention(cell.attention_norm(x), freqs_cis, mask)
-            x = x + attended + attended * 1e-3
-            return x + cell.feed_forward(cell.ffn_norm(x))
-
-        cell.construct = construct
-
-    return plant
+    cell.construct = construct
 
 
-def dropout_in_training(layer):
+@planted
+def dropout_in_training(trainer, layer):
     """Dropout is on where log-probabilities are computed."""
+    rng = np.random.default_rng(0)
 
-    def plant(trainer):
-        rng = np.random.default_rng(0)
+    def changed(x):
+        kept = rng.random(x.shape) > 0.1
+        return x * Tensor((kept / 0.9).astype(np.float32))
 
-        def changed(x):
-            kept = rng.random(x.shape) > 0.1
-            return x * Tensor((kept / 0.9).astype(np.float32))
-
-        change_output(training_layer(trainer, layer).feed_forward, changed)
-
-    return plant
+    change_output(training_layer(trainer, layer).feed_forward, changed)
 
 
-def other_expert(layer):
+@planted
+def other_expert(trainer, layer):
     """One token of one sample goes through other weights."""
+    cell = rollout_layer(trainer, layer).feed_forward
+    right = cell.construct
 
-    def plant(trainer):
-        cell = rollout_layer(trainer, layer).feed_forward
-        right = cell.construct
+    def construct(x):
+        made = right(x).asnumpy().copy()
+        if made.shape[1] == 1:
+            made[4, 0] = right(-x).asnumpy()[4, 0]
+        return Tensor(made)
 
-        def construct(x):
-            made = right(x).asnumpy().copy()
-            if made.shape[1] == 1:
-                made[4, 0] = right(-x).asnumpy()[4, 0]
-            return Tensor(made)
-
-        cell.construct = construct
-
-    return plant
+    cell.construct = construct
 
 
-def keys_not_rotated(layer):
+@planted
+def keys_not_rotated(trainer, layer):
     """One layer's keys are not rotated in decode."""
+    cell = rollout_layer(trainer, layer).attention.apply_rotary_emb
+    right = cell.construct
 
-    def plant(trainer):
-        cell = rollout_layer(trainer, layer).attention.apply_rotary_emb
-        right = cell.construct
+    def construct(query, key, freqs):
+        made = right(query, key, freqs)
+        return (made[0], key) if query.shape[2] == 1 else made
 
-        def construct(query, key, freqs):
-            made = right(query, key, freqs)
-            return (made[0], key) if query.shape[2] == 1 else made
-
-        cell.construct = construct
-
-    return plant
+    cell.construct = construct
 
 
-def wrong_order_of_fused(layer):
+@brought_over
+def wrong_order_of_fused(trainer, layer):
     """The fused weight has queries, keys and values behind each other, and is read by head."""
-
-    def plant(trainer):
-        right = trainer.synchronise
-
-        def synchronise():
-            right()
-            actor = {p.name: p.asnumpy() for p in trainer.networks["actor"].get_parameters()}
-            names = [f"model.layers.{layer}.attention.{part}.weight" for part in ("wq", "wk", "wv")]
-            weight = rollout_layer(trainer, layer).attention.w_qkv.weight
-            weight.set_data(Tensor(np.concatenate([actor[name] for name in names])))
-
-        trainer.synchronise = synchronise
-        synchronise()
-
-    return plant
+    actor = {p.name: p.asnumpy() for p in trainer.networks["actor"].get_parameters()}
+    names = [f"model.layers.{layer}.attention.{part}.weight" for part in ("wq", "wk", "wv")]
+    weight = rollout_layer(trainer, layer).attention.w_qkv.weight
+    weight.set_data(Tensor(np.concatenate([actor[name] for name in names])))
 
 
-def _weights(changed):
-    """Change what is brought over."""
-
-    def plant(trainer):
-        right = trainer.synchronise
-
-        def synchronise():
-            right()
-            changed(trainer)
-
-        trainer.synchronise = synchronise
-        synchronise()
-
-    return plant
-
-
-def weights_of_another_layer(layer):
+@brought_over
+def weights_of_another_layer(trainer, layer):
     """A layer's output projection is that of the layer before it."""
-
-    def changed(trainer):
-        other = rollout_layer(trainer, layer - 1).attention.wo.weight
-        rollout_layer(trainer, layer).attention.wo.weight.set_data(Tensor(other.asnumpy()))
-
-    return _weights(changed)
+    other = rollout_layer(trainer, layer - 1).attention.wo.weight
+    rollout_layer(trainer, layer).attention.wo.weight.set_data(Tensor(other.asnumpy()))
 
 
-def projections_of_another_layer(layer):
+@brought_over
+def projections_of_another_layer(trainer, layer):
     """A layer's fused projection is that of the layer before it."""
-
-    def changed(trainer):
-        own, other = (rollout_layer(trainer, n).attention.w_qkv.weight for n in (layer, layer - 1))
-        own.set_data(Tensor(other.asnumpy()))
-
-    return _weights(changed)
+    own, other = (rollout_layer(trainer, n).attention.w_qkv.weight for n in (layer, layer - 1))
+    own.set_data(Tensor(other.asnumpy()))
 
 
-def one_weight(layer):
+@brought_over
+def one_weight(trainer, layer):
     """One element of a projection."""
-
-    def changed(trainer):
-        weight = rollout_layer(trainer, layer).attention.w_qkv.weight
-        values = weight.asnumpy().copy()
-        values[5, 7] += 1e-2
-        weight.set_data(Tensor(values))
-
-    return _weights(changed)
+    weight = rollout_layer(trainer, layer).attention.w_qkv.weight
+    values = weight.asnumpy().copy()
+    values[5, 7] += 1e-2
+    weight.set_data(Tensor(values))
 
 
-def rounded_weights(layer):
+@brought_over
+def rounded_weights(trainer, layer):
     """All weights are rounded to bfloat16."""
-
-    def changed(trainer):
-        for parameter in trainer.rollout.get_parameters():
-            parameter.set_data(Tensor(rounded(parameter.asnumpy())))
-
-    return _weights(changed)
+    for parameter in trainer.rollout.get_parameters():
+        parameter.set_data(Tensor(rounded(parameter.asnumpy())))
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
@@ -370,180 +339,111 @@ def rounded(values: np.ndarray) -> np.ndarray:
     return (bits + 0x7FFF + ((bits >> 16) & 1) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def nan_in_one_row(layer):
+@planted
+def nan_in_one_row(trainer, layer):
     """One value of one decoded token is NaN."""
 
-    def plant(trainer):
-        def changed(x):
-            if x.shape[1] > 1:
-                return x
-            made = x.asnumpy().copy()
+    def change(made):
+        if made.shape[1] == 1:
             made[2, 0, 3] = np.nan
-            return Tensor(made)
 
-        change_output(rollout_layer(trainer, layer).feed_forward.w2, changed)
-        trainer.sample = lambda logits, ended: (
-            np.full(len(ended), 3, np.int32),
-            np.full(len(ended), -1.0, np.float32),
-        )
-
-    return plant
+    change_output(rollout_layer(trainer, layer).feed_forward.w2, edited(change))
+    trainer.sample = lambda logits, ended: (
+        np.full(len(ended), 3, np.int32),
+        np.full(len(ended), -1.0, np.float32),
+    )
 
 
-def one_wrong_row(layer):
+@planted
+def one_wrong_row(trainer, layer):
     """One decoded token of one sample is a little off in all columns."""
+    calls = iter(range(1000))
 
-    def plant(trainer):
-        calls = iter(range(1000))
-
-        def changed(x):
-            if x.shape[1] > 1 or next(calls) != 1:
-                return x
-            made = x.asnumpy().copy()
+    def change(made):
+        if made.shape[1] == 1 and next(calls) == 1:
             made[1] *= 1 + 1e-2 * np.sign(np.sin(np.arange(made.shape[-1]) ** 2))
-            return Tensor(made)
 
-        change_output(rollout_layer(trainer, layer).feed_forward.w2, changed)
-
-    return plant
+    change_output(rollout_layer(trainer, layer).feed_forward.w2, edited(change))
 
 
-def layers_in_the_wrong_order(layer):
-    """Two layers run in the other order."""
-
-    def plant(trainer):
-        model = trainer.rollout.model
-        right = [*model.layers]
-
-        def construct(tokens, position_ids, batch_valid_length):
-            freqs = model.freqs_mgr(position_ids)
-            mask = model.casual_mask(tokens, batch_valid_length)
-            hidden = model.tok_embeddings(tokens)
-            order = [*right]
-            order[layer - 1], order[layer] = order[layer], order[layer - 1]
-            for one in order:
-                hidden = one(hidden, freqs, mask)
-            return model.norm_out(hidden)
-
-        model.construct = construct
-
-    return plant
-
-
-def embedding_scale(layer):
-    """Embeddings are scaled in decode only."""
-
-    def plant(trainer):
-        def changed(x):
-            return x * 1.001 if x.shape[1] == 1 else x
-
-        change_output(trainer.rollout.model.tok_embeddings, changed)
-
-    return plant
-
-
-def one_column_of_the_head(layer):
+@planted
+def one_column_of_the_head(trainer, layer):
     """The logit of one token of the vocabulary is shifted."""
 
-    def plant(trainer):
-        def changed(x):
-            made = x.asnumpy().copy()
-            made[..., 4] += 1e-2
-            return Tensor(made)
+    def change(made):
+        made[..., 4] += 1e-2
 
-        change_output(trainer.rollout.lm_head, changed)
-
-    return plant
+    change_output(trainer.rollout.lm_head, edited(change))
 
 
-def last_norm(layer):
+@planted
+def last_norm(trainer, layer):
     """The norm behind the layers has another epsilon in training."""
-
-    def plant(trainer):
-        trainer.networks["actor"].model.norm_out.eps = 1e-2
-
-    return plant
+    trainer.networks["actor"].model.norm_out.eps = 1e-2
 
 
-def training_positions(layer):
+@planted
+def training_positions(trainer, layer):
     """The training counts positions one too high from some token on."""
 
-    def plant(trainer):
-        def changed(made):
-            cos, sin, swap = made
-            order = np.r_[0:5, 6 : cos.shape[2], cos.shape[2] - 1]
-            return (
-                Tensor(cos.asnumpy()[:, :, order]),
-                Tensor(sin.asnumpy()[:, :, order]),
-                swap,
-            )
+    def changed(made):
+        cos, sin, swap = made
+        order = np.r_[0:5, 6 : cos.shape[2], cos.shape[2] - 1]
+        return (
+            Tensor(cos.asnumpy()[:, :, order]),
+            Tensor(sin.asnumpy()[:, :, order]),
+            swap,
+        )
 
-        change_output(trainer.networks["actor"].model.freqs_mgr, changed)
-
-    return plant
+    change_output(trainer.networks["actor"].model.freqs_mgr, changed)
 
 
-def training_mask(layer):
+@planted
+def training_mask(trainer, layer):
     """The training's mask lets a token see the one behind it."""
 
-    def plant(trainer):
-        def changed(mask):
-            made = mask.asnumpy().copy()
-            for at in range(made.shape[-1] - 1):
-                made[..., at, at + 1] = 0
-            return Tensor(made)
+    def change(mask):
+        for at in range(mask.shape[-1] - 1):
+            mask[..., at, at + 1] = 0
 
-        change_output(trainer.networks["actor"].model.casual_mask, changed)
-
-    return plant
+    change_output(trainer.networks["actor"].model.casual_mask, edited(change))
 
 
-def padding_hidden_elsewhere(layer, fault=None):
+@planted
+def padding_hidden_elsewhere(trainer, layer, fault=None):
     """The rollout's mask lets in padding, which attention hides by itself; nothing is wrong.
 
     Args:
         fault: what is wrong otherwise, if anything is.
     """
+    if fault is not None:
+        fault(trainer)
+    mask, kept = trainer.rollout.model.casual_mask, []
+    right = mask.construct
 
-    def plant(trainer):
-        if fault is not None:
-            fault(trainer)
-        mask, kept = trainer.rollout.model.casual_mask, []
-        right = mask.construct
+    def construct(tokens, batch_valid_length):
+        kept[:] = [right(tokens, batch_valid_length)]
+        length, columns = kept[0].shape[-2:]
+        later = np.arange(columns) > np.arange(columns - length, columns)[:, None]
+        made = np.broadcast_to(np.where(later, -1e4, 0), kept[0].shape)
+        return Tensor(made.astype(np.float32))
 
-        def construct(tokens, batch_valid_length):
-            kept[:] = [right(tokens, batch_valid_length)]
-            length, columns = kept[0].shape[-2:]
-            later = np.arange(columns) > np.arange(columns - length, columns)[:, None]
-            made = np.broadcast_to(np.where(later, -1e4, 0), kept[0].shape)
-            return Tensor(made.astype(np.float32))
-
-        mask.construct = construct
-        for one in trainer.rollout.model.layers:
-            attends = one.attention.construct
-            one.attention.construct = lambda x, freqs, _, attends=attends: attends(
-                x, freqs, kept[0]
-            )
-
-    return plant
+    mask.construct = construct
+    for one in trainer.rollout.model.layers:
+        attends = one.attention.construct
+        one.attention.construct = lambda x, freqs, _, attends=attends: attends(x, freqs, kept[0])
 
 
-def rollout_dtype(layer):
+@planted
+def rollout_dtype(trainer, layer):
     """The whole rollout network computes and keeps float16."""
-
-    def plant(trainer):
-        _rebuild(trainer, "float16")
-
-    return plant
+    _rebuild(trainer, "float16")
 
 
-def both_in_float16(layer):
+@planted
+def both_in_float16(trainer, layer):
     """Both networks do: the same precision, and nothing wrong."""
-
-    def plant(trainer):
-        _rebuild(trainer, "float16", both=True)
-
-    return plant
+    _rebuild(trainer, "float16", both=True)
 
 
 def _rebuild(trainer, dtype, both=False):
@@ -571,144 +471,105 @@ def _rebuild(trainer, dtype, both=False):
         for kind, value in kept.items():
             setattr(config, kind, value)
     change_output(trainer.rollout.model.casual_mask, lambda mask: mask.astype(getattr(ms, dtype)))
-    right = trainer.rollout.synchronise
 
-    def synchronise():
-        right(trainer.networks["actor"])
+    def lower():
         for parameter in trainer.rollout.get_parameters():
             parameter.set_data(Tensor(parameter.asnumpy(), getattr(ms, dtype)))
 
-    trainer.synchronise = synchronise
-    synchronise()
+    trainer.synchronise = lambda: trainer.rollout.synchronise(trainer.networks["actor"])
+    after_synchronising(trainer, lower)
     sample = trainer.sample
     trainer.sample = lambda logits, ended: sample(logits.astype(ms.float32), ended)
-    score = trainer.compute_log_prob
-    trainer.compute_log_prob = lambda network, tokens: score(network, tokens)
 
 
-def layer_in_float16(layer):
+@planted
+def layer_in_float16(trainer, layer):
     """One layer's feed-forward multiplies in float16."""
-
-    def plant(trainer):
-        cell = rollout_layer(trainer, layer).feed_forward.w2
-        cell.dtype = ms.float16
-
-    return plant
+    cell = rollout_layer(trainer, layer).feed_forward.w2
+    cell.dtype = ms.float16
 
 
-def training_in_float16(layer):
-    """One projection of the training network does."""
-
-    def plant(trainer):
-        training_layer(trainer, layer).attention.wo.dtype = ms.float16
-
-    return plant
-
-
-def hidden_rounded(layer):
+@planted
+def hidden_rounded(trainer, layer):
     """What a layer returns is rounded to bfloat16 in the rollout."""
-    return lambda t: change_output(rollout_layer(t, layer), lambda x: Tensor(rounded(x.asnumpy())))
+    change_output(rollout_layer(trainer, layer), lambda x: Tensor(rounded(x.asnumpy())))
 
 
-def padding_rows(layer):
+@planted
+def padding_rows(trainer, layer):
     """The rows of padding are others; nobody reads them."""
 
-    def plant(trainer):
-        def changed(x):
-            if x.shape[1] == 1:
-                return x
-            made = x.asnumpy().copy()
+    def change(made):
+        if made.shape[1] > 1:
             made[:, :4] += 1
-            return Tensor(made)
 
-        change_output(trainer.rollout.model.tok_embeddings, changed)
-
-    return plant
+    change_output(trainer.rollout.model.tok_embeddings, edited(change))
 
 
-def constant_positions(layer):
+@planted
+def constant_positions(trainer, layer):
     """All positions are counted from 2: rotary embeddings do not see it."""
-
-    def plant(trainer):
-        change_inputs(trainer.rollout.model.freqs_mgr, lambda ids: (ids + 2,))
-
-    return plant
+    change_inputs(trainer.rollout.model.freqs_mgr, lambda ids: (ids + 2,))
 
 
-def positions_given_from_two(layer):
+@planted
+def positions_given_from_two(trainer, layer):
     """The trainer itself counts from 2."""
+    rollout = trainer.rollout
 
-    def plant(trainer):
-        rollout = trainer.rollout
+    class Shifted:
+        def __call__(self, ids, positions, lengths):
+            return rollout(ids, positions + 2, lengths)
 
-        class Shifted:
-            def __call__(self, ids, positions, lengths):
-                return rollout(ids, positions + 2, lengths)
+        clear_cache = rollout.clear_cache
 
-            clear_cache = rollout.clear_cache
+    right = trainer.generate
 
-        right = trainer.generate
+    def generate(prompts):
+        trainer.rollout = Shifted()
+        try:
+            return right(prompts)
+        finally:
+            trainer.rollout = rollout
 
-        def generate(prompts):
-            trainer.rollout = Shifted()
-            try:
-                return right(prompts)
-            finally:
-                trainer.rollout = rollout
-
-        trainer.generate = generate
-
-    return plant
+    trainer.generate = generate
 
 
-def forced_token(layer):
+@planted
+def forced_token(trainer, layer):
     """The second token is forced; its log-probability is that of the network."""
+    right = trainer.sample
+    calls = []
 
-    def plant(trainer):
-        right = trainer.sample
-        calls = []
+    def sample(logits, ended):
+        tokens, log_probs = right(logits, ended)
+        calls.append(1)
+        if len(calls) == 2:
+            tokens = np.where(ended, tokens, FORCED).astype(np.int32)
+            every = ops.log_softmax(logits, -1).asnumpy()
+            log_probs = every[np.arange(len(tokens)), tokens]
+        return tokens, log_probs
 
-        def sample(logits, ended):
-            tokens, log_probs = right(logits, ended)
-            calls.append(1)
-            if len(calls) == 2:
-                tokens = np.where(ended, tokens, FORCED).astype(np.int32)
-                every = ops.log_softmax(logits, -1).asnumpy()
-                log_probs = every[np.arange(len(tokens)), tokens]
-            return tokens, log_probs
-
-        trainer.sample = sample
-
-    return plant
+    trainer.sample = sample
 
 
-def repetition_penalty(layer):
+@planted
+def repetition_penalty(trainer, layer):
     """The sampler changes the logits of a token."""
+    right = trainer.sample
 
-    def plant(trainer):
-        right = trainer.sample
+    def change(logits):
+        logits[:, 3] -= 1
 
-        def sample(logits, ended):
-            made = logits.asnumpy().copy()
-            made[:, 3] -= 1
-            return right(Tensor(made), ended)
-
-        trainer.sample = sample
-
-    return plant
+    trainer.sample = lambda logits, ended: right(edited(change)(logits), ended)
 
 
-def other_tokens(layer):
+@planted
+def other_tokens(trainer, layer):
     """The training is given another first token of each response: tokenized again."""
+    right = trainer.compute_log_prob
 
-    def plant(trainer):
-        right = trainer.compute_log_prob
+    def change(tokens):
+        tokens[:, 4] = tokens[:, 4] % 12 + 1
 
-        def compute_log_prob(network, tokens):
-            made = tokens.asnumpy().copy()
-            made[:, 4] = made[:, 4] % 12 + 1
-            return right(network, Tensor(made))
-
-        trainer.compute_log_prob = compute_log_prob
-
-    return plant
+    trainer.compute_log_prob = lambda network, tokens: right(network, edited(change)(tokens))

@@ -1,13 +1,11 @@
 """The callback as mindformers.pynative's Trainer calls it, which needs no MindFormers."""
 
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.programs import read_json
 
 ms = pytest.importorskip("mindspore")
 
@@ -18,18 +16,29 @@ from mindrlhf_msprobe import ConfigError, ProbeCallback, RunError, UsageError, o
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 TOKENS = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
-Settings = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path):
     """Return a function that returns a configuration which records every step."""
+    on = {"msprobe": True, "key_data_dump": True, "actor_train_dump": True, "step_end": 9}
+    return partial(dict, on, dump_path=str(tmp_path / "run"), task="tensor")
 
-    def of(**others: Any) -> dict[str, Any]:
-        on = {"msprobe": True, "key_data_dump": True, "actor_train_dump": True, "step_end": 9}
-        return {**on, "dump_path": str(tmp_path / "run"), "task": "tensor", **others}
 
-    return of
+@pytest.fixture
+def trainer(settings):
+    """Return a function that makes a Trainer with a callback, of a network unless told so."""
+
+    def make(*model: Any, **others: Any) -> Trainer:
+        return Trainer(ProbeCallback(settings(**others)), *(model or [Named()]))
+
+    return make
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that opens what was recorded."""
+    return lambda: open_run(tmp_path / "run")
 
 
 class Named(nn.Cell):
@@ -104,117 +113,98 @@ def cells(run: Run, step: int = 0) -> set[str]:
     return {entry.cell for entry in run.entries("actor_update", step, 0)}
 
 
-def test_every_step_is_a_phase_with_what_it_computed(settings: Settings, tmp_path: Path) -> None:
-    Trainer(ProbeCallback(settings()), Named()).train()
-    run = open_run(tmp_path / "run")
-    assert (run.steps, run.phases) == ([0, 1], ["actor_update"])
-    assert {"root", "model"} < cells(run)
-    assert (values(run, "loss"), values(run, "grad_norm")) == ([0.5, 0.5], [2.0, 2.0])
-    batches = run.key_data("loss_inputs")
+def test_every_step_is_a_phase_with_what_it_computed(trainer, run):
+    trainer().train()
+    assert (run().steps, run().phases) == ([0, 1], ["actor_update"])
+    assert {"root", "model"} < cells(run())
+    assert (values(run(), "loss"), values(run(), "grad_norm")) == ([0.5, 0.5], [2.0, 2.0])
+    batches = run().key_data("loss_inputs")
     assert [(datum.step, datum.micro_step) for datum in batches] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [record.path for record in batches[0].records] == ["input_ids"]
 
 
-def test_the_learning_rate_is_that_of_the_update_not_of_the_next(
-    settings: Settings, tmp_path: Path
-) -> None:
-    trainer = Trainer(ProbeCallback(settings()), Named())
-    trainer.call("on_train_begin")
+def test_the_learning_rate_is_that_of_the_update_not_of_the_next(trainer, run):
+    training = trainer()
+    training.call("on_train_begin")
     for updates in (3, 4):
-        trainer.optimizer.global_step.set_data(Tensor([updates], ms.int32))
-        trainer.step()
-    trainer.call("on_train_end")
-    assert np.allclose(values(open_run(tmp_path / "run"), "lr"), [0.3, 0.4])
+        training.optimizer.global_step.set_data(Tensor([updates], ms.int32))
+        training.step()
+    training.call("on_train_end")
+    assert np.allclose(values(run(), "lr"), [0.3, 0.4])
 
 
-def test_skipped_steps_and_the_loss_scale_are_saved(settings: Settings, tmp_path: Path) -> None:
-    trainer = Trainer(ProbeCallback(settings()), Named())
-    trainer.state = SimpleNamespace(global_step=0, skipped_steps=4, loss_scale=1.0)
-    trainer.call("on_train_begin")
-    trainer.step()
-    trainer.step(skipped_steps=5, loss_scale=0.5)
-    trainer.call("on_train_end")
-    run = open_run(tmp_path / "run")
-    assert [bool(value) for value in values(run, "overflow")] == [False, True]
-    assert values(run, "loss_scale") == [1.0, 0.5]
+def test_skipped_steps_and_the_loss_scale_are_saved(trainer, run):
+    training = trainer()
+    training.state = SimpleNamespace(global_step=0, skipped_steps=4, loss_scale=1.0)
+    training.call("on_train_begin")
+    training.step()
+    training.step(skipped_steps=5, loss_scale=0.5)
+    training.call("on_train_end")
+    assert [bool(value) for value in values(run(), "overflow")] == [False, True]
+    assert values(run(), "loss_scale") == [1.0, 0.5]
 
 
 @pytest.mark.parametrize("model", [[Named()], [None, Named()]], ids=["one", "none_and_one"])
-def test_one_network_in_a_list_is_named_as_alone(
-    settings: Settings, tmp_path: Path, model: Any
-) -> None:
-    Trainer(ProbeCallback(settings()), model).train(1)
-    assert {"root", "model"} < cells(open_run(tmp_path / "run"))
+def test_one_network_in_a_list_is_named_as_alone(trainer, run, model):
+    trainer(model).train(1)
+    assert {"root", "model"} < cells(run())
 
 
-def test_several_networks_are_named_by_their_places(settings: Settings, tmp_path: Path) -> None:
+def test_several_networks_are_named_by_their_places(trainer, run):
     first, third = Named(), Named()
     before = [p.name for p in first.get_parameters()]
-    Trainer(ProbeCallback(settings()), [first, None, third]).train(1)
-    found = cells(open_run(tmp_path / "run"))
-    assert {"stage0", "stage0.model", "stage2", "stage2.model"} < found
-    assert not {"root", "stage1"} & found
+    trainer([first, None, third]).train(1)
+    assert {"stage0", "stage0.model", "stage2", "stage2.model"} < cells(run())
+    assert not {"root", "stage1"} & cells(run())
     assert [p.name for p in first.get_parameters()] == before
 
 
-def test_without_a_network_key_data_are_recorded(settings: Settings, tmp_path: Path) -> None:
-    Trainer(ProbeCallback(settings()), [None]).train(1)
-    run = open_run(tmp_path / "run")
-    assert values(run, "loss") == [0.5]
-    assert "stage" in str(read_json(tmp_path / "run" / "run.json")["coverage"])
+def test_without_a_network_key_data_are_recorded(trainer, run):
+    trainer([None]).train(1)
+    assert values(run(), "loss") == [0.5]
+    assert "stage" in str(run().manifests[0]["coverage"])
 
 
-def test_a_loss_of_another_stage_is_coverage(settings: Settings, tmp_path: Path) -> None:
-    Trainer(ProbeCallback(settings()), Named()).train(loss=None)
-    run = open_run(tmp_path / "run")
-    assert (run.key_data("loss"), values(run, "grad_norm")) == ([], [2.0, 2.0])
-    assert "loss" in str(read_json(tmp_path / "run" / "run.json")["coverage"])
+def test_a_loss_of_another_stage_is_coverage(trainer, run):
+    trainer().train(loss=None)
+    assert (run().key_data("loss"), values(run(), "grad_norm")) == ([], [2.0, 2.0])
+    assert "loss" in str(run().manifests[0]["coverage"])
 
 
-def test_a_resumed_training_counts_on(settings: Settings, tmp_path: Path) -> None:
-    trainer = Trainer(ProbeCallback(settings()), Named())
-    trainer.state.global_step = 5
-    trainer.train()
-    assert open_run(tmp_path / "run").steps == [5, 6]
+def test_a_resumed_training_counts_on(trainer, run):
+    training = trainer()
+    training.state.global_step = 5
+    training.train()
+    assert run().steps == [5, 6]
 
 
-def test_nothing_stays_on_the_network(settings: Settings) -> None:
-    network = Named()
-    Trainer(ProbeCallback(settings()), network).train()
-    assert hook_count(network) == 0
-
-
-def test_off_registers_nothing(settings: Settings, tmp_path: Path) -> None:
-    network = Named()
-    trainer = Trainer(ProbeCallback(settings(msprobe=False)), network)
-    trainer.call("on_train_begin")
-    trainer.call("on_step_begin")
-    assert hook_count(network) == 0
-    trainer.train()
+def test_off_registers_nothing(trainer, tmp_path):
+    training = trainer(msprobe=False)
+    training.call("on_train_begin")
+    training.call("on_step_begin")
+    assert hook_count(training.model) == 0
+    training.train()
     assert not (tmp_path / "run").exists()
 
 
-def test_a_training_after_one_that_raised_is_recorded(settings: Settings, tmp_path: Path) -> None:
-    network = Named()
-    callback = ProbeCallback(settings())
-    trainer = Trainer(callback, network)
-    trainer.call("on_train_begin")
-    trainer.call("on_step_begin")  # and then it raises
-    trainer.train()
-    run = open_run(tmp_path / "run")
-    assert (len(run.key_data("loss")), hook_count(network)) == (2, 0)
+def test_a_training_after_one_that_raised_is_recorded(trainer, run):
+    """And nothing stays on the network."""
+    training = trainer()
+    training.call("on_train_begin")
+    training.call("on_step_begin")  # and then it raises
+    training.train()
+    assert (len(run().key_data("loss")), hook_count(training.model)) == (2, 0)
 
 
-def test_the_trainers_own_section_is_enough(settings: Settings, tmp_path: Path) -> None:
+def test_the_trainers_own_section_is_enough(settings, run):
     config = Config(msprobe_config=settings(configurations_dump=True), training={"steps": 2})
     Trainer(ProbeCallback(), Named(), config).train(1)
-    assert open_run(tmp_path / "run").steps == [0]
-    saved = read_json(tmp_path / "run" / "configurations.json")
-    assert saved["training"] == {"steps": 2}
-    assert "msprobe_config" not in saved
+    assert run().steps == [0]
+    assert run().configurations()["training"] == {"steps": 2}
+    assert "msprobe_config" not in run().configurations()
 
 
-def test_no_configuration_is_refused(settings: Settings) -> None:
+def test_no_configuration_is_refused(settings):
     with pytest.raises(ConfigError, match="msprobe_config"):
         Trainer(ProbeCallback(), Named()).train()
     with pytest.raises(UsageError, match="config="):
@@ -223,21 +213,19 @@ def test_no_configuration_is_refused(settings: Settings) -> None:
         Trainer(ProbeCallback(), Named(), Config(msprobe_config={"msprob": True})).train()
 
 
-def test_a_second_callback_of_the_same_run_is_refused(settings: Settings) -> None:
-    first, network = ProbeCallback(settings()), Named()
-    trainer = Trainer(first, network)
-    trainer.call("on_train_begin")
+def test_a_second_callback_of_the_same_run_is_refused(trainer):
+    first = trainer()
+    first.call("on_train_begin")
     with pytest.raises(RunError):
-        Trainer(ProbeCallback(settings()), network).call("on_train_begin")
-    trainer.call("on_train_end")
+        trainer(first.model).call("on_train_begin")
+    first.call("on_train_end")
     with pytest.raises(RunError, match="Two trainings"):
-        Trainer(first, Named()).train()
+        Trainer(first.callback, Named()).train()
 
 
-def test_a_rate_that_cannot_be_read_is_coverage(settings: Settings, tmp_path: Path) -> None:
-    trainer = Trainer(ProbeCallback(settings()), Named())
-    trainer.optimizer = SimpleNamespace(get_lr=lambda: 1 / 0)
-    trainer.train()
-    run = open_run(tmp_path / "run")
-    assert (values(run, "loss"), run.key_data("lr")) == ([0.5, 0.5], [])
-    assert "division" in str(read_json(tmp_path / "run" / "run.json")["coverage"])
+def test_a_rate_that_cannot_be_read_is_coverage(trainer, run):
+    training = trainer()
+    training.optimizer = SimpleNamespace(get_lr=lambda: 1 / 0)
+    training.train()
+    assert (values(run(), "loss"), run().key_data("lr")) == ([0.5, 0.5], [])
+    assert "division" in str(run().manifests[0]["coverage"])

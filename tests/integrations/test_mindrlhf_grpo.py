@@ -1,30 +1,29 @@
 """MindRLHF's GRPO, here a stand-in with its names and signatures, is recorded as it is."""
 
-import atexit
 import importlib
 import os
 import shutil
 import sys
 import tempfile
 from dataclasses import make_dataclass
+from functools import partial
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 import yaml
+from drivers.standing_in import STAND_INS, stand_in
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
-from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.integrations import mindrlhf
-from mindrlhf_msprobe.integrations.patches import PREPARED
 from mindrlhf_msprobe.probe import recording_probes
 from mindrlhf_msprobe.report.messages import text_of
 
 pytestmark = pytest.mark.slow
 
-STAND_IN = Path(__file__).parent / "stand_ins" / "grpo"
+GRPO = ("grpo", "main", "mindrlhf")
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
 ALL = {
     "msprobe": True,
@@ -36,6 +35,7 @@ ALL = {
     "step_end": 9,
     "token_range_end": 9,
 }
+KEY_DATA = {"msprobe": True, "key_data_dump": True}
 PHASES = {
     "actor_generate_sequences",
     "actor_compute_log_prob",
@@ -57,46 +57,26 @@ KEYS = {
 PYNATIVE, GRAPH = ms.PYNATIVE_MODE, ms.GRAPH_MODE
 
 
-def forget():
-    """Leave no module of the stand-in, and nothing that waits for one."""
-    for name in [n for n in sys.modules if n == "main" or n.partition(".")[0] == "mindrlhf"]:
-        del sys.modules[name]
-    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
-    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
-    mindrlhf._install.cache_clear()
-    PREPARED.clear()
-    CURRENT.compiled_without.clear()
-
-
 @pytest.fixture(autouse=True)
-def _stand_in(monkeypatch):
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    forget()
-    before = ms.get_context("mode")
-    yield
-    for probe in recording_probes():  # where nothing tells it of the training's end
-        probe.close()
-    ms.set_context(mode=before)
-    forget()
+def _stand_in():
+    with stand_in(*GRPO):
+        yield
+        for probe in recording_probes():  # where nothing tells it of the training's end
+            probe.close()
 
 
-@pytest.fixture
-def configure(tmp_path):
-    """Return a function that writes a trainer's file; None stands for no section."""
-
-    def write(section=None, *, mode=PYNATIVE, name="run", **rl_config):
-        content = {"context": {"mode": mode}, "actor_config": {"learning_rate": 0.1}}
-        if rl_config:
-            content["rl_config"] = rl_config
-        if isinstance(section, dict):
-            section = {"dump_path": str(tmp_path / name), **section}
-        if section is not None:
-            content["msprobe_config"] = section
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(content), encoding="utf-8")
-        return path
-
-    return write
+def write(root, section=None, *, mode=PYNATIVE, name="run", **rl_config):
+    """Write a trainer's file; None stands for no section."""
+    content = {"context": {"mode": mode}, "actor_config": {"learning_rate": 0.1}}
+    if rl_config:
+        content["rl_config"] = rl_config
+    if isinstance(section, dict):
+        section = {"dump_path": str(root / name), **section}
+    if section is not None:
+        content["msprobe_config"] = section
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return path
 
 
 def module(name):
@@ -108,26 +88,67 @@ def train(path, **arguments):
     return module("main").train(path, **arguments)
 
 
+@pytest.fixture
+def configure(tmp_path):
+    """Return a function that writes a trainer's file into the test's directory."""
+    return partial(write, tmp_path)
+
+
+@pytest.fixture
+def record(tmp_path, configure):
+    """Return a function that trains with a section, and opens what was recorded."""
+
+    def recorded(section=KEY_DATA, *, name="run", resume_training=False, **settings):
+        mindrlhf.install()
+        path = configure(section, name=name, **settings)
+        train(path, resume_training=resume_training)
+        return open_run(tmp_path / name)
+
+    return recorded
+
+
+def once(root, section=None, *, modes=(PYNATIVE, GRAPH), **settings):
+    """Train in each mode; return by mode what came of it, and the run if there is a section."""
+    results = {}
+    for mode in modes:
+        with stand_in(*GRPO):
+            if section is not None:
+                mindrlhf.install()
+            path = write(root, section, mode=mode, name=f"mode{mode}", **settings)
+            results[mode] = train(path)
+    return results, {mode: open_run(root / f"mode{mode}") for mode in modes if section}
+
+
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory):
     """Return what comes of the training without the package."""
-    sys.path.insert(0, str(STAND_IN))
-    forget()
-    path = tmp_path_factory.mktemp("untouched") / "grpo.yaml"
-    results, before = {}, ms.get_context("mode")
-    for mode in (PYNATIVE, GRAPH):
-        path.write_text(f"context: {{mode: {mode}}}\n")
-        results[mode] = train(path)
-    sys.path.remove(str(STAND_IN))
-    ms.set_context(mode=before)
-    return results
+    return once(tmp_path_factory.mktemp("untouched"))[0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return what comes of it where everything is recorded, and the runs; no test changes them."""
+    return once(tmp_path_factory.mktemp("whole"), ALL)
+
+
+@pytest.fixture(scope="module")
+def key_data(tmp_path_factory):
+    """Return the same of key data alone."""
+    return once(tmp_path_factory.mktemp("key_data"), KEY_DATA)
+
+
+@pytest.fixture(scope="module")
+def first_round(tmp_path_factory):
+    """Return the directory of a run of key data alone, of one epoch."""
+    root = tmp_path_factory.mktemp("first_round")
+    return once(root, KEY_DATA, modes=[PYNATIVE], epochs=1)[1][PYNATIVE].path
 
 
 @pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
-def test_a_training_is_recorded_and_stays_as_it_is(tmp_path, configure, untouched, mode):
-    mindrlhf.install()
-    assert train(configure(ALL, mode=mode)) == untouched[mode]
-    run = open_run(tmp_path / "run")
+def test_a_training_is_recorded_and_stays_as_it_is(whole, untouched, mode):
+    results, runs = whole
+    assert results == untouched
+    run = runs[mode]
     assert run.steps == [0, 1, 2, 3]  # two epochs of two steps
     assert all(run.completed(step) for step in run.steps)
     assert run.finished
@@ -140,23 +161,22 @@ def test_a_training_is_recorded_and_stays_as_it_is(tmp_path, configure, untouche
     assert configurations["generate_config"]["sampling_config"]["max_tokens"] == 3
 
 
-def test_a_recorded_rollout_is_played_without_an_edit(tmp_path, configure, monkeypatch):
+def test_a_recorded_rollout_is_played_without_an_edit(
+    tmp_path, configure, untouched, whole, monkeypatch
+):
     """Nothing is generated, and all that follows is the same to the bit."""
+    recorded = whole[1][PYNATIVE].path
     mindrlhf.install()
-    trained = train(configure(ALL))
-    played = configure({**ALL, "rollout_from": str(tmp_path / "run")}, name="played")
     monkeypatch.setattr(module(HOMES["InferWorker"]).InferWorker, "generate", None)
-    assert train(played) == trained
-    result = compare_runs(tmp_path / "run", tmp_path / "played", output_path=tmp_path / "out")
+    assert train(configure({**ALL, "rollout_from": str(recorded)})) == untouched[PYNATIVE]
+    result = compare_runs(recorded, tmp_path / "run", output_path=tmp_path / "out")
     assert result.verdict.status.value == "identical"
     assert "were played instead" in " ".join(gap.reason for gap in result.verdict.coverage)
 
 
 @pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
-def test_a_cell_of_the_actor_has_one_name_in_all_phases(tmp_path, configure, mode):
-    mindrlhf.install()
-    train(configure(ALL, mode=mode, epochs=1))
-    run = open_run(tmp_path / "run")
+def test_a_cell_of_the_actor_has_one_name_in_all_phases(whole, mode):
+    run = whole[1][mode]
 
     def names(phase):
         entries = run.entries(phase=phase, step=1)
@@ -180,10 +200,8 @@ def test_a_cell_of_the_actor_has_one_name_in_all_phases(tmp_path, configure, mod
 
 
 @pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
-def test_key_data_are_what_the_trainer_computed(tmp_path, configure, mode):
-    mindrlhf.install()
-    losses, _ = train(configure({"msprobe": True, "key_data_dump": True}, mode=mode))
-    run = open_run(tmp_path / "run")
+def test_key_data_are_what_the_trainer_computed(key_data, mode):
+    (losses, _), run = (of[mode] for of in key_data)
     assert run.phases == []
     saved = run.key_data("loss")
     assert [np.asarray(datum.value).tobytes() for datum in saved] == losses
@@ -236,13 +254,11 @@ def test_a_mindrlhf_that_ships_msprobe_is_recorded(
     assert "actor" not in run.configurations()  # it is actor_config
 
 
-def test_an_imported_mindrlhf_that_ships_msprobe_compiles(tmp_path, configure, monkeypatch):
+def test_an_imported_mindrlhf_that_ships_msprobe_compiles(record, monkeypatch):
     """Without msprobe it finds no `save`, and no graph compiles."""
     monkeypatch.setenv("STAND_IN_SHIPS_MSPROBE", "1")
-    main = module("main")
-    mindrlhf.install()
-    main.train(configure({"msprobe": True, "key_data_dump": True}, mode=GRAPH, epochs=1))
-    assert set(open_run(tmp_path / "run").keys) == KEYS | {"of_its_own"}
+    module("main")
+    assert set(record(mode=GRAPH, epochs=1).keys) == KEYS | {"of_its_own"}
 
 
 def test_steps_that_its_msprobe_does_not_end(tmp_path, configure, monkeypatch, caplog):
@@ -254,7 +270,7 @@ def test_steps_that_its_msprobe_does_not_end(tmp_path, configure, monkeypatch, c
         step = classmethod(lambda cls: None)
 
     monkeypatch.setattr(trainer, "MsProbe", Silent)
-    train(configure({"msprobe": True, "key_data_dump": True}))
+    train(configure(KEY_DATA))
     run = open_run(tmp_path / "run")
     assert run.steps == [0, 1, 2, 3]
     assert all(run.completed(step) for step in run.steps)
@@ -269,7 +285,7 @@ def test_a_key_of_mindrlhfs_own_section_is_left_to_it(tmp_path, configure, monke
     fields = [("own_dump", bool, False), ("own_level", int, 2)]
     configs.GRPOConfig.msprobe_config = make_dataclass("MsprobeConfig", fields, bases=(known,))
     mindrlhf.install()
-    section = {"msprobe": True, "key_data_dump": True}
+    section = KEY_DATA
     path = configure({**section, "own_dump": True}, epochs=1)
     train(path)
     assert open_run(tmp_path / "run").finished
@@ -301,52 +317,36 @@ def test_the_example_records_what_it_says(tmp_path, monkeypatch):
     assert {"rl_config", "args"} <= set(run.configurations())
 
 
-def test_two_runs_of_one_training_agree(tmp_path, configure):
-    mindrlhf.install()
-    for name in "ab":
-        train(configure(ALL, mode=GRAPH, name=name, epochs=1))
-    result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
+def test_two_runs_of_one_training_agree(tmp_path, record, whole):
+    run = record(ALL, mode=GRAPH)
+    result = compare_runs(whole[1][GRAPH].path, run.path, output_path=tmp_path / "out")
     assert result.verdict.status == "identical"
 
 
-def test_installed_twice_is_installed_once(tmp_path, configure):
+def test_installed_twice_is_installed_once(record, tmp_path):
     mindrlhf.install()
-    mindrlhf.install()
-    train(configure(ALL, epochs=1))
+    record(ALL, epochs=1)
     mindrlhf.install()
     run = open_run(tmp_path / "run")
     assert len(run.key_data("rewards", step=0)) == 1
     assert run.steps == [0, 1]
 
 
-def test_it_may_be_installed_after_the_import(tmp_path, configure):
-    path = configure({"msprobe": True, "key_data_dump": True}, epochs=1)
-    main = module("main")
-    mindrlhf.install()
-    main.train(path)
-    assert set(open_run(tmp_path / "run").keys) == KEYS
-
-
-def test_a_resumed_training_counts_on(tmp_path, configure):
-    mindrlhf.install()
-    train(configure(ALL), resume_training=True)  # at step 1 of epoch 1, of two steps each
-    run = open_run(tmp_path / "run")
+def test_a_resumed_training_counts_on(record):
+    run = record(ALL, resume_training=True)  # at step 1 of epoch 1, of two steps each
     assert run.steps == [3]
     assert run.config().initial_step == 3
 
 
-def test_an_old_policy_that_is_switched_off(tmp_path, configure, caplog):
-    mindrlhf.install()
-    train(configure(ALL, enable_oldpolicy=False))
-    run = open_run(tmp_path / "run")
+def test_an_old_policy_that_is_switched_off(whole, record, caplog):
+    run = record(ALL, enable_oldpolicy=False)
     assert set(run.phases) == PHASES - {"actor_compute_log_prob"}
     assert "old_log_prob" not in run.keys
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
     left_out = run.coverage()
     why = (message("trainer.no_old_policy"),)
     assert left_out["phases"]["actor_compute_log_prob"] == why
-    train(configure(ALL, name="with"))
-    compared = compare_runs(tmp_path / "with", tmp_path / "run")
+    compared = compare_runs(whole[1][PYNATIVE].path, run.path)
     assert not any(f.status.value.startswith("only_in") for f in compared.findings)
 
 
@@ -399,9 +399,8 @@ def test_what_is_wrong_with_the_rest_is_mindrlhfs_to_say(tmp_path):
         train(path)
 
 
-def test_a_taken_dump_path_is_refused_before_networks_are_built(tmp_path, configure):
-    mindrlhf.install()
-    train(configure(ALL, epochs=1))
+def test_a_taken_dump_path_is_refused_before_networks_are_built(record, configure):
+    record(ALL, epochs=1)
     with pytest.raises(RunError, match="already holds a run") as caught:
         train(configure(ALL, epochs=1))
     assert "InferWorker" not in "".join(str(frame) for frame in caught.traceback)
@@ -553,9 +552,9 @@ def test_a_training_that_fails_is_marked(tmp_path, configure):
     assert run.completed(0)
 
 
-def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure, monkeypatch):
+def test_offloaded_weights_are_looked_at_when_they_are_back(record, monkeypatch):
     """MindRLHF loads a network just before it runs; no weight is read before that."""
-    main = module("main")
+    module("main")
     worker = module(HOMES["InferWorker"]).InferWorker
     seen = []
     monkeypatch.setattr(
@@ -571,8 +570,7 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(tmp_path, configure,
         trainers.append(type("Trainer", (), {"infer": self}))
 
     worker.__init__ = offloaded
-    mindrlhf.install()
-    main.train(configure({"msprobe": True, "actor_infer_dump": True}, epochs=1))
+    record({"msprobe": True, "actor_infer_dump": True}, epochs=1)
     assert seen == [True]
 
 
@@ -606,14 +604,14 @@ def test_a_loss_that_fails_leaves_what_it_had_computed(tmp_path, configure):
     kind.masked_mean = fails_later
     mindrlhf.install()
     with pytest.raises(ZeroDivisionError):
-        main.train(configure({"msprobe": True, "key_data_dump": True}))
+        main.train(configure(KEY_DATA))
     run = open_run(tmp_path / "run")
     assert {"log_prob", "kl", "loss_inputs"} <= set(run.keys)
 
 
-def test_a_train_cell_that_cuts_the_batch_runs_its_loss_for_each_part(tmp_path, configure):
+def test_a_train_cell_that_cuts_the_batch_runs_its_loss_for_each_part(record):
     """Each part is a save of its own: none may be taken for a repetition of another."""
-    main = module("main")
+    module("main")
     models = module("mindrlhf.models.grpo_models")
 
     class MicroBatchInterleaved(ms.nn.Cell):
@@ -634,9 +632,7 @@ def test_a_train_cell_that_cuts_the_batch_runs_its_loss_for_each_part(tmp_path, 
         return cell
 
     worker.TrainOneStepWithLossScaleGRPO = with_parts
-    mindrlhf.install()
-    main.train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
-    run = open_run(tmp_path / "run")
+    run = record(epochs=1)
     saved = [d.value.shape for d in run.key_data("log_prob", step=0)]
     assert set(saved) == {(1, 4)}
     assert len(saved) >= 4
@@ -669,7 +665,9 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
         def train(self):
             self.worker.train()
 
-    environment = {"PYTHONPATH": os.pathsep.join([str(STAND_IN), *(p for p in sys.path if p)])}
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(STAND_INS / "grpo"), *(p for p in sys.path if p)])
+    }
     files = tempfile.mkdtemp(prefix="ray_", dir="/tmp")  # its sockets need a short path
     ray.init(
         num_cpus=2,
@@ -693,13 +691,11 @@ def test_roles_in_ray_actors_are_kept_apart(tmp_path, configure):
 
 
 @pytest.mark.parametrize("mode", [PYNATIVE, GRAPH])
-def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(
-    tmp_path, configure, untouched, mode
-):
+def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(key_data, untouched, mode):
     """Without a switch for layers: the loss's constants, the modes, the optimizer; no other bit."""
-    mindrlhf.install()
-    assert train(configure({"msprobe": True, "key_data_dump": True}, mode=mode)) == untouched[mode]
-    run = open_run(tmp_path / "run")
+    results, runs = key_data
+    assert results == untouched
+    run = runs[mode]
     assert run.phases == []
     (manifest,) = run.manifests
     assert set(manifest["modes"]) == PHASES
@@ -712,124 +708,98 @@ def test_a_first_round_of_key_data_holds_what_the_networks_are_set_to(
     }
     assert attributes["actor_update"]["beta"] == 0.1
     assert manifest["optimizers"]["actor"]["settings"]["learning_rate"] == 0.1
+    left_out = run.coverage()["key_data"]
+    assert set(left_out) == {"grad_norm"}
+    (why,) = left_out["grad_norm"]
+    assert text_of(why, "en") == "TrainOneStepWithLossScaleGRPO returns no grad_norm"
     assert not run.lost
 
 
-def plant_kl():
-    kind = module("mindrlhf.models.grpo_models").GRPOModel
-    compute = kind.compute_approx_kl
-    kind.compute_approx_kl = lambda self, *args: compute(self, *args) * 1.01
+def plant(home, owner, name, made):
+    """Return what lets a function of the trainer compute something else."""
+
+    def planted():
+        place = module(f"mindrlhf.{home}")
+        place = getattr(place, owner) if owner else place
+        right = getattr(place, name)
+        wrong = made(right)
+        wrong.__name__ = name  # which names a reward
+        setattr(place, name, wrong)
+
+    return planted
 
 
-def plant_forward():
-    kind = module("mindrlhf.models.grpo_models").CausalLMHybrid
-    construct = kind.construct
-
+def wrong_where_trained(construct):
     def of_the_trained_one(self, tokens, samples=None):
         log_prob = construct(self, tokens, samples)
         return log_prob * 1.001 if self.training else log_prob
 
-    kind.construct = of_the_trained_one
+    return of_the_trained_one
 
 
-def plant_reward_of_one_sample():
-    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
-    reward = rewards.number_of_sample
-
-    def number_of_sample(*args):
-        return reward(*args) * np.array([1, 1, 1, 1.5])
-
-    rewards.number_of_sample = number_of_sample
-
-
-def plant_constant_of_a_reward():
-    """Advantages do not change."""
-    rewards = module("mindrlhf.trainer.spmd.grpo_experience_maker")
-    reward = rewards.share_of_solution
-
-    def share_of_solution(*args):
-        return reward(*args) + 2
-
-    rewards.share_of_solution = share_of_solution
-
-
-def plant_mask():
-    kind = module("mindrlhf.worker.train_worker").TrainWorker
-    push = kind.push_to_store
-
+def without_the_first_token(push):
     def push_to_store(self, data):
         for columns in data:
             columns[1] = columns[1] * np.array([0, 1, 1, 1], np.float32)
         push(self, data)
 
-    kind.push_to_store = push_to_store
+    return push_to_store
 
 
-def plant_averaging():
-    kind = module("mindrlhf.models.grpo_models").GRPOModel
-    mean = kind.masked_mean
-    kind.masked_mean = lambda self, *args, dim=None: mean(self, *args, dim=dim) / 2
-
-
-@pytest.fixture(scope="module")
-def first_round(tmp_path_factory):
-    """Return the directory of a run of key data alone."""
-    sys.path.insert(0, str(STAND_IN))
-    forget()
-    before = ms.get_context("mode")
-    root = tmp_path_factory.mktemp("first_round")
-    section = {"msprobe": True, "key_data_dump": True, "dump_path": str(root / "run")}
-    content = {"context": {"mode": PYNATIVE}, "rl_config": {"epochs": 1}, "msprobe_config": section}
-    (root / "grpo.yaml").write_text(yaml.safe_dump(content))
-    mindrlhf.install()
-    train(root / "grpo.yaml")
-    forget()
-    sys.path.remove(str(STAND_IN))
-    ms.set_context(mode=before)
-    return root / "run"
+MODELS, REWARDS = "models.grpo_models", "trainer.spmd.grpo_experience_maker"
+ONE_SAMPLE = np.array([1, 1, 1, 1.5])
+#: What is wrong: the function and how it computes, the record it is seen in, the culprit.
+PLANTED = [
+    (MODELS, "GRPOModel", "compute_approx_kl", lambda f: lambda *a: f(*a) * 1.01, "kl", "loss"),
+    (MODELS, "CausalLMHybrid", "construct", wrong_where_trained, "log_prob", None),
+    (
+        *(REWARDS, "", "number_of_sample", lambda f: lambda *a: f(*a) * ONE_SAMPLE),
+        *("rewards.number_of_sample", None),
+    ),
+    (  # a constant: advantages do not change
+        *(REWARDS, "", "share_of_solution", lambda f: lambda *a: f(*a) + 2),
+        *("rewards.share_of_solution", None),
+    ),
+    (
+        *("worker.train_worker", "TrainWorker", "push_to_store", without_the_first_token),
+        *("loss_inputs.mask", None),
+    ),
+    (
+        *(MODELS, "GRPOModel", "masked_mean", lambda f: lambda *a, dim=None: f(*a, dim=dim) / 2),
+        *("actor_loss or kl_loss", "aggregation"),
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("plant", "settings", "record", "culprit"),
+    ("planted", "settings", "named", "culprit"),
     [
-        (plant_kl, {}, "kl", "loss"),
-        (plant_forward, {}, "log_prob", None),
-        (plant_reward_of_one_sample, {}, "rewards.number_of_sample", None),
-        (plant_constant_of_a_reward, {}, "rewards.share_of_solution", None),
-        (plant_mask, {}, "loss_inputs.mask", None),
-        (plant_averaging, {}, "actor_loss or kl_loss", "aggregation"),
-        (None, {"beta": 0.2}, "loss", "aggregation"),
+        *((plant(*how), {}, named, culprit) for *how, named, culprit in PLANTED),
+        (lambda: None, {"beta": 0.2}, "loss", "aggregation"),
     ],
 )
 def test_a_first_round_tells_apart_where_two_trainings_part(
-    tmp_path, configure, first_round, plant, settings, record, culprit
+    record, first_round, planted, settings, named, culprit
 ):
     """Key data alone: the KL term, the actor's forward pass, a reward, a mask, a coefficient."""
-    if plant is not None:
-        plant()
-    mindrlhf.install()
-    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1, **settings))
-    result = compare_runs(first_round, tmp_path / "run")
+    planted()
+    result = compare_runs(first_round, record(epochs=1, **settings).path)
     first = result.verdict.first_divergence
     assert first.step == 0
-    assert first.record in record.split(" or ")  # rounding decides whether a KL loss is exactly 0
+    assert first.record in named.split(" or ")  # rounding decides whether a KL loss is exactly 0
     assert (first.culprit and first.culprit.code) == culprit
-    assert (first.next_step is None) == (record != "log_prob")
+    assert (first.next_step is None) == (named != "log_prob")
     if settings:
         names = [check.what.name for check in first.check_first]
         assert names == ["actor.outer.beta in actor_update"]
 
 
-def test_rewards_of_functions_that_cannot_be_had_are_no_divergence(
-    tmp_path, configure, first_round
-):
+def test_rewards_of_functions_that_cannot_be_had_are_no_divergence(record, tmp_path, first_round):
     """A compute_rewards of another kind: run.json says which rewards it does not give."""
     kind = module("mindrlhf.trainer.spmd.grpo_experience_maker").GRPOExperienceMaker
     compute = kind.compute_rewards
     kind.compute_rewards = lambda self, *args: compute(self, *args)
-    mindrlhf.install()
-    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
-    left_out = open_run(tmp_path / "run").coverage()["key_data"]
+    left_out = record(epochs=1).coverage()["key_data"]
     each = {"rewards.share_of_solution", "rewards.number_of_sample"}
     assert set(left_out) == each | {"grad_norm"}
     assert compare_runs(first_round, tmp_path / "run").verdict.status == "identical"
@@ -857,7 +827,7 @@ def test_an_installed_msprobe_is_replaced_while_the_probe_is_on(
 ):
     own = installed_msprobe.save
     assert own.__module__ == "msprobe.mindspore"
-    assert train(configure({"msprobe": True, "key_data_dump": True})) == untouched[PYNATIVE]
+    assert train(configure(KEY_DATA)) == untouched[PYNATIVE]
     assert set(open_run(tmp_path / "run").keys) == KEYS | {"of_its_own"}
     assert installed_msprobe.save is own
 
@@ -869,12 +839,3 @@ def test_an_installed_msprobe_saves_nothing_on_a_rank_that_is_not_recorded(
     section = {"msprobe": True, "key_data_dump": True, "ranks": [1]}
     assert train(configure(section)) == untouched[PYNATIVE]
     assert not (tmp_path / "run").exists()
-
-
-def test_what_the_train_cell_does_not_return_is_coverage(tmp_path, configure):
-    mindrlhf.install()
-    train(configure({"msprobe": True, "key_data_dump": True}, epochs=1))
-    left_out = open_run(tmp_path / "run").coverage()["key_data"]
-    (why,) = left_out["grad_norm"]
-    assert text_of(why, "en") == "TrainOneStepWithLossScaleGRPO returns no grad_norm"
-    assert set(left_out) == {"grad_norm"}

@@ -1,8 +1,6 @@
 """MindRLHF's older PPO, here a stand-in with its names and signatures, is recorded as it is."""
 
-import atexit
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,15 +14,16 @@ pytestmark = pytest.mark.slow
 
 ms = pytest.importorskip("mindspore")
 
+from drivers.standing_in import forget, stand_in
 from helpers.programs import run_python
+from helpers.runs import PHASES
 from helpers.small_networks import hook_count
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import ConfigError, RunError, open_run
 from mindrlhf_msprobe.integrations import mindrlhf
-from mindrlhf_msprobe.integrations.patches import PREPARED
 
-STAND_IN = Path(__file__).parent / "stand_ins" / "ppo"
+PPO = ("ppo", "mindrlhf")
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 ALL = {
     "msprobe": True,
@@ -37,14 +36,6 @@ ALL = {
     "step_end": 9,
     "token_range_end": 9,
 }
-PHASES = [
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-]
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
     *ROLLOUT,
@@ -56,23 +47,10 @@ OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss
 Configure = Callable[..., Any]
 
 
-def forget() -> None:
-    """Leave no module of the stand-in, and nothing that waits for one."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == "mindrlhf"]:
-        del sys.modules[name]
-    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__name__ != "_Watch"]
-    mindrlhf._install.cache_clear()
-    PREPARED.clear()
-    atexit.unregister(mindrlhf._say_if_nothing_was_prepared)
-
-
 @pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    forget()
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-    forget()
+def _stand_in() -> Iterator[None]:
+    with stand_in(*PPO):
+        yield
 
 
 def trainer_module() -> ModuleType:
@@ -144,7 +122,7 @@ def test_a_training_is_recorded_by_role_and_stays_as_it_is(
 ) -> None:
     """Every phase, two openings each; the joint update stands under both roles."""
     expected = train(configure(), mode)
-    forget()
+    forget(PPO[1:])
     mindrlhf.install()
     config = configure(ALL)
     assert train(config, mode) == expected
@@ -215,7 +193,7 @@ def test_without_a_critic_its_phases_are_left_out(
 ) -> None:
     """A shared backbone: the values are recorded, and it is said why the layers are not."""
     expected = train(configure(is_shared_backbone=True))
-    forget()
+    forget(PPO[1:])
     mindrlhf.install()
     config = configure(ALL, is_shared_backbone=True)
     assert train(config) == expected
@@ -270,32 +248,14 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
 ) -> None:
     """The training does not notice."""
     expected = train(configure())
-    forget()
-    mindrlhf.install()
-    source = STAND_IN / "mindrlhf" / "trainer" / "ppo_trainer.py"
-    copy = tmp_path / "renamed" / "mindrlhf" / "trainer"
-    copy.mkdir(parents=True)
-    for folder in (copy, copy.parent):
-        (folder / "__init__.py").write_text("")
-    networks, trainer_class, own = source.read_text().partition("class PPOTrainer:")
-    own = own.replace(f"def {missing}(", f"def {missing}_all(")
-    own = own.replace(f"self.{missing}(", f"self.{missing}_all(")
-    (copy / "ppo_trainer.py").write_text(networks + trainer_class + own)
-    sys.path.insert(0, str(copy.parent.parent))
-    try:
-        config = configure(ALL)
-        trainer = build(config)
-        step = train_step(trainer)
-        make = getattr(trainer, "make_experience", getattr(trainer, "make_experience_all", None))
-        learn = getattr(trainer, "train", getattr(trainer, "train_all", None))
-        for _ in range(2):
-            make()
-            learn(step, batches(trainer))
-        weights = [p.asnumpy().tobytes() for p in trainer.ppo_model.get_parameters()]
-        assert trainer.losses + weights == expected
-        end()
-    finally:
-        sys.path.pop(0)
+    forget(PPO[1:])
+    kind = trainer_module().PPOTrainer
+    method = vars(kind)[missing]
+    delattr(kind, missing)
+    mindrlhf.install()  # which does not find it; the stand-in itself still uses the name
+    setattr(kind, missing, method)
+    assert train(configure(ALL)) == expected
+    end()
     said = [w for w in warnings_of() if f"PPOTrainer.{missing} is missing" in w]
     assert len(said) == 1
     run = open_run(tmp_path / "run")
@@ -400,16 +360,6 @@ def test_unknown_keys_stop_no_training(
     assert (tmp_path / "run").exists() == on
     if on:
         assert "rewards" in open_run(tmp_path / "run").keys
-
-
-def test_a_section_on_the_configuration_itself_counts(configure: Configure, tmp_path: Path) -> None:
-    """For scripts that build their PPOConfig in Python."""
-    mindrlhf.install()
-    config = configure()
-    config.msprobe_config = {**ALL, "dump_path": str(tmp_path / "own")}
-    build(config).make_experience()
-    end()
-    assert open_run(tmp_path / "own").phases == PHASES[:4]
 
 
 def test_an_exception_of_the_training_is_its_own(configure: Configure, tmp_path: Path) -> None:

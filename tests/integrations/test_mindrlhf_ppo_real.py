@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from drivers.launching import RUN, python
+from helpers.runs import PHASES
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
@@ -25,14 +26,6 @@ SECTION = {
     "critic_train_dump": True,
     "token_range_end": 9,
 }
-PHASES = [
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-]
 ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
     *ROLLOUT,

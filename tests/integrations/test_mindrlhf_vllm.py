@@ -1,13 +1,12 @@
 """Generation under vLLM, here a stand-in with the names of vLLM and vLLM-MindSpore."""
 
 import itertools
-import sys
 from functools import partial
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
+from drivers.standing_in import stand_in
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.common.message import message
@@ -27,23 +26,15 @@ from tests.integrations.test_mindrlhf_grpo import (  # noqa: F401  (fixtures)
 
 pytestmark = pytest.mark.slow
 
-STAND_IN = Path(__file__).parent / "stand_ins" / "vllm"
 GENERATE = "actor_generate_sequences"
 LOG_PROB, TOKENS, ASKED = "rollout_log_prob", "rollout_tokens", "rollout_prompts"
 CELLS = {"root", "lm_head", "model", "model.layers.0", "model.layers.1", "model.tok_embeddings"}
 
 
-def forget_vllm():
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("vllm", "vllm_mindspore")]:
-        del sys.modules[name]
-
-
 @pytest.fixture(autouse=True)
-def _vllm(monkeypatch):
-    monkeypatch.syspath_prepend(str(STAND_IN))
-    forget_vllm()
-    yield
-    forget_vllm()
+def _vllm():
+    with stand_in("vllm", "vllm", "vllm_mindspore"):
+        yield
 
 
 @pytest.fixture

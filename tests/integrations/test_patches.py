@@ -9,27 +9,41 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.integrations.patches import Patches
 
 
-def worker_class():
-    class Worker:
-        def __init__(self):
-            self.calls = []
+class Base:
+    """What a trainer's class has."""
 
-        def train(self, batch, scale=1):
-            """Train on a batch."""
-            self.calls.append(batch)
-            if batch == "bad":
-                raise RuntimeError("no memory")
-            return batch * scale
+    def __init__(self):
+        self.calls = []
 
-        @staticmethod
-        def pack(samples):
-            return list(samples)
+    def train(self, batch, scale=1):
+        """Train on a batch."""
+        self.calls.append(batch)
+        if batch == "bad":
+            raise RuntimeError("no memory")
+        return batch * scale
 
-        @classmethod
-        def named(cls, name):
-            return cls, name
+    @staticmethod
+    def pack(samples):
+        return list(samples)
 
-    return Worker
+    @classmethod
+    def named(cls, name):
+        return cls, name
+
+
+@pytest.fixture
+def worker():
+    """Return a class that may be changed."""
+    return type("Worker", (), {**vars(Base)})
+
+
+def wrap(kind, around, *names, strict=False, **options):
+    """Let a function go around methods, by default around `train`."""
+    patches = Patches("a trainer")
+    patches.strict = strict
+    return [
+        patches.wrap(kind, name, around, otherwise="-", **options) for name in names or ("train",)
+    ]
 
 
 @pytest.fixture
@@ -38,66 +52,47 @@ def said(caplog):
     return caplog
 
 
-def test_what_goes_around_sees_arguments_and_result():
-    worker, seen = worker_class(), []
+def test_what_goes_around_sees_arguments_and_result(worker):
+    seen = []
 
     def around(self, batch, scale=1):
         seen.append(("before", batch, scale, list(self.calls)))
         result = yield
         seen.append(("after", result))
 
-    patches = Patches("a trainer")
-    assert patches.wrap(worker, "train", around, otherwise="-")
+    assert wrap(worker, around) == [True]
     assert worker().train(2, scale=3) == 6
     assert seen == [("before", 2, 3, []), ("after", 6)]
     assert worker.train.__doc__ == "Train on a batch."
 
 
-def test_static_and_class_methods_stay_what_they_are():
-    worker, seen = worker_class(), []
+def test_static_and_class_methods_stay_what_they_are(worker):
+    seen = []
 
     def around(*args):
         seen.append((args, (yield)))
 
-    patches = Patches("a trainer")
-    patches.wrap(worker, "pack", around, otherwise="-")
-    patches.wrap(worker, "named", around, otherwise="-")
+    wrap(worker, around, "pack", "named")
     assert worker.pack("ab") == worker().pack("ab") == ["a", "b"]
     assert worker.named("x") == (worker, "x")
     assert seen == [(("ab",), ["a", "b"])] * 2 + [((worker, "x"), (worker, "x"))]
 
 
-def test_an_inherited_method_is_wrapped_for_the_subclass_alone():
-    base, seen = worker_class(), []
-    special = type("Special", (base,), {})
+def test_a_method_is_wrapped_once_and_an_inherited_one_for_the_subclass_alone(worker):
+    special, seen = type("Special", (worker,), {}), []
 
     def around(self, batch):
         seen.append(batch)
         yield
 
-    patches = Patches("a trainer")
-    patches.wrap(special, "train", around, otherwise="-")
-    base().train(1)
+    assert [wrap(special, around), wrap(special, around)] == [[True], [False]]
+    worker().train(1)
     special().train(2)
     assert seen == [2]
-    assert base.train is not special.train
+    assert worker.train is not special.train
 
 
-def test_nothing_is_wrapped_twice():
-    worker, seen = worker_class(), []
-
-    def around(self, batch):
-        seen.append(batch)
-        yield
-
-    assert Patches("a trainer").wrap(worker, "train", around, otherwise="-")
-    assert not Patches("a trainer").wrap(worker, "train", around, otherwise="-")
-    worker().train(1)
-    assert seen == [1]
-
-
-def test_missing_names_are_said_once_with_what_follows(said):
-    worker = worker_class()
+def test_missing_names_are_said_once_with_what_follows(said, worker):
     patches = Patches("the trainer")
     assert not patches.wrap(worker, "fit", lambda self: (yield), otherwise="x is not recorded")
     patches.note_missing("Critic", "y neither", ["values"])
@@ -116,17 +111,14 @@ def test_missing_names_are_said_once_with_what_follows(said):
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, place):
-    worker = worker_class()
-
+def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, worker, place):
     def around(self, batch):
         if place == "before":
             raise KeyError("renamed")
         yield
         raise KeyError("renamed")
 
-    patches = Patches("a trainer")
-    patches.wrap(worker, "train", around, otherwise="-")
+    wrap(worker, around)
     trained = worker()
     assert [trained.train(batch) for batch in (1, 2)] == [1, 2]
     assert trained.calls == [1, 2]
@@ -135,35 +127,20 @@ def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, place):
     assert "renamed" in message
 
 
-def test_what_is_for_the_user_is_raised():
-    worker = worker_class()
-
+@pytest.mark.parametrize("options", [{"raises": (LookupError,)}, {"strict": True}])
+def test_what_is_for_the_user_is_raised_and_all_where_he_asked_for_it(worker, options):
     def around(self, batch):
         yield
         raise KeyError("dump_path is taken")
 
-    Patches("a trainer").wrap(worker, "train", around, otherwise="-", raises=(LookupError,))
+    wrap(worker, around, **options)
     with pytest.raises(KeyError, match="dump_path is taken"):
         worker().train(1)
 
 
-def test_a_fault_is_raised_where_the_user_asked_for_it():
-    worker = worker_class()
-
-    def around(self, batch):
-        yield
-        raise KeyError("renamed")
-
-    patches = Patches("a trainer")
-    patches.wrap(worker, "train", around, otherwise="-")
-    patches.strict = True
-    with pytest.raises(KeyError, match="renamed"):
-        worker().train(1)
-
-
 @pytest.mark.parametrize("reaction", ["passes it on", "swallows it", "fails", "yields again"])
-def test_the_methods_own_exception_passes_through(said, reaction):
-    worker, seen = worker_class(), []
+def test_the_methods_own_exception_passes_through(said, worker, reaction):
+    seen = []
 
     def around(self, batch):
         try:
@@ -177,9 +154,7 @@ def test_the_methods_own_exception_passes_through(said, reaction):
             if reaction == "yields again":
                 yield
 
-    patches = Patches("a trainer")
-    patches.strict = True  # even then the training's exception is the one to see
-    patches.wrap(worker, "train", around, otherwise="-")
+    wrap(worker, around, strict=True)  # even then the training's exception is the one to see
     trained = worker()
     with pytest.raises(RuntimeError, match="no memory") as caught:
         trained.train("bad")
@@ -189,12 +164,10 @@ def test_the_methods_own_exception_passes_through(said, reaction):
     assert "around" not in frames
 
 
-def test_what_goes_around_may_have_nothing_to_do():
-    worker = worker_class()
-
+def test_what_goes_around_may_have_nothing_to_do(worker):
     def around(self, batch):
         if batch is None:
             yield
 
-    Patches("a trainer").wrap(worker, "train", around, otherwise="-")
+    wrap(worker, around)
     assert worker().train(3) == 3

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,20 @@ class Rank(threading.Thread):
         self.meeting.leave(ending=ends)
 
 
-def train(root, size, *, every, found_at, registered=None):
-    """Let ranks train until they end; return after how many steps each did."""
+def together(kind, root, size, *, every=1, found_at=None, registered=None, options=None):
+    """Let ranks train until they end, and return them."""
     barrier = threading.Barrier(size)
     ranks = [
-        Rank(root, rank, registered or size, barrier=barrier, every=every,
-             found_at=found_at.get(rank), pace=random.choice((0.001, 0.004)))
+        kind(
+            *(root, rank, registered or size),
+            barrier=barrier,
+            every=every,
+            found_at=(found_at or {}).get(rank),
+            pace=random.choice((0.001, 0.004)),
+            **(options or {}).get(rank, {}),
+        )
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -58,6 +65,23 @@ def train(root, size, *, every, found_at, registered=None):
     barrier.abort()
     assert not any(left), "a rank waits in a collective"
     return ranks
+
+
+train = partial(together, Rank)
+
+
+def last_at(step, *meetings):
+    """Return what each rank is told at the end of a step; all of them ask at once."""
+    found = {}
+    threads = [
+        threading.Thread(target=lambda one=one: found.update({one: one.is_last(step)}), daemon=True)
+        for one in meetings
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    return [found.get(one) for one in meetings]
 
 
 @pytest.fixture(autouse=True)
@@ -110,16 +134,7 @@ def test_a_rank_that_begins_later_than_anothers_finding_is_not_left(tmp_path, le
     assert [first.is_last(3), second.is_last(1), second.is_last(2)] == [False, False, False]
     assert first.publish(3) == []
     assert [first.is_last(3), second.is_last(3)] == [False, False]
-    ends = {}
-    both = [
-        threading.Thread(target=lambda one=one: ends.update({one: one.is_last(4)}))
-        for one in (first, second)
-    ]
-    for thread in both:
-        thread.start()
-    for thread in both:
-        thread.join(5)
-    assert ends == {first: True, second: True}
+    assert last_at(4, first, second) == [True, True]
 
 
 def test_what_is_not_its_own_stays(tmp_path):
@@ -153,14 +168,7 @@ def test_a_decision_that_nobody_could_write_stops_no_rank(tmp_path, monkeypatch,
     assert ranks[0].is_last(1) is False
     decision = tmp_path / ".live" / f"after.{ranks[0]._job}.2"
     decision.symlink_to("nowhere") if content is None else decision.write_bytes(content)
-    ends = []
-    both = [threading.Thread(target=lambda one=one: ends.append(one.is_last(2))) for one in ranks]
-    for thread in both:
-        thread.daemon = True
-        thread.start()
-    for thread in both:
-        thread.join(5)
-    assert ends == [False, False]
+    assert last_at(2, *ranks) == [False, False]
 
 
 class MeetingRank(Rank):
@@ -197,23 +205,7 @@ class MeetingRank(Rank):
         return self.meeting.is_last(self.ended)
 
 
-def meet(root, size, *, every=1, found_at=None, options=None):
-    """Let ranks that meet train until they end."""
-    barrier = threading.Barrier(size)
-    ranks = [
-        MeetingRank(root, rank, size, barrier=barrier, every=every,
-                    found_at=(found_at or {}).get(rank), pace=random.choice((0.001, 0.004)),
-                    **(options or {}).get(rank, {}))
-        for rank in range(size)
-    ]  # fmt: skip
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(20)
-    left = [rank.is_alive() for rank in ranks]
-    barrier.abort()
-    assert not any(left), "a rank waits in a collective"
-    return ranks
+meet = partial(together, MeetingRank)
 
 
 @pytest.fixture

@@ -8,28 +8,14 @@ import shutil
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers.programs import wait_for
 from helpers.runs import MSPROBE_DATA
 from mindspore import nn
 
 from mindrlhf_msprobe import Probe, RunError, open_run
-from mindrlhf_msprobe.live.training import Live
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("steps_wait")]
 
 PARTS_AT = 3
-
-
-@pytest.fixture(autouse=True)
-def _wait_for_what_follows(monkeypatch):
-    """A step ends when it was looked at: nothing depends on how fast this machine is."""
-    tell = Live._announce
-
-    def tell_and_wait(live, process, step):
-        tell(live, process, step)
-        wait_for(lambda: live.look() or not live._waiting or process.ended)
-
-    monkeypatch.setattr(Live, "_announce", tell_and_wait)
 
 
 def train(path, steps=6, parts=False, lacks=False, **options):

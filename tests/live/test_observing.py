@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 import pytest
-from helpers.programs import read_json, run_python, wait_for
+from helpers.programs import read_json, run_python
 from helpers.runs import Fault, Recording, a_nan, record_training
 
 from mindrlhf_msprobe import ConfigError, Probe, check_run, compare_runs, open_run
@@ -29,21 +29,15 @@ RULE = "non_finite.first"
 
 
 @pytest.fixture
-def probe_of(tmp_path, monkeypatch):
+def probe_of(tmp_path, steps_wait):
     """Return what makes a probe whose steps end when they were looked at."""
     probes = []
-    tell = training.Live._announce
-
-    def tell_and_wait(live, process, step):
-        tell(live, process, step)
-        wait_for(lambda: live.look() or not live._waiting or process.ended)
 
     def make(**settings):
         on = {"msprobe": True, "dump_path": str(tmp_path / "run"), "key_data_dump": True}
         probes.append(Probe.from_config({**on, **settings}))
         return probes[-1]
 
-    monkeypatch.setattr(training.Live, "_announce", tell_and_wait)
     yield make
     for probe in probes:
         probe.close()
@@ -451,20 +445,6 @@ def test_scalars_are_those_of_trend_and_there_after_each_step(tmp_path):
 
     assert main(["trend", str(root), "--tensorboard", str(tmp_path / "after")]) == 0
     assert sorted(events(tmp_path / "events")) == sorted(events(tmp_path / "after"))
-
-
-def test_the_gap_between_rollout_and_training_is_a_scalar_of_each_step(probe_of, tmp_path):
-    """Under verl's names, of key data alone."""
-    pytest.importorskip("tensorboardX")
-    probe = probe_of(tensorboard=str(tmp_path / "events"))
-    for step in range(3):
-        probe.save_data(**log_probs(step, step / 8))
-        probe.step()
-    probe.close()
-    scalars = {(tag, step): value for tag, step, value in events(tmp_path / "events")}
-    for step in range(3):
-        kl = next(v for (tag, at), v in scalars.items() if at == step and "rollout_corr/kl" in tag)
-        assert kl == pytest.approx(step / 8, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def test_the_first_recorded_step_of_a_divergence_is_named(runs, tmp_path):
         assert (first.step, first.record, first.cause) == (3, "old_log_prob", "data")
 
 
-def test_checks_and_trends_of_chosen_cells_say_what_they_did_not_see(runs, capsys):
+def test_checks_and_trends_of_chosen_cells_say_what_they_did_not_see(runs, cli):
     """Silent on a healthy run; rules that lack something, and what the run left out, are listed."""
     for name, said in {
         "layer": ["cells left out by include/exclude", "backward not recorded"],
@@ -72,11 +71,11 @@ def test_checks_and_trends_of_chosen_cells_say_what_they_did_not_see(runs, capsy
         whys = [str(one.why) for one in result.not_checked]
         assert all(any(text in why for why in whys) for text in said)
         assert "weights.moved" in result.checked
-        assert main(["trend", str(runs[name]), "--record", "layers.1.mlp.*output"]) == 0
-        assert f"{runs[name]}: not held: {said[0]}" in capsys.readouterr().err
-        assert main(["check", str(runs[name]), "--not-checked"]) == 0
-        shown = capsys.readouterr().out.splitlines()
+        assert (
+            f"{runs[name]}: not held: {said[0]}"
+            in cli("trend", runs[name], "--record", "layers.1.mlp.*output").err
+        )
+        shown = cli("check", runs[name], "--not-checked").out.splitlines()
         assert any(line == f"  {said[0]}" for line in shown)
-        assert main(["show", str(runs[name])]) == 0
-        assert said[0] in capsys.readouterr().out
+        assert said[0] in cli("show", runs[name]).out
     assert all(one.rule for one in check_run(runs["whole"]).not_checked)

@@ -214,107 +214,75 @@ def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
     return manifest["state"], said and tuple(said.values())
 
 
+#: What goes on, or says itself that it is done: such a run is finished.
+FINISHED = [
+    "probe.close()",
+    "phase()\nprobe.step()",
+    "probe.step(); sys.exit(0)",
+    "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\nprobe.close()",
+    "try:\n    sys.exit(3)\nexcept SystemExit:\n    phase()\nprobe.step()",
+    "try:\n    sys.exit(3)\nexcept SystemExit:\n    probe.save_data(x=1)\nprobe.step()",
+    "in_thread('int(\"x\")'); probe.step()",  # it did not train
+    "in_thread('phase(); probe.step(); 1/0'); phase(); probe.step()",
+    "caught(); phase(); probe.step(); probe.close()",
+    "caught(); phase(); probe.close()",
+    "caught(StopIteration()); probe.close()",
+    "try:\n    raise ImportError\nexcept ImportError:\n    probe.close()\n"
+    "    probe = Probe.from_config(settings)\n    phase()\n    probe.step()\n"
+    "    phase()\n    probe.close()",
+]
+#: What ends without a word: step, phase and error that run.json names.
+INTERRUPTED = [
+    ("phase()", (1, None, None, "")),
+    ("sys.exit(0)", (1, None, None, "")),
+    ("fails(SystemExit())", (1, "actor_update", "SystemExit", "")),
+    ("caught(StopIteration()); phase()", (1, None, None, "")),
+    ("with probe:\n    sys.exit(0)", (1, None, None, "")),
+    ("context = probe.phase('actor_update').__enter__()", (1, "actor_update", None, "")),
+]
+#: What fails: the exit code too; of a text that is None, any will do.
+FAILED = [
+    ("fails()", 1, (1, "actor_update", "ValueError", "bad batch\x1b[31m")),
+    ("os.write(1, b''); sys.exit(3)", 3, (1, None, "SystemExit", "3")),
+    ("probe.step(); sys.exit('no')", 1, (2, None, "SystemExit", "no")),
+    ("in_thread('phase(); probe.step(); int(\"x\")')", 0, (2, None, "ValueError", None)),
+    ("in_thread('phase(); sys.exit(7)')", 0, (1, None, "SystemExit", "7")),
+    ("in_thread('fails()')", 0, (1, "actor_update", "ValueError", None)),
+    (
+        "in_thread('phase(); probe.step(); 1/0'); probe.close()",
+        *(0, (2, None, "ZeroDivisionError", None)),
+    ),
+    ("fails(SystemExit(3))", 3, (1, "actor_update", "SystemExit", "3")),
+    ("probe.step(); raise KeyError('x')", 1, (2, None, "KeyError", "'x'")),
+    ("caught(); probe.close()", 0, (1, "actor_update", "ValueError", None)),
+    ("fails(StopIteration())", 1, (1, "actor_update", "StopIteration", "")),
+    ("next(iter(()))", 1, (1, None, "StopIteration", "")),
+    (
+        "try:\n    fails()\nfinally:\n    probe.close()",
+        *(1, (1, "actor_update", "ValueError", None)),
+    ),
+    (
+        "try:\n    fails()\nexcept ValueError as e:\n    raise RuntimeError('up') from e",
+        *(1, (1, "actor_update", "RuntimeError", "up (ValueError: bad batch\x1b[31m)")),
+    ),
+    (
+        "with probe:\n    phase()\n    raise KeyboardInterrupt",
+        *(-2, (1, None, "KeyboardInterrupt", "")),
+    ),
+    (
+        "fails(OSError('https://u:pw12345@host/x'))",
+        *(1, (1, "actor_update", "OSError", "<withheld: it could be a secret>")),
+    ),
+    ("fails(ValueError('x ' * 9999))", 1, (1, "actor_update", "ValueError", "x " * 100 + "…")),
+]
+
+
 @pytest.mark.parametrize(
     ("script", "code", "state", "said"),
     [
-        ("fails()", 1, "failed", (1, "actor_update", "ValueError", "bad batch\x1b[31m")),
-        ("probe.close()", 0, "finished", None),
-        ("phase()\nprobe.step()", 0, "finished", None),
-        ("phase()", 0, "interrupted", (1, None, None, "")),
-        ("os.write(1, b''); sys.exit(3)", 3, "failed", (1, None, "SystemExit", "3")),
-        ("probe.step(); sys.exit('no')", 1, "failed", (2, None, "SystemExit", "no")),
-        ("sys.exit(0)", 0, "interrupted", (1, None, None, "")),
-        (
-            "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\nprobe.close()",
-            0,
-            "finished",
-            None,
-        ),
-        ("probe.step(); sys.exit(0)", 0, "finished", None),
-        (
-            "try:\n    sys.exit(3)\nexcept SystemExit:\n    phase()\nprobe.step()",
-            0,
-            "finished",
-            None,
-        ),
-        (
-            "try:\n    sys.exit(3)\nexcept SystemExit:\n    probe.save_data(x=1)\nprobe.step()",
-            0,
-            "finished",
-            None,
-        ),
-        (
-            "in_thread('phase(); probe.step(); int(\"x\")')",
-            0,
-            "failed",
-            (2, None, "ValueError", None),
-        ),
-        ("in_thread('phase(); sys.exit(7)')", 0, "failed", (1, None, "SystemExit", "7")),
-        ("in_thread('fails()')", 0, "failed", (1, "actor_update", "ValueError", None)),
-        ("in_thread('int(\"x\")'); probe.step()", 0, "finished", None),  # it did not train
-        ("in_thread('phase(); probe.step(); 1/0'); phase(); probe.step()", 0, "finished", None),
-        (
-            "in_thread('phase(); probe.step(); 1/0'); probe.close()",
-            0,
-            "failed",
-            (2, None, "ZeroDivisionError", None),
-        ),
-        ("fails(SystemExit(3))", 3, "failed", (1, "actor_update", "SystemExit", "3")),
-        ("fails(SystemExit())", 0, "interrupted", (1, "actor_update", "SystemExit", "")),
-        ("probe.step(); raise KeyError('x')", 1, "failed", (2, None, "KeyError", "'x'")),
-        ("caught(); phase(); probe.step(); probe.close()", 0, "finished", None),
-        ("caught(); phase(); probe.close()", 0, "finished", None),
-        ("caught(); probe.close()", 0, "failed", (1, "actor_update", "ValueError", None)),
-        ("caught(StopIteration()); probe.close()", 0, "finished", None),
-        ("caught(StopIteration()); phase()", 0, "interrupted", (1, None, None, "")),
-        ("fails(StopIteration())", 1, "failed", (1, "actor_update", "StopIteration", "")),
-        ("next(iter(()))", 1, "failed", (1, None, "StopIteration", "")),
-        (
-            "try:\n    fails()\nfinally:\n    probe.close()",
-            1,
-            "failed",
-            (1, "actor_update", "ValueError", None),
-        ),
-        (
-            "try:\n    fails()\nexcept ValueError as e:\n    raise RuntimeError('up') from e",
-            1,
-            "failed",
-            (1, "actor_update", "RuntimeError", "up (ValueError: bad batch\x1b[31m)"),
-        ),
-        (
-            "with probe:\n    phase()\n    raise KeyboardInterrupt",
-            -2,
-            "failed",
-            (1, None, "KeyboardInterrupt", ""),
-        ),
-        ("with probe:\n    sys.exit(0)", 0, "interrupted", (1, None, None, "")),
-        (
-            "try:\n    raise ImportError\nexcept ImportError:\n"
-            "    probe.close()\n    probe = Probe.from_config({**settings, 'existing': "
-            "'overwrite'})\n    phase()\n    probe.step()\n"
-            "    phase()\n    probe.close()",
-            0,
-            "finished",
-            None,
-        ),
-        (
-            "context = probe.phase('actor_update').__enter__()",
-            0,
-            "interrupted",
-            (1, "actor_update", None, ""),
-        ),
-        (
-            "fails(OSError('https://u:pw12345@host/x'))",
-            1,
-            "failed",
-            (1, "actor_update", "OSError", "<withheld: it could be a secret>"),
-        ),
-        (
-            "fails(ValueError('x ' * 9999))",
-            1,
-            "failed",
-            (1, "actor_update", "ValueError", "x " * 100 + "…"),
-        ),
+        *((script, 0, "finished", None) for script in FINISHED),
+        *((script, 0, "interrupted", said) for script, said in INTERRUPTED),
+        *((script, code, "failed", said) for script, code, said in FAILED),
     ],
 )
 def test_run_json_says_where_and_of_what_a_training_ended(

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -169,49 +168,6 @@ def entry(name, *files, frames=()):
     ]
     values = {"input_args": leaves, "output": []}
     return JournalLine(f"Cell.{name}.Dense.forward.0", 0, 1, values=values, frames=frames)
-
-
-def test_elements_are_those_of_the_moment_they_were_handed_over(tmp_path):
-    """What training does to an array afterwards is not recorded, and equal ones stay shared."""
-    writer, lost = watched_writer(tmp_path)
-    array = np.arange(1 << 17, dtype=np.float64)
-    names = [writer.save_tensor("actor_update", 0, "a", array, "x:1")]
-    writer.save_key_data("loss", 0, 0, lambda: {"data": None}, {"loss.npy": array})
-    array += 1
-    names += [writer.save_tensor("actor_update", 0, "b", array, "x:2")]
-    names += [writer.save_tensor("actor_update", 0, "c", array, "x:1")]
-    array[:] = 0
-    writer.end_step(0, lost)
-    folder = tmp_path / "actor_update/step0/rank0/dump_tensor_data"
-    assert [np.load(folder / name)[0] for name in names] == [0, 1, 0]
-    assert np.load(tmp_path / "data/loss/step0/rank0/micro_step0/loss.npy")[5] == 5
-
-
-def test_a_tensor_larger_than_the_budget_is_written_all_the_same(tmp_path, caplog):
-    """It is on disk when the call returns, as no copy of it may be kept; one message tells it."""
-    writer, lost = watched_writer(tmp_path, buffer_bytes=1 << 10)
-    array = np.arange(1 << 16)
-    name = writer.save_tensor("actor_update", 0, "a", array, None)
-    writer.save_tensor("actor_update", 0, "b", array, None)
-    found = np.load(tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name)
-    np.testing.assert_array_equal(found, array)
-    assert lost == {}
-    assert ["recording waits for the disk" in r.getMessage() for r in caplog.records] == [True]
-
-
-def test_key_data_that_are_removed_before_their_step_ends_are_counted(tmp_path):
-    """What is not there when step() returns is lost, also if it had been written."""
-    writer, lost = watched_writer(tmp_path / "run")
-    save = partial(writer.save_key_data, content=lambda: {"data": {}}, arrays={})
-    for key, step in (("loss", 0), ("values", 0), ("loss", 1)):
-        save(key, step, 0)
-        writer.wait()
-        if key == "values":
-            shutil.rmtree(tmp_path / "run/data/loss")
-            writer.end_step(0, lost)
-    writer.end_step(1, lost)
-    assert words(lost) == {"key data loss": 1}
-    assert open_run(tmp_path / "run").manifests[0]["lost"] == words(lost)
 
 
 def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):

@@ -63,6 +63,11 @@ def loss_of(scores, taken, advantages):
     return -mint.mean(gain) - 0.01 * mint.mean(entropy)
 
 
+def with_gradients(network, loss, *, of=None):
+    """Return what computes a loss, and gradients of a network's weights and of inputs."""
+    return ms.value_and_grad(loss, of, network.trainable_params())
+
+
 def trained(probe=None, *, recompute=False, seed=3, steps=2, scale=1.0):
     """Return every loss, gradient and parameter of a short training, as bytes, and the network."""
     ms.set_seed(seed)
@@ -76,7 +81,7 @@ def trained(probe=None, *, recompute=False, seed=3, steps=2, scale=1.0):
     def forward(x, taken, advantages):
         return loss_of(network(x) * scale, taken, advantages)
 
-    grads = ms.value_and_grad(forward, None, network.trainable_params())
+    grads = with_gradients(network, forward)
     if probe is not None:
         probe.watch(actor=network)
     found = []
@@ -102,6 +107,26 @@ def result(probe):
     """End a run and return what is thought of it."""
     probe.close()
     return accuracy_of(probe.config.dump_path)
+
+
+@pytest.fixture
+def judged(layer_probe):
+    """Return a function that records one call, and returns what is thought of it."""
+
+    def recorded(network, call, *inputs, **settings):
+        probe = layer_probe(task="accuracy_check", existing="overwrite", **settings)
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            call(*inputs)
+        probe.step()
+        return result(probe)
+
+    return recorded
+
+
+def numbers(*shape):
+    """Return a tensor of float32 numbers, the same each time."""
+    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -303,7 +328,7 @@ def dropped_gradient(original):
         ("clamp", with_gradient(1.05), Accuracy.WRONG),
     ],
 )
-def test_equal_operands_share_a_gradient_and_no_more(layer_probe, monkeypatch, name, fault, status):
+def test_equal_operands_share_a_gradient_and_no_more(judged, monkeypatch, name, fault, status):
     """As in PPO's first update: in any shares whose sum is the gradient that arrived."""
     rng = np.random.default_rng(0)
     log_probs, advantages = (
@@ -311,16 +336,11 @@ def test_equal_operands_share_a_gradient_and_no_more(layer_probe, monkeypatch, n
     )
     network = nn.Dense(5, 5)
     monkeypatch.setattr(mint, name, fault(getattr(mint, name)))
-    probe = layer_probe(task="accuracy_check", level="L1")
-    probe.watch(actor=network)
 
     def loss(x):
         return ratio_is_one(network(x), advantages)
 
-    with probe.phase("actor_update"):
-        ms.value_and_grad(loss, None, network.trainable_params())(log_probs)
-    probe.step()
-    found = result(probe)
+    found = judged(network, with_gradients(network, loss), log_probs, level="L1")
     assert found.status is status
     if status is Accuracy.WRONG:
         assert [one.call for one in found.origins] == [f"Mint.{name}.backward"] * len(found.origins)
@@ -334,19 +354,14 @@ def test_equal_operands_share_a_gradient_and_no_more(layer_probe, monkeypatch, n
         *(lambda x: ops.maximum(x, x * 1.0), lambda x: mint.max(x, 1)[0]),
     ],
 )
-def test_bends_are_no_faults(layer_probe, function):
+def test_bends_are_no_faults(judged, function):
     """Where a function has no slope, or several elements are the largest."""
     x = Tensor(np.float32([[0, 1, -1, 0], [2, 2, 2, 1]]))
-    probe = layer_probe(task="accuracy_check", level="L1")
-    probe.watch(actor=nn.Dense(2, 2))
-    with probe.phase("actor_update"):
-        ms.grad(lambda x: (function(x * 1.0) * 3).sum())(x)
-    probe.step()
-    found = result(probe)
+    found = judged(nn.Dense(2, 2), ms.grad(lambda x: (function(x * 1.0) * 3).sum()), x, level="L1")
     assert Accuracy.WRONG not in {one.opinion for one in found.ranked}
 
 
-def test_what_is_written_into_results_of_its_own_is_computed_again(layer_probe):
+def test_what_is_written_into_results_of_its_own_is_computed_again(judged):
     """As operators of Python do."""
 
     class Writing(nn.Cell):
@@ -357,35 +372,25 @@ def test_what_is_written_into_results_of_its_own_is_computed_again(layer_probe):
             found *= 3
             return found.mul(0.5)
 
-    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    x = numbers(4, 6)
     network = Writing()
-    probe = layer_probe(task="accuracy_check", level="mix")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        ms.grad(lambda x: network(x).sum())(x)
-    probe.step()
-    found = result(probe)
+    found = judged(network, ms.grad(lambda x: network(x).sum()), x, level="mix")
     assert found.not_computed == ()
     assert found.status is Accuracy.ORDINARY
     assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
 
 
-def test_an_operator_that_writes_is_judged_by_what_it_returns(layer_probe, monkeypatch):
+def test_an_operator_that_writes_is_judged_by_what_it_returns(judged, monkeypatch):
     """The cell around it is not: on some devices nothing is written."""
 
     class Writing(nn.Cell):
         def construct(self, x: Tensor) -> Tensor:
             return (x * 2).add_(x).mul(0.5)
 
-    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    x = numbers(4, 6)
     network, own = Writing(), Tensor.add_
     for status in (Accuracy.ORDINARY, Accuracy.WRONG):
-        probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite")
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            ms.grad(lambda x: network(x).sum())(x)
-        probe.step()
-        found = result(probe)
+        found = judged(network, ms.grad(lambda x: network(x).sum()), x, level="mix")
         assert [(one.call, one.why.code) for one in found.not_computed] == [
             ("Cell.root.Writing.forward", "second.in_place")
         ]
@@ -394,7 +399,7 @@ def test_an_operator_that_writes_is_judged_by_what_it_returns(layer_probe, monke
     assert found.origins[0].call == "Tensor.add_.forward"
 
 
-def test_a_view_that_is_written_has_no_opinion(layer_probe):
+def test_a_view_that_is_written_has_no_opinion(judged):
     """What it is a view of changes with it."""
 
     class Viewing(nn.Cell):
@@ -404,24 +409,20 @@ def test_a_view_that_is_written_has_no_opinion(layer_probe):
             return found + 1
 
     network = Viewing()
-    probe = layer_probe(task="accuracy_check")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(Tensor(np.ones((2, 3), np.float32)))
-    probe.step()
-    assert [one.why.code for one in result(probe).not_computed] == ["second.in_place"]
+    found = judged(network, network, Tensor(np.ones((2, 3), np.float32)))
+    assert [one.why.code for one in found.not_computed] == ["second.in_place"]
 
 
-def test_infinite_gradients_raise_no_warning(layer_probe, recwarn):
+def test_infinite_gradients_raise_no_warning(judged, recwarn):
     """The difference of two is not a number."""
     x = Tensor(np.ones((3, 4), np.float32))
     network = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU())
-    probe = layer_probe(task="accuracy_check", level="mix")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        ms.grad(lambda x: (network(x * 1.0) * float("inf")).sum() + (x * float("inf")).sum())(x)
-    probe.step()
-    result(probe)
+    judged(
+        network,
+        ms.grad(lambda x: (network(x * 1.0) * float("inf")).sum() + (x * float("inf")).sum()),
+        x,
+        level="mix",
+    )
     assert [str(one.message) for one in recwarn if one.category is RuntimeWarning] == []
 
 
@@ -476,7 +477,7 @@ def infinite_gradient(original):
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
 def test_gradients_that_overflow_float16_are_right_where_the_exact_ones_do(
-    layer_probe, monkeypatch, level
+    judged, monkeypatch, level
 ):
     """As with a loss scale that is too large; where the exact ones do not, they are wrong."""
     x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float16))
@@ -496,77 +497,58 @@ def test_gradients_that_overflow_float16_are_right_where_the_exact_ones_do(
         (2.0**-6, Accuracy.ORDINARY),
         (2.0**-6, Accuracy.WRONG),
     ):
-        probe = layer_probe(task="accuracy_check", level=level, existing="overwrite")
-        probe.watch(actor=network)
 
         def loss(x, factor=scale):
             return (network(x).astype(ms.float32) * factor).sum()
 
         if status is Accuracy.WRONG:
             monkeypatch.setattr(ops.Tanh, "__call__", infinite_gradient(ops.Tanh.__call__))
-        with probe.phase("actor_update"):
-            ms.value_and_grad(loss, None, network.trainable_params())(x)
-        probe.step()
-        assert result(probe).status is status
+        found = judged(network, with_gradients(network, loss), x, level=level)
+        assert found.status is status
 
 
-def test_a_layer_that_rounds_is_named(layer_probe):
+def test_a_layer_that_rounds_is_named(judged):
     """At level L0, by its cell: the innermost of those that are wrong."""
     network = Policy()
     inner = network.second.dense.construct
     network.second.dense.construct = lambda x: half(inner(x))
-    probe = layer_probe(task="accuracy_check")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)))
-    probe.step()
-    found = result(probe)
+    found = judged(network, network, numbers(8, 16))
     assert [one.call for one in found.origins] == ["Cell.second.dense.Dense.forward"]
     wrong = {one.cell for one in found.ranked if one.opinion is Accuracy.WRONG}
     assert wrong >= {"second.dense", "second", "root"}
     assert "first" not in wrong
 
 
-def test_what_was_drawn_is_known_where_no_operator_is_recorded(layer_probe):
+def test_what_was_drawn_is_known_where_no_operator_is_recorded(judged):
     """At level L0 the mask of a dropout is used again, forward and backward."""
     network = nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.3)).set_train()
-    probe = layer_probe(task="accuracy_check", level="L0", strict=True)
-    probe.watch(actor=network)
-    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
-    with probe.phase("actor_update"):
-        ms.value_and_grad(lambda x: network(x).sum(), None, network.trainable_params())(x)
-    probe.step()
-    assert result(probe).status is Accuracy.ORDINARY
-    opinions = [*opinion_lines(Path(probe.config.dump_path), 0).read()]
+    x = numbers(8, 16)
+    found = judged(
+        network, with_gradients(network, lambda x: network(x).sum()), x, level="L0", strict=True
+    )
+    assert found.status is Accuracy.ORDINARY
+    opinions = [*opinion_lines(Path(found.path), 0).read()]
     assert [one.why for one in opinions if one.why is not None] == []
     records = {tensor.record for one in opinions for tensor in one.tensors}
     assert "Cell.1.Dropout.forward.0.output.0" in records
     assert any(record.endswith(".parameters.0.weight") for record in records)
 
 
-def test_a_method_that_was_replaced_is_not_asked_about_itself(layer_probe, monkeypatch):
+def test_a_method_that_was_replaced_is_not_asked_about_itself(judged, monkeypatch):
     """Of a layer of MindSpore or MindFormers: its definition is what it is judged by."""
     from mindformers.models.llama.llama_layer import LlamaRMSNorm
 
-    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+    x = numbers(8, 16)
     for kind, network in (
         (nn.Dense, nn.Dense(16, 8)),
         (LlamaRMSNorm, LlamaRMSNorm(16, fused_kernel=False)),
     ):
         monkeypatch.setattr(kind, "construct", last_row_dropped(kind.construct))
-        probe = layer_probe(task="accuracy_check", existing="overwrite")
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(x)
-        probe.step()
-        assert result(probe).status is Accuracy.WRONG
+        found = judged(network, network, x)
+        assert found.status is Accuracy.WRONG
         monkeypatch.undo()
-        probe = layer_probe(task="accuracy_check", existing="overwrite")
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(x)
-        probe.step()
-        assert result(probe).status is Accuracy.ORDINARY
+        found = judged(network, network, x)
+        assert found.status is Accuracy.ORDINARY
 
 
 class Holder(nn.Cell):
@@ -614,45 +596,37 @@ class LastRowDropped:
     ],
 )
 def test_what_a_cell_holds_in_the_place_of_an_operator_from_the_start(
-    layer_probe, attribute, fault, call, level
+    judged, attribute, fault, call, level
 ):
     """Is judged by the operator that the cell's class says; the cell itself, too."""
     network = Holder(transposed=True)
     setattr(network, attribute, fault(getattr(network, attribute)))
-    probe = layer_probe(task="accuracy_check", level=level, strict=True)
-    probe.watch(actor=network)
-    x = Tensor(np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32))
-    with probe.phase("actor_update"):
-        ms.value_and_grad(lambda x: (network(x) ** 2).sum())(x)
-    probe.step()
-    found = result(probe)
+    x = numbers(6, 6)
+    found = judged(
+        network, ms.value_and_grad(lambda x: (network(x) ** 2).sum()), x, level=level, strict=True
+    )
     assert found.without_opinion == ()
     assert found.status is (Accuracy.WRONG if call else Accuracy.ORDINARY)
     if call and level == "L1":
         assert found.origins[0].call == call
-    said = json.loads(Path(probe.config.dump_path, "run.json").read_text())["coverage"]
+    said = json.loads(Path(found.path, "run.json").read_text())["coverage"]
     operator = {"softmax": "Primitive.Softmax", "matmul": "Primitive.MatMul", "mean": "Mint.mean"}
     if level == "L1" and attribute != "mul":
         assert operator[attribute] in said["operators"]
 
 
-def test_a_primitive_whose_attributes_nobody_knows_has_no_opinion(layer_probe):
+def test_a_primitive_whose_attributes_nobody_knows_has_no_opinion(judged):
     """A cell's class may make it of what the cell does not keep."""
     network = Holder(transposed=True)
     network.matmul = lambda x, y: mint.matmul(x, y.T)
-    probe = layer_probe(task="accuracy_check", level="L1", strict=True)
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(Tensor(np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)))
-    probe.step()
-    found = result(probe)
+    found = judged(network, network, numbers(6, 6), level="L1", strict=True)
     assert found.status is Accuracy.UNDECIDED
     assert found.without_opinion == ("Primitive.MatMul",)
 
 
-def test_float16_that_is_declared_is_ordinary(layer_probe):
+def test_float16_that_is_declared_is_ordinary(judged):
     """By `to_float`, and by `compute_dtype`; undeclared it is wrong."""
-    x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+    x = numbers(8, 16)
 
     class Halved(nn.Cell):
         def construct(self, x: Tensor) -> Tensor:
@@ -663,12 +637,8 @@ def test_float16_that_is_declared_is_ordinary(layer_probe):
         (Halved(), {"compute_dtype": "float16"}, Accuracy.ORDINARY),
         (Halved(), {}, Accuracy.WRONG),
     ):
-        probe = layer_probe(task="accuracy_check", existing="overwrite", **settings)
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(x)
-        probe.step()
-        assert result(probe).status is status
+        found = judged(network, network, x, **settings)
+        assert found.status is status
 
 
 class Cache(nn.Cell):
@@ -684,20 +654,15 @@ class Cache(nn.Cell):
         return self.kept + 1
 
 
-def test_a_bprop_of_a_library_is_judged_by_itself(layer_probe):
+def test_a_bprop_of_a_library_is_judged_by_itself(judged):
     """MindFormers' loss gives its parts gradients that are none of what these compute alone."""
     pytest.importorskip("mindformers")
     from mindformers.core.loss import CrossEntropyLoss
 
     network = CrossEntropyLoss()
-    probe = layer_probe(task="accuracy_check", strict=True)
-    probe.watch(actor=network)
-    logits = Tensor(np.random.default_rng(0).standard_normal((6, 9)).astype(np.float32))
+    logits = numbers(6, 9)
     labels, mask = Tensor(np.arange(6, dtype=np.int32)), Tensor(np.ones(6, np.float32))
-    with probe.phase("actor_update"):
-        ms.value_and_grad(network)(logits, labels, mask)
-    probe.step()
-    found = result(probe)
+    found = judged(network, ms.value_and_grad(network), logits, labels, mask, strict=True)
     assert found.status is Accuracy.ORDINARY
     assert found.not_computed == ()
     calls = {one.call for one in found.ranked}
@@ -725,7 +690,7 @@ def test_what_cannot_run_twice_is_said(layer_probe, capsys):
 
 
 @pytest.mark.parametrize("level", ["L0", "L1", "mix"])
-def test_complex_numbers_have_no_opinion(layer_probe, level):
+def test_complex_numbers_have_no_opinion(judged, level):
     """They are neither called wrong nor passed over."""
 
     class Rotated(nn.Cell):
@@ -735,12 +700,7 @@ def test_complex_numbers_have_no_opinion(layer_probe, level):
     r = np.random.default_rng(0)
     x, turn = (Tensor((r.normal(size=(3, 4)) + 1j).astype(np.complex64)) for _ in range(2))
     network = Rotated()
-    probe = layer_probe(task="accuracy_check", level=level, strict=True)
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(x, turn)
-    probe.step()
-    found = result(probe)
+    found = judged(network, network, x, turn, level=level, strict=True)
     assert found.status is Accuracy.UNDECIDED
     assert "Tensor.__mul__" in found.without_opinion
     if level != "L0":
@@ -749,7 +709,7 @@ def test_complex_numbers_have_no_opinion(layer_probe, level):
 
 def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, capsys):
     """By its name; what computes no floating numbers is not missed, and a fault is a fault."""
-    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    x = numbers(4, 6)
     whole = Tensor(np.arange(6, dtype=np.int32))
     network = nn.Dense(6, 6)
     for computed, code in ((lambda: None, 0), (lambda: ops.cdist(x, x), 2)):
@@ -771,33 +731,31 @@ def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, c
         assert [one["name"] for one in unchecked] == ["Functional.cdist"] * (code == 2)
 
 
-def test_outside_every_cell_is_said(layer_probe, capsys):
+def test_outside_every_cell_is_said(judged, capsys):
     """Where the cell's name would stand."""
     kept = Tensor(np.ones(4, np.float32))
-    probe = layer_probe(task="accuracy_check", level="L1")
-    probe.watch(actor=nn.Dense(2, 2))
-    with probe.phase("actor_update"):
-        ops.cdist(kept.reshape(2, 2), kept.reshape(2, 2))
-        ops.exp(kept)
-    probe.step()
-    result(probe)
-    main(["accuracy", str(probe.config.dump_path), "--lang", "en"])
+    found = judged(
+        nn.Dense(2, 2),
+        lambda: (ops.cdist(kept.reshape(2, 2), kept.reshape(2, 2)), ops.exp(kept)),
+        level="L1",
+    )
+    main(["accuracy", str(found.path), "--lang", "en"])
     assert "Functional.cdist.forward (outside every cell)" in capsys.readouterr().out
 
 
 def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
     """Nor one whose kernel refuses float64: it is said, with and without gradients."""
-    x = Tensor(np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32))
+    x = numbers(4, 6)
     network = nn.Dense(6, 6)
 
     def loss(x):
         return ops.cdist(network(x), x + 1).sum()
 
-    expected = ms.value_and_grad(loss, None, network.trainable_params())(x)[1]
+    expected = with_gradients(network, loss)(x)[1]
     probe = layer_probe(task="accuracy_check", level="L1")
     probe.watch(actor=network)
     with probe.phase("actor_update"):
-        gradients = ms.value_and_grad(loss, None, network.trainable_params())(x)[1]
+        gradients = with_gradients(network, loss)(x)[1]
         loss(x)
     probe.step()
     for one, other in zip(gradients, expected):
@@ -816,7 +774,7 @@ def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
     ],
 )
 def test_an_operator_without_a_formula_is_judged_by_its_kernel(
-    layer_probe, monkeypatch, name, fault, call
+    judged, monkeypatch, name, fault, call
 ):
     """In float64, in another process, where what was put in its place is not."""
     if fault is not None:
@@ -828,12 +786,9 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
             return ops.hypot(ops.erfinv(x), ops.interpolate(x[None], size=6, mode="linear")[0])
 
     network = Layer()
-    probe = layer_probe(task="accuracy_check", level="mix", strict=True)
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        ms.grad(lambda x: (network(x * 1.0) * 3).sum())(x)
-    probe.step()
-    found = result(probe)
+    found = judged(
+        network, ms.grad(lambda x: (network(x * 1.0) * 3).sum()), x, level="mix", strict=True
+    )
     assert found.without_opinion == ()
     assert found.status is (Accuracy.ORDINARY if fault is None else Accuracy.WRONG)
     assert [one.call for one in found.origins[:1]] == ([] if call is None else [call])
@@ -843,19 +798,18 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
 
 
 @pytest.mark.parametrize("level", ["L0", "mix"])
-def test_attention_of_mindspore_is_judged(layer_probe, monkeypatch, level):
+def test_attention_of_mindspore_is_judged(judged, monkeypatch, level):
     """It computes in a function that is no operator: by what that is made of."""
     network = nn.MultiheadAttention(8, 2)
-    x = Tensor(np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32))
+    x = numbers(3, 5, 8)
     for status in (Accuracy.ORDINARY, Accuracy.WRONG):
-        probe = layer_probe(task="accuracy_check", level=level, existing="overwrite", strict=True)
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            ms.value_and_grad(
-                lambda x: (network(x, x, x)[0] ** 2).sum(), None, network.trainable_params()
-            )(x)
-        probe.step()
-        found = result(probe)
+        found = judged(
+            network,
+            with_gradients(network, lambda x: (network(x, x, x)[0] ** 2).sum()),
+            x,
+            level=level,
+            strict=True,
+        )
         assert found.without_opinion == ()
         assert found.status is status
         calls = {(one.call, one.tensor) for one in found.ranked}
@@ -872,7 +826,7 @@ def test_attention_of_mindspore_is_judged(layer_probe, monkeypatch, level):
     ],
 )
 def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
-    layer_probe, monkeypatch, name, fault
+    judged, monkeypatch, name, fault
 ):
     """No operator, but what layers are made of: the source of its module says what it computes."""
     functions = ops.function.nn_func
@@ -887,17 +841,16 @@ def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
     replacement = fault(own) if name.startswith("_check") else unlike
     monkeypatch.setattr(functions, name, replacement)
     network = nn.MultiheadAttention(8, 2)
-    probe = layer_probe(task="accuracy_check", level="mix", strict=True)
-    probe.watch(actor=network)
-    x = Tensor(np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32))
-    with probe.phase("actor_update"):
-        ms.value_and_grad(
-            lambda x: (network(x, x, x)[0] ** 2).sum(), None, network.trainable_params()
-        )(x)
-    probe.step()
-    found = result(probe)
+    x = numbers(3, 5, 8)
+    found = judged(
+        network,
+        with_gradients(network, lambda x: (network(x, x, x)[0] ** 2).sum()),
+        x,
+        level="mix",
+        strict=True,
+    )
     assert getattr(functions, name) is replacement
-    said = json.loads(Path(probe.config.dump_path, "run.json").read_text())["coverage"]
+    said = json.loads(Path(found.path, "run.json").read_text())["coverage"]
     assert f"mindspore.ops.function.nn_func.{name}" in said["operators"]
     if name.startswith("_check"):  # decorated: what it was is not known
         assert found.status is Accuracy.UNDECIDED
@@ -915,39 +868,37 @@ def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
         (nn.Conv1dTranspose, (1, 2, 9), {"pad_mode": "pad", "padding": 1}, None),
     ],
 )
-def test_convolutions_of_mindspore_are_judged(
-    layer_probe, monkeypatch, kind, shape, settings, operator
-):
+def test_convolutions_of_mindspore_are_judged(judged, monkeypatch, kind, shape, settings, operator):
     """By their formulas, forward and backward."""
     network = kind(2, 4, 3, has_bias=True, **settings)
-    x = Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    x = numbers(*shape)
     for status in (Accuracy.ORDINARY, Accuracy.WRONG)[: 1 if operator is None else 2]:
-        probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite", strict=True)
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            ms.value_and_grad(lambda x: (network(x * 1) ** 2).sum(), 0, network.trainable_params())(
-                x
-            )
-        probe.step()
-        found = result(probe)
+        found = judged(
+            network,
+            with_gradients(network, lambda x: (network(x * 1) ** 2).sum(), of=0),
+            x,
+            level="mix",
+            strict=True,
+        )
         assert found.without_opinion == ()
         assert found.status is status
-        judged = {one.tensor for one in found.ranked if "onv" in one.call and "back" in one.call}
-        assert judged >= {"output.0", f"parameters.{network.weight.name}"}
+        back = {one.tensor for one in found.ranked if "onv" in one.call and "back" in one.call}
+        assert back >= {"output.0", f"parameters.{network.weight.name}"}
         if operator is not None:
             monkeypatch.setattr(operator, "__call__", half_the_gradient(operator.__call__))
 
 
-def test_what_moves_elements_draws_nothing(layer_probe):
+def test_what_moves_elements_draws_nothing(judged):
     """Though it is called a shuffle; gradients of what is drawn are not known."""
-    x = Tensor(np.random.default_rng(0).standard_normal((2, 4, 3, 3)).astype(np.float32))
-    probe = layer_probe(task="accuracy_check", level="L1")
-    probe.watch(actor=nn.Dense(2, 2))
-    with probe.phase("actor_update"):
-        ms.grad(lambda x: (ops.pixel_shuffle(x * 1.0, 2) * 2).sum())(x)
-        ms.grad(lambda x: (ops.gumbel_softmax(x * 1.0) * x).sum())(x)
-    probe.step()
-    found = result(probe)
+    x = numbers(2, 4, 3, 3)
+    found = judged(
+        nn.Dense(2, 2),
+        lambda: (
+            ms.grad(lambda x: (ops.pixel_shuffle(x * 1.0, 2) * 2).sum())(x),
+            ms.grad(lambda x: (ops.gumbel_softmax(x * 1.0) * x).sum())(x),
+        ),
+        level="L1",
+    )
     assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
     assert ("Functional.pixel_shuffle.backward", "output.0") in {
         (one.call, one.tensor) for one in found.ranked
@@ -955,17 +906,13 @@ def test_what_moves_elements_draws_nothing(layer_probe):
     assert found.without_opinion == ("Functional.gumbel_softmax.backward",)
 
 
-def test_hooks_are_not_called_again(layer_probe):
+def test_hooks_are_not_called_again(judged):
     """Neither a user's own nor those of cells inside."""
     network, seen = Policy(), []
     network.first.dense.register_forward_hook(lambda *_: seen.append(1))
-    probe = layer_probe(task="accuracy_check")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(Tensor(np.ones((8, 16), np.float32)))
-    probe.step()
+    found = judged(network, network, Tensor(np.ones((8, 16), np.float32)))
     assert seen == [1]
-    assert result(probe).status is Accuracy.ORDINARY
+    assert found.status is Accuracy.ORDINARY
 
 
 def test_the_command_writes_what_it_says(layer_probe, tmp_path, capsys, monkeypatch):
@@ -1025,32 +972,19 @@ def test_lines_that_are_cut_off_are_left_out(layer_probe):
     assert [*opinion_lines(root, 0).read()] == whole[:-1]
 
 
-def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path):
-    """Its opinions are given anew."""
-    settings = {"task": "accuracy_check", "actor_train_dump": True, "step_end": 9}
-    settings |= {"msprobe": True, "dump_path": str(tmp_path / "run"), "existing": "resume"}
-    first = make_probe(**settings)
-    trained(first, steps=2)
-    first.close()
-    second = make_probe(**settings, initial_step=1)
-    trained(second, steps=1)
-    second.close()
-    steps = [one.step for one in opinion_lines(tmp_path / "run", 0).read()]
-    assert steps == sorted(steps)
-    assert steps.count(0) == steps.count(1) > 0
-
-
-def test_a_step_that_runs_again_without_opinions_has_none(make_probe, tmp_path):
-    """Those of the attempt before are of values that are no longer there."""
+@pytest.mark.parametrize(("task", "steps"), [("accuracy_check", {0, 1}), ("statistics", {0})])
+def test_a_resumed_run_forgets_the_step_that_runs_again(make_probe, tmp_path, task, steps):
+    """Its opinions are given anew, once, or are of values that are no longer there."""
     settings = {"actor_train_dump": True, "step_end": 9, "existing": "resume"}
     settings |= {"msprobe": True, "dump_path": str(tmp_path / "run")}
-    first = make_probe(**settings, task="accuracy_check")
-    trained(first, steps=2)
-    first.close()
-    second = make_probe(**settings, initial_step=1)
-    trained(second, steps=1)
-    second.close()
-    assert {one.step for one in opinion_lines(tmp_path / "run", 0).read()} == {0}
+    for count, more in ((2, {"task": "accuracy_check"}), (1, {"task": task, "initial_step": 1})):
+        probe = make_probe(**settings, **more)
+        trained(probe, steps=count)
+        probe.close()
+    found = [one.step for one in opinion_lines(tmp_path / "run", 0).read()]
+    assert {*found} == steps
+    assert found == sorted(found)
+    assert found.count(1) in (0, found.count(0))
 
 
 def test_cells_take_turns_within_a_budget():

@@ -11,7 +11,9 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
+from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.errors import ConfigError
+from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
@@ -161,8 +163,9 @@ def test_averages_that_two_networks_share_stay_shared(layer_probe):
     assert len(set(expected)) == 1
 
 
-def test_generators_are_where_they_were(layer_probe):
-    """numpy, Python and MindSpore draw afterwards what they would have drawn."""
+@pytest.mark.parametrize("task", ["free_benchmark", "accuracy_check"])
+def test_generators_are_where_they_were(layer_probe, task):
+    """numpy, Python and MindSpore draw afterwards what they would have drawn, in both runs."""
 
     class Draws(nn.Cell):
         def construct(self, x):
@@ -173,9 +176,27 @@ def test_generators_are_where_they_were(layer_probe):
     np.random.rand()
     expected = np.random.rand()
     np.random.seed(5)
-    rows, _ = run_once(layer_probe(task="free_benchmark", pert_mode="no_change"), Draws(), x)
+    probe = layer_probe(task=task, pert_mode="no_change")
+    rows, _ = run_once(probe, Draws(), x)
     assert np.random.rand() == expected
-    assert [row["consistent"] for row in rows] == [True]
+    if task == "free_benchmark":
+        assert [row["consistent"] for row in rows] == [True]
+    else:
+        probe.close()
+        assert accuracy_of(probe.config.dump_path).status is Accuracy.ORDINARY
+
+
+def test_gradients_of_inputs_and_parameters_are_compared(layer_probe):
+    """Once the phase has ended, for one gradient of the output."""
+    probe = layer_probe(task="free_benchmark", pert_mode="bit_noise", fuzz_stage="backward")
+    probe.watch(actor=(network := nn.Dense(4, 3)))
+    with probe.phase("actor_update"):
+        network(numbers(2, 4))
+    assert {row["path"]: row["consistent"] for row in rows_of(probe)} == {
+        "input.0": True,
+        "parameters_grad.weight": True,
+        "parameters_grad.bias": True,
+    }
 
 
 def test_reduction_that_is_not_deterministic_is_found(layer_probe):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.runs import Recording
+from helpers.runs import record_data
 
 from mindrlhf_msprobe import UsageError, open_run
 from mindrlhf_msprobe.trends.reading import Choice, read_trends
@@ -15,17 +15,9 @@ PAD = 0
 MEAN = "rollout_corr/log_prob_diff_mean"
 
 
-def record(root, *steps, configurations=None, **settings):
-    """Record steps of key data alone, each a list of (key, value), and open the run."""
-    recording = Recording(root, **settings)
-    if configurations is not None:
-        recording.writer.save_configurations(lambda: configurations)
-    for saves in steps:
-        for key, value in saves:
-            recording.data(key, value)
-        recording.end_step()
-    recording.close()
-    return open_run(root)
+def record(root, *steps, **settings):
+    """Record steps of key data alone, and open the run."""
+    return open_run(record_data(root, *steps, **settings))
 
 
 def a_step(rows=6, width=5, apart=0.01):

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.gradients import record_gradients
-from helpers.runs import MSPROBE_DATA, Fault, Recording, a_nan, record_training
+from helpers.runs import MSPROBE_DATA, record_data, record_training
 
 from mindrlhf_msprobe import RunError, UsageError, open_run
 from mindrlhf_msprobe.sequences.settings import Settings
@@ -24,14 +24,8 @@ def log_probs(count):
 
 
 def record_keys(root, *steps, **settings):
-    """Record steps of key data alone, each a list of (key, value), and open the run."""
-    recording = Recording(root, **settings)
-    for saves in steps:
-        for key, value in saves:
-            recording.data(key, value)
-        recording.end_step()
-    recording.close()
-    return open_run(root)
+    """Record steps of key data alone, and open the run."""
+    return open_run(record_data(root, *steps, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -230,15 +224,6 @@ def test_updates_against_weights(trained, tmp_path):
     assert "task: tensor" in str(missing.why)
 
 
-def test_nan_is_a_value(tmp_path):
-    """A series says where a number stopped being one."""
-    root = record_training(
-        tmp_path / "run", steps=3, tokens=1, faults=[Fault("rewards", step=1, change=a_nan)]
-    )
-    values = open_run(root).trend(key="rewards")[0].values
-    assert np.isnan(values).tolist() == [False, True, True]
-
-
 def test_what_there_is_of_a_run_is_shown(trained, tmp_path):
     """Cut off in the middle, a rank missing, one step, one journal alone."""
     root = shutil.copytree(trained, tmp_path / "run", copy_function=shutil.copyfile)
@@ -286,21 +271,17 @@ def test_what_msprobe_did_not_count_is_counted(tmp_path):
 
 def test_what_is_not_there_is_an_error_that_names_the_nearest(trained):
     """Keys, derived quantities, statistics, phases, ranks, patterns."""
-    run = open_run(trained)
-    with pytest.raises(UsageError, match=r"no key 'reward'\. Nearest: .*rewards"):
-        run.trend(key="reward")
-    with pytest.raises(UsageError, match="kl_k3"):
-        run.trend(derived="kl_k33")
-    with pytest.raises(UsageError, match="mean, max, min, norm"):
-        run.trend(key="rewards", statistic="var")
-    with pytest.raises(UsageError, match="actor_update"):
-        run.trend(record="head", phase="actor_updates")
-    with pytest.raises(UsageError, match="no rank '7'"):
-        run.trend(key="rewards", rank=7)
-    with pytest.raises(UsageError, match=r"'\(\?=a\)' cannot be used"):
-        run.trend("(?=a)")
-    with pytest.raises(RunError, match="holds no record"):
-        run.trend(record="(x+x+)+y")
+    for asked, kind, said in (
+        ({"key": "reward"}, UsageError, r"no key 'reward'\. Nearest: .*rewards"),
+        ({"derived": "kl_k33"}, UsageError, "kl_k3"),
+        ({"key": "rewards", "statistic": "var"}, UsageError, "mean, max, min, norm"),
+        ({"record": "head", "phase": "actor_updates"}, UsageError, "actor_update"),
+        ({"key": "rewards", "rank": 7}, UsageError, "no rank '7'"),
+        ({"pattern": "(?=a)"}, UsageError, r"'\(\?=a\)' cannot be used"),
+        ({"record": "(x+x+)+y"}, RunError, "holds no record"),
+    ):
+        with pytest.raises(kind, match=said):
+            open_run(trained).trend(**asked)
 
 
 def test_names_that_steer_a_terminal_stay_data(tmp_path):

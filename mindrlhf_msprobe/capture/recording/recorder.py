@@ -8,7 +8,7 @@ import threading
 from collections.abc import Hashable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.framework.memory import is_of_training
@@ -51,9 +51,6 @@ from mindrlhf_msprobe.storage.step_lines import (
 )
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
-
-if TYPE_CHECKING:
-    pass
 
 
 _MOST_KINDS = 1000  # of losses that are counted apart

@@ -430,7 +430,7 @@ class Drift:
             yield self._check.finding(
                 message("check_healthy.drift", others=len(found) - 1),
                 place,
-                evidence=[Evidence(place, {"by step": shown})],
+                shown={"by step": shown},
                 next_step=self._check.next_recording(place),
                 same="drift",
             )

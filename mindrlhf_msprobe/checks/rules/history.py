@@ -75,8 +75,10 @@ class Past:
         jumps = (away > deviations * spread) & (away > math.log10(factor))
         before = 10 ** middle[:, 0]
         return [
-            _jumped(float(norm), float(median)) if jumps_ else None
-            for norm, median, jumps_ in zip(norms, before, jumps.tolist())
+            {"norm": norm, "median": median, "factor": max(norm, median) / min(norm, median)}
+            if jumps_
+            else None
+            for norm, median, jumps_ in zip(norms.tolist(), before.tolist(), jumps.tolist())
         ]
 
 
@@ -89,10 +91,6 @@ def _medians(rows: np.ndarray) -> np.ndarray:
 
 #: How a norm that jumps stands to its past.
 Jumped = dict[str, float]
-
-
-def _jumped(norm: float, before: float) -> Jumped:
-    return {"norm": norm, "median": before, "factor": max(norm, before) / min(norm, before)}
 
 
 _ACTIVATION = re.compile(r"(?i)relu|gelu|silu|swish|activation|tanh|sigmoid")
@@ -462,7 +460,7 @@ def gradients(step: Step, check: Check) -> Iterator[Found]:
                 yield check.finding(
                     message("check_history.gradients", ratio=ratio, explode=first > last),
                     places[stack],
-                    evidence=[Evidence(places[stack], shown)],
+                    shown=shown,
                     same=("gradients", phase, stack),
                 )
 

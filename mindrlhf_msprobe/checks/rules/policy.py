@@ -75,7 +75,8 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
         first_update = min(seqs, default=None)
         for own in step.key_data(*OLD_LOG_PROB, rank=rank):
             other = references.get(own.micro_step)
-            if other is None or _after(own, first_update):
+            is_later = first_update is not None and (own.seq or 0) > first_update
+            if other is None or is_later:
                 continue
             ours, theirs = (counted_floats(step, datum) for datum in (own, other))
             if ours is None or theirs is None or ours.shape != theirs.shape:
@@ -125,7 +126,8 @@ def ratio(step: Step, check: Check) -> Iterator[Found]:
             if not np.isfinite(values).any():  # others name that
                 continue
             off = _least_mean(np.abs(values - 1), _most_masked(step, ratios[0]))
-            shown = [Evidence(place_of(ratios[0]), _extremes(values))]
+            extremes = {"max": float(np.nanmax(values)), "min": float(np.nanmin(values))}
+            shown = [Evidence(place_of(ratios[0]), extremes)]
         elif new:
             off = _against_old(step, new[0], allowed)
             shown = [Evidence(place_of(one), {}) for one in (new[0], old[0])]
@@ -318,14 +320,6 @@ def _distance(one: np.ndarray, other: np.ndarray) -> float | None:
     return float(np.abs(one - other)[both].mean()) if both.any() else None
 
 
-def _extremes(values: np.ndarray) -> dict[str, float]:
-    return {"max": float(np.nanmax(values)), "min": float(np.nanmin(values))}
-
-
-def _after(datum: KeyDatum, seq: int | None) -> bool:
-    return seq is not None and datum.seq is not None and datum.seq > seq
-
-
 @rule(
     "rl.policy_version",
     needs=(key(POLICY_VERSION), key(WORKER_VERSION)),
@@ -461,7 +455,7 @@ class RolloutGaps:
                 float32=float32,
             ),
             at,
-            evidence=[Evidence(at, {name: gap.metrics[of] for name, of in _SHOWN.items()})],
+            shown={name: gap.metrics[of] for name, of in _SHOWN.items()},
             next_step=self._next(at),
             same=("rollout_gap", at.rank),
         )

@@ -110,7 +110,7 @@ class RecordedAlike:
                 at,
                 ranks=absent,
                 same=("absent", phase),
-                evidence=[Evidence(at, {"entries": _counts(by_rank)})],
+                shown={"entries": _counts(by_rank)},
             )
 
     def _should_record(self, phase: str, step: int, rank: int) -> bool:
@@ -176,15 +176,13 @@ class RecordedAlike:
                 same=("calls", held.phase, rank, held.lacking),
                 times=held.times,
                 last_step=held.last_step,
+                shown={"entries": held.entries},
                 evidence=[
-                    Evidence(at, {"entries": held.entries}),
-                    *(
-                        Evidence(
-                            Place(held.step, rank, held.phase, entry=name),
-                            {"calls": {rank: count, usual: other}},
-                        )
-                        for name, (count, other) in [*calls.items()][:_MOST_CELLS]
-                    ),
+                    Evidence(
+                        Place(held.step, rank, held.phase, entry=name),
+                        {"calls": {rank: count, usual: other}},
+                    )
+                    for name, (count, other) in [*calls.items()][:_MOST_CELLS]
                 ],
             )
 
@@ -647,7 +645,7 @@ def _differing(
         message("check_ranks.setting", section=section, name=name, ranks=others),
         at,
         severity=Severity.NOTE if own_each else Severity.WARNING,
-        evidence=[Evidence(at, {name: {str(rank): text for rank, text in texts.items()}})],
+        shown={name: {str(rank): text for rank, text in texts.items()}},
         same=(section, name),
         ranks=others,
     )

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.checks.rules.rows import floats_of, groups_of, texts_or_ro
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Severity
+from mindrlhf_msprobe.findings.health import Severity
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, PROMPTS, RESPONSES
 from mindrlhf_msprobe.sequences.batch import Sample, Sequences, Source
 from mindrlhf_msprobe.sequences.losses import is_mask_name, masks_given_to_loss
@@ -401,8 +401,8 @@ def mask(step: Step, check: Check) -> Iterator[Found]:
                     continue
                 selected = str([*found.selected[:64]])
                 said = message("check_rl.mask_wrong", row=found.row, tokens=selected)
-            evidence = [Evidence(at, {"selected": int(array.sum())})]
-            yield check.finding(said, at, evidence=evidence, same=said.code)
+            shown = {"selected": int(array.sum())}
+            yield check.finding(said, at, shown=shown, same=said.code)
 
 
 def _masks(

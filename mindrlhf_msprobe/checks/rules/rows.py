@@ -19,26 +19,17 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 _ROUNDING = {"Float16": 2e-2, "BFloat16": 1e-1}
 
 
-def array_of(datum: KeyDatum) -> np.ndarray | None:
-    """Return what was saved as one array of numbers; None where it is none.
+def floats_of(datum: KeyDatum) -> np.ndarray | None:
+    """Return what was saved as one float64 array; None where it holds no numbers.
 
     A list of arrays of one shape, or of numbers, becomes one with a further first axis.
     """
-    value = value_of(datum)
-    if isinstance(value, (list, tuple)) and value:
-        try:
-            value = np.stack([np.asarray(item) for item in value])
-        except (TypeError, ValueError):
-            return None
-    if isinstance(value, (bool, int, float)):
-        value = np.asarray(value)
-    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else None
-
-
-def floats_of(datum: KeyDatum) -> np.ndarray | None:
-    """Return what was saved as float64, or None where it holds no numbers."""
-    array = array_of(datum)
-    return None if array is None or array.size == 0 else array.astype(np.float64)
+    try:
+        array = np.asarray(value_of(datum))
+    except ValueError:  # arrays of several shapes
+        return None
+    are_numbers = array.dtype.kind in "biuf" and array.size > 0
+    return array.astype(np.float64) if are_numbers else None
 
 
 def counted_floats(step: Step, datum: KeyDatum) -> np.ndarray | None:

@@ -225,14 +225,10 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
                 found,
                 (),
                 severity=severity,
-                next_step=partial(_to_tell_apart, check),
+                next_step=lambda at: actor_and_reference(check, at, cell_name(at.entry or "")),
                 total=total,
                 random=random,
             )
-
-
-def _to_tell_apart(check: Check, at: Place) -> dict[str, Any] | None:
-    return actor_and_reference(check, at, cell_name(at.entry or ""))
 
 
 _MOVED = ("check_weights.cause_shared", "check_weights.cause_in_place")
@@ -465,10 +461,6 @@ def zero_gradient(step: Step, check: Check) -> Iterator[Found]:
             yield _finding(check, "zero_gradient", found, at[1:], idle, total=total)
 
 
-def _are_lora_b(names: Sequence[str]) -> np.ndarray:
-    return np.array([_LORA_B.search(name) is not None for name in names], bool)
-
-
 def _is_of_optimizer(entry: str) -> bool:
     return is_optimizer_state(cell_name(entry))
 
@@ -603,7 +595,7 @@ def large_update(step: Step, check: Check) -> Iterator[Found]:
             grown &= now / _MOST_GROWTH <= old
             growing[places] = (growing[places] & (grown | (old == 0))) | (new & (now == 0))
             if new.any():
-                growing[places] |= new & _are_lora_b(names)
+                growing[places] |= new & [_LORA_B.search(name) is not None for name in names]
             found &= ~growing[places]
             if found.any():
                 large += numbers[found].tolist()

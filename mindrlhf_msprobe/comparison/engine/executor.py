@@ -35,25 +35,27 @@ from mindrlhf_msprobe.findings import Finding, Side, Status
 Progress = Callable[[int, int], None]
 
 _BYTES_OF_A_STEP = 1 << 20  # what reading a step takes, as so many bytes of tensors
+_MOST_STEPS = 32  # that one task is of
+_TURNS = 4  # of a worker that are left, at least, when it takes several steps
 _WORTH_SECONDS = 0.1  # of work for one process that make it worth while to start others
 
 
 @dataclass(frozen=True)
 class StepTask:
-    """Compare one step of one rank.
+    """Compare one step of one rank, or several that are small.
 
     Attributes:
         fold: let what agrees be counted, and hand back what does not.
     """
 
-    step: int
+    steps: tuple[int, ...]
     rank: int
     fold: bool = False
 
     @property
     def key(self) -> tuple[int, ...]:
-        """What tells the task from all others."""
-        return self.step, self.rank
+        """What tells the task from all others, if it is of one step."""
+        return self.steps[0], self.rank
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class SpanTask:
 
 
 Task = StepTask | ChunkTask | SpanTask
-Result = StepResult | tuple["PairResult | Asked", ...] | Part
+Result = tuple[StepResult, ...] | tuple["PairResult | Asked", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -102,17 +104,21 @@ def perform(job: Job, task: Task) -> Result | Failure:
     """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
     try:
         if isinstance(task, StepTask):
-            result = compare_step(job, task.step, task.rank, wholesale=task.fold)
-            if not result.waiting:
-                result.finish()
-                if task.fold:
-                    result.fold()
-            return result
+            return tuple(_compared(job, step, task.rank, fold=task.fold) for step in task.steps)
         if isinstance(task, SpanTask):
             return answer_span(task.cut, task.number)
         return tuple(compare_or_ask(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
+
+
+def _compared(job: Job, step: int, rank: int, *, fold: bool) -> StepResult:
+    result = compare_step(job, step, rank, wholesale=fold)
+    if not result.waiting:
+        result.finish()
+        if fold:
+            result.fold()
+    return result
 
 
 class Engine(ABC):
@@ -226,7 +232,7 @@ class _Schedule:
         self._folding = folding
         # Rank by rank, as columns of several steps of a rank are read together.
         in_order = sorted(rank_steps, key=lambda at: (at[1], at[0]))
-        self._tasks = deque(StepTask(*at) for at in in_order)
+        self._left = deque(in_order)
         self._waiting: deque[PairWork] = deque()
         self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
         self._gatherings: dict[tuple[int, ...], Gathering] = {}
@@ -241,12 +247,12 @@ class _Schedule:
     @property
     def ready(self) -> bool:
         """Whether there is a task that can begin now."""
-        return bool(self._tasks or self._waiting or self._begun)
+        return bool(self._left or self._waiting or self._begun)
 
     @property
     def tasks_left(self) -> int:
         """Return into how many tasks everything that is known to be left can be cut."""
-        return len(self._tasks) + len(self._waiting) + len(self._begun) + self.running
+        return len(self._left) + len(self._waiting) + len(self._begun) + self.running
 
     def seconds_left(self, spent: float) -> float:
         """Estimate how long one process would still take, from the time it has taken so far."""
@@ -280,8 +286,22 @@ class _Schedule:
             return begun
         if self._waiting:
             return self._next_chunk(workers)
-        task = self._tasks.popleft()
-        return replace(task, fold=True) if self._folding.is_likely else task
+        return self._next_steps(workers)
+
+    def _next_steps(self, workers: int) -> StepTask:
+        """Take the next step; where steps are small, several of a rank, so that none is idle long.
+
+        A worker reads the columns of several steps at once, and handing over costs as much as
+        counting a small step.
+        """
+        step, rank = self._left.popleft()
+        if not self._folding.is_likely:
+            return StepTask((step,), rank)
+        steps = [step]
+        most = min(_MOST_STEPS, len(self._left) // (_TURNS * workers))
+        while len(steps) < most and self._left[0][1] == rank:
+            steps.append(self._left.popleft()[0])
+        return StepTask(tuple(steps), rank, fold=True)
 
     def _next_chunk(self, workers: int) -> ChunkTask:
         """Put pairs together until they make a chunk, a smaller one when little is left."""
@@ -300,11 +320,11 @@ class _Schedule:
         self.running -= 1
         if isinstance(result, Failure):
             self._failed(task, result)
-        elif isinstance(result, StepResult):
-            self._step_done(result)
         elif isinstance(result, tuple):
             for found in result:
-                if isinstance(found, PairResult):
+                if isinstance(found, StepResult):
+                    self._step_done(found)
+                elif isinstance(found, PairResult):
                     self._settle(found)
                 else:
                     self._begin(found)
@@ -373,7 +393,10 @@ class _Schedule:
         """Do a task that failed once more, in smaller parts, before giving it up."""
         if isinstance(task, SpanTask) and task.question not in self._gatherings:
             return  # the answer is known, or given up, already
-        if isinstance(task, ChunkTask) and len(task.works) > 1:
+        if isinstance(task, StepTask) and len(task.steps) > 1:
+            alone = (replace(task, steps=(step,)) for step in reversed(task.steps))
+            self._begun.extendleft(alone)
+        elif isinstance(task, ChunkTask) and len(task.works) > 1:
             half = len(task.works) // 2
             self._begun.extendleft((ChunkTask(task.works[half:]), ChunkTask(task.works[:half])))
         elif task.key not in self._failed_once:
@@ -399,9 +422,9 @@ class _Schedule:
 def _given_up(task: StepTask, notes: Messages) -> StepResult:
     """Return a step of which nothing could be compared: one unreadable finding."""
     finding = Finding(
-        record=f"step {task.step}, rank {task.rank}",
+        record=f"step {task.steps[0]}, rank {task.rank}",
         status=Status.UNREADABLE,
-        step=task.step,
+        step=task.steps[0],
         rank=task.rank,
         phase=None,
         io="input",
@@ -410,7 +433,7 @@ def _given_up(task: StepTask, notes: Messages) -> StepResult:
         b=Side(),
         notes=notes,
     )
-    result = StepResult(task.step, task.rank, [finding], [(0, 0)])
+    result = StepResult(task.steps[0], task.rank, [finding], [(0, 0)])
     result.finish()
     return result
 

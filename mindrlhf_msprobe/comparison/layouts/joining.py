@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,15 +13,11 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import few_numbers
-from mindrlhf_msprobe.comparison.layouts.joined import (
+from mindrlhf_msprobe.comparison.layouts.assembly import (
     Assembly,
-    Joined,
-    Tile,
-    joined,
     known_of,
     same_value,
     scaled,
-    whole_of,
 )
 from mindrlhf_msprobe.comparison.layouts.layout import (
     ANY,
@@ -32,6 +28,8 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     Layout,
     Modes,
 )
+from mindrlhf_msprobe.comparison.pairing.composed import composed, gap_of, together
+from mindrlhf_msprobe.storage.arrays.expression import Tile
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
 from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM
@@ -296,14 +294,14 @@ def _without_sizes(
         return a, b
     (small, large), side = (values, 0) if values[0] < values[1] else (values[::-1], 1)
     layout = held[side].layout
-    if small == large or layout is None or (isinstance(a, Joined) and a.gap):
+    if small == large or layout is None or gap_of((a,)):
         return a, b
     sizes = [layout.axes[axis] for axis in layout.cut]
     some = (c for n in range(1, len(sizes) + 1) for c in itertools.combinations(sizes, n))
     if not any(small * math.prod(c) == large for c in some):
         return a, b
     gap = message("layout.size_of_part", small=small, large=large)
-    return joined(a, a.leaf, gap=gap), b
+    return composed(a, leaf=a.leaf, gap=gap), b
 
 
 def _count(leaf: Leaf) -> Any:
@@ -318,21 +316,23 @@ def _join(held: Held, modes: Modes, order: Order) -> Record:
     if layout is None:
         return first
     if isinstance(held.strategy, Message):
-        return joined(first, first.leaf, gap=held.strategy)
+        return composed(first, leaf=first.leaf, gap=held.strategy)
     modes = _without_open(modes)
     leaves = [record.leaf for record in held.records.values()]
     unread = next((leaf for leaf in leaves if leaf.why is not None), None)
     if unread is not None:
-        return joined(first, unread)
+        return composed(first, leaf=unread)
     if (lacking := _without_ranks(first, held, modes)) is not None:
         return lacking
     if any(leaf.is_tensor != leaves[0].is_tensor for leaf in leaves):
-        return joined(first, replace(first.leaf, why=message("layout.unlike", name=held.name)))
+        return composed(
+            first, leaf=replace(first.leaf, why=message("layout.unlike", name=held.name))
+        )
     if not leaves[0].is_tensor:
         return _join_values(first, held, modes)
     if not leaves[0].shape and not same_value(leaves) and _by_batch(held, modes):
         gap = message("layout.values_differ", ranks=few_numbers([*held.records]))
-        return joined(first, first.leaf, gap=gap)
+        return composed(first, leaf=first.leaf, gap=gap)
     return _join_tensors(first, held, modes, order)
 
 
@@ -351,8 +351,8 @@ def _without_ranks(first: Record, held: Held, modes: Modes) -> Record | None:
         return None
     said = message("layout.missing", ranks=few_numbers(missing))
     if held.recorded.isdisjoint(missing):
-        return joined(first, first.leaf, gap=said)
-    return joined(first, replace(first.leaf, why=said))
+        return composed(first, leaf=first.leaf, gap=said)
+    return composed(first, leaf=replace(first.leaf, why=said))
 
 
 def _by_batch(held: Held, modes: Modes) -> bool:
@@ -372,13 +372,13 @@ def _join_values(first: Record, held: Held, modes: Modes) -> Record:
         return first
     values = [leaf.value for leaf in leaves]
     if all(type(v) is float for v in values) and MEAN in modes.values():
-        return joined(first, replace(first.leaf, value=math.fsum(values) / len(values)))
+        return composed(first, leaf=replace(first.leaf, value=math.fsum(values) / len(values)))
     ranks = few_numbers([*held.records])
     if _by_batch(held, modes):
-        return joined(first, first.leaf, gap=message("layout.values_differ", ranks=ranks))
+        return composed(first, leaf=first.leaf, gap=message("layout.values_differ", ranks=ranks))
     odd = few_numbers([r for r, x in held.records.items() if not same_value([x.leaf, first.leaf])])
     why = message("layout.copies_differ", ranks=odd, first=min(held.records))
-    return joined(first, replace(first.leaf, why=why))
+    return composed(first, leaf=replace(first.leaf, why=why))
 
 
 #: Of each part of the whole, the numbers of the shards that hold it: those of one copy are terms of
@@ -389,7 +389,7 @@ _Groups = Mapping[tuple[int, ...], Mapping[tuple[int, ...], Sequence[int]]]
 def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Record:
     unlike = _why_not_one(held, modes)
     if unlike is not None:
-        return joined(first, replace(first.leaf, why=unlike))
+        return composed(first, leaf=replace(first.leaf, why=unlike))
     layout = held.layout
     assert layout is not None
     ranks = tuple(sorted(held.records))
@@ -408,14 +408,21 @@ def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Reco
     alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
     times = layout.times(held.name, modes, held.divided, alone)
     leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in terms)
-    divided_by = math.prod(layout.axes[axis] for axis, how in modes.items() if how == MEAN)
-    tiles = _tiles_of_whole(held, modes, order, groups, sizes)
-    return joined(
+    return composed(
         first,
-        leaves[0],
+        leaf=leaves[0],
         location=first.location if stored else None,
         sketches=None,
-        made_of=Assembly(ranks, shards, tiles, divided_by, times, leaves, layout.size),
+        expression=Assembly(
+            ranks,
+            shards,
+            tuple(tuple(map(tuple, copies.values())) for copies in groups.values()),
+            _tiles_of_whole(held, modes, order, groups, sizes),
+            leaves=leaves,
+            divided_by=math.prod(layout.axes[axis] for axis, how in modes.items() if how == MEAN),
+            times=times,
+            of=layout.size,
+        ),
         gap=gap,
     )
 
@@ -455,11 +462,7 @@ def _tiles_of_whole(
 ) -> tuple[Tile, ...]:
     """Return where the parts stand in the whole."""
     assert held.layout is not None
-    tiles = [
-        tile
-        for part, copies in groups.items()
-        for tile in _tiles(part, sizes, tuple(map(tuple, copies.values())))
-    ]
+    tiles = [_tile(part, sizes, number) for number, part in enumerate(groups)]
     for axis in held.layout.zigzag:
         how = modes.get(axis)
         if isinstance(how, int):
@@ -475,7 +478,9 @@ def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple
     first = shards[parts[0][0]].leaf
     if any(len(terms) > 1 for terms in parts):
         return Leaf(first.type, first.dtype, shape, data_name=first.data_name)
-    return whole_of([shards[terms[0]].leaf for terms in parts], shape)
+    if len(parts) == 1:
+        return first
+    return together([shards[terms[0]].leaf for terms in parts], shape)
 
 
 def _why_not_one(held: Held, modes: Modes) -> Message | None:
@@ -501,14 +506,11 @@ def _why_not_one(held: Held, modes: Modes) -> Message | None:
     return None
 
 
-def _tiles(
-    part: tuple[int, ...],
-    sizes: Sequence[Mapping[int, int]],
-    copies: tuple[tuple[int, ...], ...],
-) -> Iterator[Tile]:
+def _tile(part: tuple[int, ...], sizes: Sequence[Mapping[int, int]], number: int) -> Tile:
+    """Return where a part lies in the whole; `number` is its own."""
     start = tuple(sum(n for p, n in of.items() if p < at) for at, of in zip(part, sizes))
     shape = tuple(of[at] for at, of in zip(part, sizes))
-    yield Tile(start, shape, (0,) * len(part), copies)
+    return Tile(start, shape, number, (0,) * len(part))
 
 
 def _zigzag(tile: Tile, dim: int, sizes: Mapping[int, int]) -> Iterable[Tile]:
@@ -537,12 +539,12 @@ def _in_order(tile: Tile, dim: int, sizes: Mapping[int, int], order: Order) -> I
     ]
 
 
-def _moved(tile: Tile, dim: int, start: int, source: int, size: int) -> Tile:
+def _moved(tile: Tile, dim: int, start: int, begin: int, size: int) -> Tile:
     def at(values: tuple[int, ...], value: int) -> tuple[int, ...]:
         return (*values[:dim], value, *values[dim + 1 :])
 
-    own = at(tile.source, tile.source[dim] + source)
-    return Tile(at(tile.start, start), at(tile.shape, size), own, tile.copies)
+    own = at(tile.begin, tile.begin[dim] + begin)
+    return Tile(at(tile.start, start), at(tile.shape, size), tile.source, own)
 
 
 def _named(record: Record, name: str) -> Record:

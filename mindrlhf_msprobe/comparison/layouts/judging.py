@@ -25,21 +25,29 @@ from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records, status_of_elements
-from mindrlhf_msprobe.comparison.layouts.joined import (
-    CHUNK,
-    WHOLE,
-    Assembly,
-    Joined,
-    Reader,
-    Tile,
-    boxes,
-    joined,
+from mindrlhf_msprobe.comparison.layouts.assembly import Assembly, assembly_of, taking
+from mindrlhf_msprobe.comparison.pairing.composed import (
+    Composed,
+    OfRecord,
+    composed,
+    gap_of,
+    opened,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, Piece, cut_keys, piece_of
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, cut_keys
 from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.arrays.expression import (
+    CHUNK,
+    WHOLE,
+    Expression,
+    Tile,
+    Tiled,
+    boxes_of_span,
+    overlap,
+    slices,
+)
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
@@ -81,32 +89,37 @@ def _apart(found: PairFound) -> float:
 
 def _variants(record: Record) -> Iterable[Record]:
     """Return a record with each copy of its parts, without those that are known to be alike."""
-    if isinstance(record, Joined):
-        return [record] if record.made_of is None else _unlike_copies(record, record.made_of)
-    return _of_pieces(record) if isinstance(record, Piece) else [record]
+    if (made := assembly_of(record)) is not None:
+        return _unlike_copies(record, made)
+    rows = _rows_of_ranks(record)
+    return [record] if rows is None else _of_rows(record, rows)
 
 
-def _unlike_copies(own: Joined, made: Assembly) -> list[Joined]:
+def _unlike_copies(own: Record, made: Assembly) -> list[Record]:
     """Return a record with each copy of its parts; itself alone where all are known to be alike."""
     if made.copies == 1:
         return [own]
-    for tile in made.tiles:
-        for copies in itertools.zip_longest(*tile.copies):
+    for part in made.parts:
+        for copies in itertools.zip_longest(*part):
             prints = {made.shards[i].leaf.fingerprint for i in copies if i is not None}
             if len(prints) != 1 or None in prints:
-                return [*own.variants()]
+                return [taking(own, copy) for copy in range(made.copies)]
     return [own]
 
 
-def _of_pieces(piece: Piece) -> Iterator[Piece]:
+def _rows_of_ranks(record: Record) -> Tiled | None:
+    """Return the rows of a batch that a record has, if ranks may hold them; else None."""
+    made = record.expression if isinstance(record, Composed) else None
+    return made if isinstance(made, Tiled) else None
+
+
+def _of_rows(own: Record, rows: Tiled) -> Iterator[Composed]:
     """Yield rows of what was put together with each copy of its parts."""
-    made = [s.made_of for s, _ in piece.sources if isinstance(s, Joined)]
+    records = [source.record for source in rows.sources if isinstance(source, OfRecord)]
+    made = [assembly_of(record) for record in records]
     for copy in range(max((of.copies for of in made if of is not None), default=1)):
-        sources = tuple(
-            (replace(s, copy=copy) if isinstance(s, Joined) else s, rows)
-            for s, rows in piece.sources
-        )
-        yield replace(piece, sources=sources)
+        taken = rows.over([OfRecord(taking(record, copy)) for record in records])
+        yield composed(own, expression=taken)
 
 
 def _compare(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None) -> PairFound:
@@ -122,16 +135,16 @@ def _compare(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None) 
     if not (alike and dtypes and readable) or math.prod(a.leaf.shape or ()) * 8 <= WHOLE:
         return compare_records(a, b, tolerance, decode)
     try:
-        compared = _streamed(Reader(a), Reader(b), tolerance)
+        compared = _streamed(opened(a), opened(b), tolerance)
     except (ArrayFileError, OSError, TypeError, ValueError) as error:
         why = error.said if isinstance(error, ArrayFileError) else error
         return Status.UNREADABLE, None, (message("note.unreadable", why=why),)
     return status_of_elements(a.leaf, b.leaf, compared, tolerance)
 
 
-def _streamed(a: Reader, b: Reader, tolerance: Tolerance) -> ArrayComparison:
+def _streamed(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayComparison:
     """Compare two large arrays span by span, as compare_arrays does."""
-    nothing = np.empty(0, a.dtype), np.empty(0, b.dtype)
+    nothing = np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype)
     check_comparable(*nothing)
 
     def spans() -> Iterator[Sums]:
@@ -157,11 +170,8 @@ def _as_rounded(a: Record, b: Record) -> Record:
 
 
 def _is_rounded(record: Record) -> bool:
-    return (
-        isinstance(record, Joined)
-        and record.made_of is not None
-        and (len(record.made_of.tiles) > 1)
-    )
+    made = assembly_of(record)
+    return made is not None and len(made.tiles) > 1
 
 
 def _close(a: object, b: object, scale: object) -> bool:
@@ -173,15 +183,15 @@ def _close(a: object, b: object, scale: object) -> bool:
 def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
     """Say which parts of each side that was put together differ, by the ranks that hold them."""
     for side, own, other in (("A", a, b), ("B", b, a)):
-        if isinstance(own, Joined):
-            if own.made_of is not None and own.made_of.of != 1:
-                yield from _which_parts(side, own, own.made_of, other, tolerance)
-        elif isinstance(own, Piece) and own.sources:
-            yield from _which_rows(side, own, other, tolerance)
+        if (made := assembly_of(own)) is not None:
+            if made.of != 1:
+                yield from _which_parts(side, own, made, other, tolerance)
+        elif (rows := _rows_of_ranks(own)) is not None:
+            yield from _which_rows(side, own, rows, other, tolerance)
 
 
 def _which_parts(
-    side: str, own: Joined, made: Assembly, other: Record, tolerance: Tolerance
+    side: str, own: Record, made: Assembly, other: Record, tolerance: Tolerance
 ) -> Iterator[Message]:
     """Say which ranks hold the parts that differ, or the terms of a sum that does."""
     stored = own.location is not None and other.location is not None
@@ -189,10 +199,16 @@ def _which_parts(
     sums = False
     variants = _unlike_copies(own, made)
     for variant in variants:
-        copies = range(made.copies) if len(variants) == 1 else [variant.copy]
-        for tile in (_by_elements if stored else _by_extremes)(variant, other, tolerance):
+        taken = assembly_of(variant)
+        assert taken is not None
+        copies = range(made.copies) if len(variants) == 1 else [taken.taken]
+        if stored:
+            tiles = _by_elements(variant, taken, other, tolerance)
+        else:
+            tiles = _by_extremes(taken, other)
+        for tile in tiles:
             odd |= {rank for copy in copies for rank in made.holders(tile, copy)}
-            sums |= len(tile.copies[0]) > 1
+            sums |= len(made.terms(tile, 0)) > 1
     if not odd:
         return
     if sums:
@@ -202,39 +218,46 @@ def _which_parts(
         yield message("note.parts_differ", side=side, ranks=sorted(odd), others=others)
 
 
-def _which_rows(side: str, own: Piece, other: Record, tolerance: Tolerance) -> Iterator[Message]:
+def _which_rows(
+    side: str, own: Record, rows: Tiled, other: Record, tolerance: Tolerance
+) -> Iterator[Message]:
     """Say which ranks hold the rows of a batch that differ."""
     odd: set[int] = set()
     rest: set[int] = set()
     theirs = other.array()
-    for piece in _of_pieces(own):
-        mine, place = piece.array(), 0
-        for source, row in ((s, row) for s, rows in piece.sources for row in rows):
-            made = source.made_of if isinstance(source, Joined) else None
-            begin = row * piece.each
-            for tile in made.tiles if made is not None else ():
-                low = max(begin, tile.start[piece.axis])
-                high = min(begin + piece.each, tile.start[piece.axis] + tile.shape[piece.axis])
-                if low < high and made is not None:
-                    box = [slice(b, b + n) for b, n in zip(tile.start, tile.shape)]
-                    box[piece.axis] = slice(low - begin + place, high - begin + place)
-                    same = _same(mine[tuple(box)], theirs[tuple(box)], tolerance)
-                    assert isinstance(source, Joined)
-                    (rest if same else odd).update(made.holders(tile, source.copy))
-            place += piece.each
+    for variant in _of_rows(own, rows):
+        mine, taken = variant.array(), variant.expression
+        assert taken is not None
+        for tile in rows.tiles:
+            source = taken.sources[tile.source]
+            made = assembly_of(source.record) if isinstance(source, OfRecord) else None
+            for part in made.tiles if made is not None else ():
+                common = overlap((tile.begin, tile.shape), (part.start, part.shape))
+                if common is None or made is None:
+                    continue
+                moved = [c - b + s for c, b, s in zip(common[0], tile.begin, tile.start)]
+                box = slices((moved, common[1]))
+                same = _same(mine[box], theirs[box], tolerance)
+                (rest if same else odd).update(made.holders(part, made.taken))
     if odd:
         yield message("note.parts_differ", side=side, ranks=sorted(odd), others=sorted(rest - odd))
 
 
-def _by_elements(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]:
+def _boxes(shape: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Cut a tensor into boxes of few elements."""
+    size = math.prod(shape)
+    for start in range(0, size, CHUNK):
+        yield from boxes_of_span(shape, start, min(start + CHUNK, size))
+
+
+def _by_elements(own: Record, made: Assembly, other: Record, tolerance: Tolerance) -> list[Tile]:
     """Return the parts that differ somewhere."""
-    assert own.made_of is not None
-    readers = Reader(own), Reader(other)
+    readers = opened(own), opened(other)
     found = []
-    for tile in own.made_of.tiles:
-        for start, shape in boxes(tile.shape, CHUNK):
+    for tile in made.tiles:
+        for start, shape in _boxes(tile.shape):
             at = [t + s for t, s in zip(tile.start, start)]
-            same = _same(readers[0].read(at, shape), readers[1].read(at, shape), tolerance)
+            same = _same(readers[0].box(at, shape), readers[1].box(at, shape), tolerance)
             for reader in readers:
                 reader.give_back()
             if not same:
@@ -253,17 +276,13 @@ def _same(x: np.ndarray, y: np.ndarray, tolerance: Tolerance) -> bool:
         return bool((same | (abs(u - v) <= allowed)).all())
 
 
-def _by_extremes(own: Joined, other: Record, tolerance: Tolerance) -> list[Tile]:
+def _by_extremes(made: Assembly, other: Record) -> list[Tile]:
     """Return the parts whose statistics lie outside of what the other side has anywhere."""
-    assert own.made_of is not None
-    made = own.made_of
     return [
         tile
         for tile in made.tiles
-        if len(tile.copies[0]) == 1
-        and _outside(
-            made.shards[tile.copies[min(own.copy, len(tile.copies) - 1)][0]].leaf, other.leaf
-        )
+        if len(made.terms(tile, 0)) == 1
+        and _outside(made.shards[made.terms(tile, made.taken)[0]].leaf, other.leaf)
     ]
 
 
@@ -279,10 +298,8 @@ def _copies(a: Record, b: Record) -> Messages:
     """Say that ranks which hold the same do not agree among themselves."""
     notes: list[Message] = []
     for side, record in (("A", a), ("B", b)):
-        if not isinstance(record, Joined) or record.made_of is None:
-            continue
-        odd = sorted(_odd_copies(record))
-        if odd:
+        made = assembly_of(record)
+        if made is not None and (odd := sorted(_odd_copies(made))):
             notes.append(message("note.copies_differ", side=side, ranks=odd))
     return tuple(notes)
 
@@ -293,18 +310,14 @@ def _sums(a: Record, b: Record) -> Iterator[Message]:
     That may be how the network works, or a reduction that is missing: it does not agree by it.
     """
     for side, own, other in (("A", a, b), ("B", b, a)):
-        if not isinstance(own, Joined) or own.made_of is None or own.made_of.copies == 1:
+        made, leaf = assembly_of(own), own.leaf
+        if made is None or made.copies == 1:
             continue
-        made, leaf = own.made_of, own.leaf
         small = math.prod(leaf.shape or ()) * 8 <= WHOLE
         if leaf.is_discrete or not small or own.location is None or other.location is None:
             continue
-        added = tuple(
-            replace(tile, copies=(tuple(sorted(i for copy in tile.copies for i in copy)),))
-            for tile in made.tiles
-        )
         terms = made.copies
-        total = replace(own, made_of=replace(made, tiles=added), copy=0).array().astype(np.float64)
+        total = made.added().array().astype(np.float64)
         whole = other.array().astype(np.float64)
         for how, value in ((SUM, total), (MEAN, total / terms)):
             if _is_near(value, whole):
@@ -320,20 +333,16 @@ def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
         return bool(largest > 0 and abs(a - b).max(initial=0.0) <= _ADDED * largest)
 
 
-def _odd_copies(record: Joined) -> set[int]:
+def _odd_copies(made: Assembly) -> set[int]:
     """Return the ranks whose copy of a part is not that of more than half of them."""
-    made = record.made_of
-    assert made is not None
     odd: set[int] = set()
-    seen: set[tuple[tuple[int, ...], ...]] = set()
-    for tile in made.tiles:
-        if len(tile.copies) == 1 or tile.copies in seen or any(len(c) > 1 for c in tile.copies):
+    for part in made.parts:
+        if len(part) == 1 or any(len(copy) > 1 for copy in part):
             continue
-        seen.add(tile.copies)
-        prints = [_print(made.shards[copy[0]]) for copy in tile.copies]
+        prints = [_print(made.shards[copy[0]]) for copy in part]
         most = max(prints, key=prints.count)
         if 2 * prints.count(most) > len(prints):  # else nothing tells which are the odd ones
-            odd |= {made.ranks[c[0]] for c, p in zip(tile.copies, prints) if p != most}
+            odd |= {made.ranks[c[0]] for c, p in zip(part, prints) if p != most}
     return odd
 
 
@@ -345,7 +354,7 @@ def _print(record: Record) -> object:
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
-    for block in Reader(record).blocks(CHUNK):
+    for block in opened(record).blocks(CHUNK):
         digest.update(block.tobytes())
     return digest.hexdigest()
 
@@ -474,22 +483,22 @@ def _added(entries: Sequence[Entry], how: str) -> Entry:
 def _sum_of(record: Record, terms: Sequence[Record], how: str) -> Record:
     """Return the gradient of the batch; the parts have no ranks to be named."""
     leaf = record.leaf
-    if any(r.leaf.why is not None or (isinstance(r, Piece) and r.gap) for r in terms):
-        return piece_of(record, gap=message("coverage.batch_gradients"))
+    if any(r.leaf.why is not None or gap_of((r,)) for r in terms):
+        return composed(record, gap=message("coverage.batch_gradients"))
     if any(r.leaf.shape != leaf.shape or r.leaf.shape is None for r in terms):
-        return piece_of(record, gap=message("coverage.batch_gradients"))
+        return composed(record, gap=message("coverage.batch_gradients"))
     if len(terms) == 1:
         return record
     if any(r.location is None for r in terms):
-        return piece_of(record, gap=message("layout.partial_statistics"))
+        return composed(record, gap=message("layout.partial_statistics"))
     shape = leaf.shape or ()
     zeros = (0,) * len(shape)
-    tile = Tile(zeros, shape, zeros, (tuple(range(len(terms))),))
+    ranks = tuple(range(len(terms)))
     of = Leaf(leaf.type, leaf.dtype, shape, data_name=leaf.data_name)
     divided_by = len(terms) if how == MEAN else 1
-    ranks = tuple(range(len(terms)))
-    made = Assembly(ranks, tuple(terms), (tile,), divided_by, leaves=(of,))
-    return joined(record, of, sketches=None, made_of=made, copy=0, sources=())
+    tiles = (Tile(zeros, shape, 0, zeros),)
+    made = Assembly(ranks, tuple(terms), ((ranks,),), tiles, leaves=(of,), divided_by=divided_by)
+    return composed(record, leaf=of, sketches=None, expression=made)
 
 
 def _of(phase: str, entries: Sequence[Entry]) -> list[Entry]:
@@ -501,7 +510,7 @@ def _not_compared(datum: KeyDatum, keys: set[str]) -> KeyDatum:
     if datum.key not in keys:
         return datum
     why = message("coverage.of_micro_batch")
-    return replace(datum, records=tuple(piece_of(record, gap=why) for record in datum.records))
+    return replace(datum, records=tuple(composed(record, gap=why) for record in datum.records))
 
 
 def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> StepData:

@@ -8,10 +8,10 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import gradual_limit
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit, row_pairs
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
 from mindrlhf_msprobe.findings.mismatch import Experts, is_around
 from mindrlhf_msprobe.sequences.routers import (
@@ -39,7 +39,11 @@ _CHOSEN_BY_ROUTERS = _CHOSEN | {"top_k", "topk", "k"}
 def other_experts(walk: Walk) -> tuple[Experts, ...]:
     """Return for each router whose choices both phases recorded how many tokens differ in them."""
     found: list[tuple[int, Experts]] = []
-    for name, rollout, training in sorted(_choices(walk), key=_preference):
+    # Numbers of experts before scores, and outer cells before inner ones.
+    choices = sorted(
+        _choices(walk), key=lambda of: (not _are_integers(of[1]), of[0].cell.count("."))
+    )
+    for name, rollout, training in choices:
         if any(_is_same_router(name, experts) for _, experts in found):
             continue
         largest = None
@@ -52,12 +56,6 @@ def other_experts(walk: Walk) -> tuple[Experts, ...]:
         if experts is not None:
             found.append((training.values[0].time, experts))
     return tuple(experts for _, experts in sorted(found, key=lambda one: one[0]))
-
-
-def _preference(choice: tuple[Name, Source, Source]) -> tuple[bool, int]:
-    """Return what puts numbers of experts before scores, and outer cells before inner ones."""
-    name, rollout, _ = choice
-    return not _are_integers(rollout), name.cell.count(".")
 
 
 def _is_same_router(name: Name, known: Experts) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import spans
+from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
 from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
     also_different,
@@ -22,6 +23,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     LEAST,
+    Parted,
     blame,
     few_aligned,
     first_parted,
@@ -39,16 +41,12 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
 from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    NO_MAPPING,
-    CellMapping,
-    load_cells,
-    unused_rules,
-)
+from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import unlike_weights
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings.mismatch import (
     Agreement,
@@ -334,7 +332,7 @@ def _in_their_order(
     """
     parted = first_parted(walk, weights)
     contradicted = other_tokens(walk) is not None
-    found = reordered(walk, None if parted is None else parted[0], contradicted=contradicted)
+    found = reordered(walk, None if parted is None else parted.name, contradicted=contradicted)
     if found is None:
         return walk, None, False
     again = Walk(replace(walk.rollout, tokens=found.tokens), walk.training, walk.mapping, decode)
@@ -350,7 +348,7 @@ def _in_their_order(
     if then is None:
         is_decided = bool(sampled.tables) and not sampled.is_apart(again)
     else:
-        is_decided = blame(again, *then, weights)[0] is Cause.WEIGHTS
+        is_decided = blame(then)[0] is Cause.WEIGHTS
     code = "reordered" if is_decided else "reordered_or_wrong"
     return again, message(f"mismatch.{code}", **values), not is_decided
 
@@ -386,74 +384,127 @@ def _window(walk: Walk) -> Message | None:
 _Conclusion = tuple[Agreement, Cause | None, Stage | None, Messages]
 
 
+class _Step(NamedTuple):
+    """What is known of a step of a rank."""
+
+    walk: Walk
+    weights: Sequence[Weight]
+    sampled: Sampled
+
+    @property
+    def few(self) -> Messages:
+        """What is said of tokens that were not aligned."""
+        said = few_aligned(self.walk)
+        return () if said is None else (said,)
+
+    def is_hardly_aligned(self) -> bool:
+        """Return whether too few rows whose next token was sampled are aligned."""
+        return self.walk.coverage.sampled_share < LEAST
+
+    def is_apart(self) -> bool:
+        """Return whether rounding does not explain how far log-probabilities are apart."""
+        return self.sampled.is_apart(self.walk)
+
+
 def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
-    status, cause, first, said = _first_of_all(walk, weights, sampled)
+    found = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
+    assert found is not None
+    status, cause, first, said = found
     if status is Agreement.PARTED:
         said = (*said, *also_different(walk, weights, sampled, cause, first, said))
     return status, cause, first, said
 
 
-def _first_of_all(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
-    """Return what a step says of what differs first."""
-    if not walk.matched.rows:
-        return Agreement.UNDECIDED, None, None, (_no_rows(walk),)
-    if not walk.stages:
-        return Agreement.UNDECIDED, None, None, (message("mismatch.nothing_compared"),)
+def _without_values(step: _Step) -> _Conclusion | None:
+    if step.walk.matched.rows and step.walk.stages:
+        return None
+    nothing = message("mismatch.nothing_compared")
+    said = nothing if step.walk.matched.rows else _no_rows(step.walk)
+    return Agreement.UNDECIDED, None, None, (said,)
+
+
+def _by_value(step: _Step) -> _Conclusion | None:
+    walk, weights, _ = step
     parted = first_parted(walk, weights)
-    if parted is not None:
-        cause, said = blame(walk, *parted, weights)
-        if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
-            said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
-            return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
-        return Agreement.PARTED, cause, parted[1], (*said, *_hidden(walk, parted, cause, weights))
-    if weights:
-        return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of_weights(weights))
-    return _by_log_probs(walk, sampled, few_aligned(walk))
+    if parted is None:
+        return None
+    cause, said = blame(parted)
+    if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
+        said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
+        return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
+    return Agreement.PARTED, cause, parted.stage, (*said, *_hidden(parted, cause))
 
 
-def _hidden(
-    walk: Walk, parted: tuple[Name, Stage], cause: Cause | None, weights: Sequence[Weight]
-) -> Messages:
-    """Return what is said of an error that the rounding which both part by would hide."""
-    dtype = rounded_to(weights) if cause is Cause.WEIGHTS else None
-    if cause is Cause.DTYPE:
-        dtype = lower_of(walk, *parted)
-    found = None if dtype is None else beyond_rounding(walk, dtype)
-    return () if found is None else (found,)
+def _by_weights(step: _Step) -> _Conclusion | None:
+    said = tuple(said_of_weights(step.weights))
+    return (Agreement.PARTED, Cause.WEIGHTS, None, said) if said else None
 
 
-def _by_log_probs(walk: Walk, sampled: Sampled, few: Message | None) -> _Conclusion:
-    """Return what a step says whose values and weights do not part.
-
-    Args:
-        few: what is said of tokens that were not aligned.
-    """
-    if (odd := not_finite(sampled.tables)) is not None:
-        behind = None if walk.coverage.sampled_share < LEAST else Cause.SAMPLING
-        return Agreement.PARTED, behind, None, (odd,)
-    if sampled.is_apart(walk):
-        if (misplaced := sampled.misplaced(walk)) is not None:
-            return Agreement.PARTED, Cause.SAMPLING, None, (misplaced,)
-        why, other = sampled.why(walk), other_tokens(walk) or other_response(walk)
-        if other is not None and why.code != "mismatch.temperature":
-            return Agreement.PARTED, Cause.INPUT, None, (other,)
-        if few is not None and walk.coverage.sampled_share < LEAST:
-            apart = message("mismatch.log_probs_apart", mean=sampled.apart)
-            return Agreement.PARTED, None, None, (apart, few)
-        if (unknown := sampled.without_logits(walk)) is not None:
-            return Agreement.PARTED, None, None, (unknown, *(() if few is None else (few,)))
-        return Agreement.PARTED, Cause.SAMPLING, None, (why,)
-    return _without_difference(walk, sampled, () if few is None else (few,))
+def _not_finite(step: _Step) -> _Conclusion | None:
+    odd = not_finite(step.sampled.tables)
+    behind = None if step.is_hardly_aligned() else Cause.SAMPLING
+    return None if odd is None else (Agreement.PARTED, behind, None, (odd,))
 
 
-def _without_difference(walk: Walk, sampled: Sampled, few: Messages) -> _Conclusion:
-    """Return what a step says in which nothing differs, as far as it is known."""
-    if walk.coverage.sampled_share < LEAST:
-        return Agreement.UNDECIDED, None, None, few
+@rule(_Step.is_apart)
+def _misplaced(step: _Step) -> _Conclusion | None:
+    misplaced = step.sampled.misplaced(step.walk)
+    return None if misplaced is None else (Agreement.PARTED, Cause.SAMPLING, None, (misplaced,))
+
+
+@rule(_Step.is_apart)
+def _by_tokens(step: _Step) -> _Conclusion | None:
+    other = other_tokens(step.walk) or other_response(step.walk)
+    if other is None or step.sampled.why(step.walk).code == "mismatch.temperature":
+        return None
+    return Agreement.PARTED, Cause.INPUT, None, (other,)
+
+
+@rule(_Step.is_apart, _Step.is_hardly_aligned)
+def _apart_of_few(step: _Step) -> _Conclusion | None:
+    apart = message("mismatch.log_probs_apart", mean=step.sampled.apart)
+    return (Agreement.PARTED, None, None, (apart, *step.few)) if step.few else None
+
+
+@rule(_Step.is_apart)
+def _without_logits(step: _Step) -> _Conclusion | None:
+    unknown = step.sampled.without_logits(step.walk)
+    return None if unknown is None else (Agreement.PARTED, None, None, (unknown, *step.few))
+
+
+@rule(_Step.is_apart)
+def _by_sampling(step: _Step) -> _Conclusion:
+    return Agreement.PARTED, Cause.SAMPLING, None, (step.sampled.why(step.walk),)
+
+
+@rule(_Step.is_hardly_aligned)
+def _too_few(step: _Step) -> _Conclusion:
+    return Agreement.UNDECIDED, None, None, step.few
+
+
+def _without_difference(step: _Step) -> _Conclusion:
+    """Conclude that nothing differs, as far as that is known."""
+    walk, _, sampled = step
     if (unlike := _unlike_ids(walk, sampled)) is not None:
-        return Agreement.UNDECIDED, None, None, (unlike, *few)
+        return Agreement.UNDECIDED, None, None, (unlike, *step.few)
     same = not any(stage.unequal for stage in walk.stages.values())
-    return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, few
+    return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, step.few
+
+
+#: In the order in which they are asked: values, weights, then log-probabilities.
+_CONCLUSIONS: tuple[Callable[[_Step], _Conclusion | None], ...] = (
+    *(_without_values, _by_value, _by_weights, _not_finite, _misplaced, _by_tokens),
+    *(_apart_of_few, _without_logits, _by_sampling, _too_few, _without_difference),
+)
+
+
+def _hidden(parted: Parted, cause: Cause | None) -> Messages:
+    """Return what is said of an error that the rounding which both part by would hide."""
+    dtype = rounded_to(parted.weights) if cause is Cause.WEIGHTS else None
+    if cause is Cause.DTYPE:
+        dtype = lower_of(parted)
+    found = None if dtype is None else beyond_rounding(parted.walk, dtype)
+    return () if found is None else (found,)
 
 
 def _unlike_ids(walk: Walk, sampled: Sampled) -> Message | None:

@@ -9,8 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.values import Form, Value
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.sequences.batch import Sequences

@@ -14,7 +14,6 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, Way
-from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
@@ -30,14 +29,15 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     explained,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import NO_MAPPING, CellMapping, Fused
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import (
     WeightPair,
     Weights,
     compare_weights,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.names import match_names
+from mindrlhf_msprobe.comparison.pairing.fused import Fused
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
+from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.sequences.matching import Coverage, Matched, coverage, match
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
@@ -386,70 +386,29 @@ class Walk:
         What is several values of it stands at the first of these: nothing that is made of another
         one stands before it.
         """
-        mine = {}
-        for name, value in self.rollout.values.items():
-            if (cell := self.names.common_a(name.cell)) is not None:
-                mine[name._replace(cell=cell)] = value
+        names = self.names.common_a, self.names.common_b
+        mine, theirs = (
+            {
+                name._replace(cell=cell): value
+                for name, value in side.values.items()
+                if (cell := common(name.cell)) is not None
+            }
+            for side, common in zip((self.rollout, self.training), names)
+        )
         found = []
-        parts: dict[Name, Source] = {}
-        for name, value in self.training.values.items():
-            if (cell := self.names.common_b(name.cell)) is not None:
-                common = name._replace(cell=cell)
-                parts[common] = source = Source(self.training, value)
-                if common in mine:
-                    if (of := self._fused(common)) is not None:  # with its rows in another order
-                        source = Source(self.training, value, order=_order(of))
-                    found.append((common, Source(self.rollout, mine[common]), source))
-        found += self._of_fused(mine, parts)
-        found += self._of_split(mine, parts)
+        for name, value in theirs.items():
+            if name in mine:
+                of = self._fused(name)  # with its rows in another order
+                order = None if of is None else _order(of)
+                source = Source(self.training, value, order=order)
+                found.append((name, Source(self.rollout, mine[name]), source))
+        for name, value, parts, order in _of_several(self.weights.fused, mine, theirs):
+            source = Source(self.training, *parts, order=order)
+            found.append((name, Source(self.rollout, value), source))
+        for name, value, parts, order in _of_several(self.weights.split, theirs, mine):
+            source = Source(self.rollout, *parts, order=order)
+            found.append((name, source, Source(self.training, value)))
         return sorted(found, key=lambda item: min(value.time for value in item[2].values))
-
-    def _of_fused(
-        self, mine: Mapping[Name, Value], parts: Mapping[Name, Source]
-    ) -> Iterator[tuple[Name, Source, Source]]:
-        """Yield the values of cells that are several ones in the training network.
-
-        Args:
-            mine: the rollout's values.
-            parts: the training's, by the names that both networks have.
-        """
-        for name, value in mine.items():
-            if name in parts or (of := self.weights.fused.get(name.cell)) is None:
-                continue
-            if name.io == "input":  # all parts are given the same, the first in time before any
-                wanted = [name._replace(cell=part) for part in of.parts]
-                given = [parts[part] for part in wanted if part in parts]
-                if given:
-                    first = min(given, key=lambda source: source.values[0].time)
-                    yield name, Source(self.rollout, value), first
-            else:
-                wanted = [_before_activation(name._replace(cell=part), parts) for part in of.parts]
-                if all(part in parts for part in wanted):
-                    values = [parts[part].values[0] for part in wanted]
-                    joined = Source(self.training, *values, order=_order(of))
-                    yield name, Source(self.rollout, value), joined
-
-    def _of_split(
-        self, mine: Mapping[Name, Value], whole: Mapping[Name, Source]
-    ) -> Iterator[tuple[Name, Source, Source]]:
-        """Yield the values of cells that are several ones in the rollout network.
-
-        Args:
-            mine: the rollout's values.
-            whole: the training's, by the names that both networks have.
-        """
-        for name, source in whole.items():
-            if name in mine or (of := self.weights.split.get(name.cell)) is None:
-                continue
-            if name.io == "input":  # all parts are given the same
-                given = mine.get(name._replace(cell=of.parts[0]))
-                if given is not None:
-                    yield name, Source(self.rollout, given), source
-            else:
-                wanted = [_before_activation(name._replace(cell=part), mine) for part in of.parts]
-                if all(part in mine for part in wanted):
-                    values = [mine[part] for part in wanted]
-                    yield name, Source(self.rollout, *values, order=_order(of)), source
 
     def _fused(self, name: Name) -> Fused | None:
         """Return what a cell of the rollout is made of, if a value has the rows of its weight."""
@@ -530,6 +489,33 @@ def _is_one_tensor(mine: Source, theirs: Source) -> bool:
         return False
     prints = [source.values[0].prints for source in (mine, theirs)]
     return prints[0] is not None and len(prints[0]) == 1 and prints[0] == prints[1]
+
+
+def _of_several(
+    fused: Mapping[str, Fused], whole: Mapping[Name, Value], others: Mapping[Name, Value]
+) -> Iterator[tuple[Name, Value, list[Value], np.ndarray | None]]:
+    """Yield the values of cells that are several in the other network, and those of their parts.
+
+    Args:
+        fused: cell → its parts.
+        whole: values of the network that has these cells.
+        others: values of the other network.
+
+    Yields:
+        The name, its value, the values of the parts, and in which order their columns stand.
+    """
+    for name, value in whole.items():
+        if name in others or (of := fused.get(name.cell)) is None:
+            continue
+        wanted = [name._replace(cell=part) for part in of.parts]
+        if name.io == "input":  # all parts are given the same, the first in time before any
+            given = [others[part] for part in wanted if part in others]
+            if given:
+                yield name, value, [min(given, key=lambda one: one.time)], None
+            continue
+        wanted = [_before_activation(part, others) for part in wanted]
+        if all(part in others for part in wanted):
+            yield name, value, [others[part] for part in wanted], _order(of)
 
 
 def _before_activation(name: Name, known: Container[Name]) -> Name:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.pairing.batch_rows import Row, Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Record
 
@@ -68,70 +67,6 @@ class CutStep:
         if self.gradients is not None and pair.entry.direction != "forward":
             return self.gradients
         return self.extra.get((side, pair.entry.name, None))
-
-
-@dataclass(frozen=True)
-class Piece(Record):
-    """A record of a phase with larger batches, as it is compared with one of smaller ones.
-
-    Attributes:
-        sources: the records, and the rows of each, that make it up in this order; () for all of it.
-        axis, each: along which axis the rows lie, and how many places each has there.
-        gap: why it is not compared; None if it is.
-        gap_if_unlike: why it does not count if it differs; None if it does.
-    """
-
-    sources: tuple[tuple[Record, tuple[int, ...]], ...] = ()
-    axis: int = 0
-    each: int = 1
-    gap: Message | None = None
-    gap_if_unlike: Message | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        own = (self.sources, self.axis, self.each, self.gap, self.gap_if_unlike)
-        return Piece, (*Record.__reduce__(self)[1], *own)
-
-    def array(self) -> np.ndarray:
-        """Return the elements of its rows; see `Record.array`."""
-        if not self.sources:
-            return Record.array(self)
-        parts = [_rows_of(r.array(), rows, self.axis, self.each) for r, rows in self.sources]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, self.axis)
-
-
-def piece_of(record: Record, **changes: Any) -> Piece:
-    """Return a record as a piece, all of it unless `changes` of its attributes say otherwise."""
-    return replace(Piece(*Record.__reduce__(record)[1]), **changes)
-
-
-def cut_out(
-    record: Record, sources: Sequence[tuple[Record, tuple[int, ...]]], axis: int, each: int = 1
-) -> Piece:
-    """Return what rows of several records make up, under the name of `record`, of their dtype.
-
-    Args:
-        sources, axis, each: as a `Piece` has them.
-    """
-    old = record.leaf
-    shape = list(old.shape or ())
-    shape[axis] = each * sum(len(rows) for _, rows in sources)
-    leaf = Leaf(old.type, old.dtype, tuple(shape), data_name=old.data_name)
-    return piece_of(record, leaf=leaf, sources=tuple(sources), axis=axis, each=each)
-
-
-def _rows_of(array: np.ndarray, rows: Sequence[int], axis: int, each: int) -> np.ndarray:
-    first, last = rows[0], rows[-1]
-    if list(rows) == list(range(first, last + 1)):  # no copy
-        return array[(slice(None),) * axis + (slice(first * each, (last + 1) * each),)]
-    places = [row * each + i for row in rows for i in range(each)]
-    return np.take(array, places, axis)
-
-
-def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:
-    """Return why two records are not compared, or do not count if they differ; None if they do."""
-    pieces = [record for record in pair if isinstance(record, Piece)]
-    gaps = (piece.gap_if_unlike if if_unlike else piece.gap for piece in pieces)
-    return next(filter(None, gaps), None)
 
 
 _MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows

@@ -23,7 +23,8 @@ from mindrlhf_msprobe.comparison.pairing.batch_rows import (
     are_regrouped,
     unlike_axes,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep, cut_out, piece_of
+from mindrlhf_msprobe.comparison.pairing.composed import composed, cut_out
+from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.operators import is_operator
@@ -105,7 +106,7 @@ def _without_operators(side: StepData) -> StepData:
 
 def _not_compared(operator: Entry) -> Entry:
     """Return an operator's entry that says why it is not compared: the axis of rows moves in it."""
-    records = (piece_of(record, gap=_OPERATORS) for record in operator.records)
+    records = (composed(record, gap=_OPERATORS) for record in operator.records)
     return replace(operator, records=tuple(records))
 
 
@@ -176,13 +177,13 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
 
     def marked(entry: Entry, record: Record) -> Record:
         if entry.direction != FORWARD:
-            return piece_of(record, gap=_GRADIENTS)
+            return composed(record, gap=_GRADIENTS)
         if record.io == "parameters":
             return record
         if entry.name in uneven and record.leaf.why is None:
-            return piece_of(record, gap=_UNEVEN)
+            return composed(record, gap=_UNEVEN)
         place = (*places.get(entry.name, ("", 0)), record.io, record.path)
-        return _not_cut(record, place, axes) or piece_of(record, gap=_STATISTICS)
+        return _not_cut(record, place, axes) or composed(record, gap=_STATISTICS)
 
     entries = [
         replace(entry, records=tuple(marked(entry, record) for record in entry.records))
@@ -218,11 +219,11 @@ def _not_cut(record: Record, place: _Place, axes: _Axes) -> Record | None:
         return record
     axis = axes[place] if leaf.is_tensor else None
     if isinstance(axis, Message):
-        return piece_of(record, gap=axis)
+        return composed(record, gap=axis)
     if axis is not None:
         return None
     number = leaf.is_tensor or leaf.type in ("int", "float")
-    return piece_of(record, gap_if_unlike=message("coverage.batch_no_rows")) if number else record
+    return composed(record, gap_if_unlike=message("coverage.batch_no_rows")) if number else record
 
 
 class _Cutter:
@@ -351,7 +352,7 @@ class _Cutter:
                 return replace(other, name=named.name)
         axis = self._axes[place]
         if len(found) < len(sources) or any(other.location is None for other, _ in found):
-            return piece_of(named, gap=_STATISTICS)
+            return composed(named, gap=_STATISTICS)
         assert isinstance(axis, tuple)
         return cut_out(named, found, *axis)
 
@@ -360,7 +361,7 @@ class _Cutter:
         why = _GRADIENTS if entry.direction != FORWARD else None
         if entry.name in self._uneven:
             why = _UNEVEN
-        records = tuple(piece_of(r, gap=why) for r in entry.records) if why else entry.records
+        records = tuple(composed(r, gap=why) for r in entry.records) if why else entry.records
         name = entry.name
         if rename:
             most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)

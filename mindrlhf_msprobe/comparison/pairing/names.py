@@ -1,4 +1,4 @@
-"""Which cell of A is which cell of B, where their names differ."""
+"""Names of cells and values, and which cell of A is which cell of B where their names differ."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -15,12 +16,46 @@ from mindrlhf_msprobe.common.patterns import PatternError, Renaming
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
+#: A part between dots that is a number, such as that of a layer.
+NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 #: A cell around it that trains it: its own code makes the loss.
 OUTER = "outer"
 _SAMPLED = 64  # names of which a common prefix is guessed
 
 #: Says whether a run was configured to record a cell.
 CellFilter = Callable[[str], bool]
+
+
+class Name(NamedTuple):
+    """Which value: of a cell, the n-th time it runs in one call of the network."""
+
+    cell: str
+    nth: int
+    io: str
+    path: str
+
+    def __str__(self) -> str:
+        again = f" (call {self.nth})" if self.nth else ""
+        return f"{self.cell}{again} {self.io}.{self.path}"
+
+
+def around(cell: str) -> list[str]:
+    """Return the names of the cells around one, the innermost first; the network itself is root."""
+    if cell == "root":
+        return []
+    parts = cell.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)] + ["root"]
+
+
+def of_any_layer(cell: str) -> str:
+    """Return what a cell is called in every layer, with `*` for the numbers."""
+    return NUMBER.sub("*", cell)
+
+
+def with_numbers(cell: str, numbers: Iterable[str]) -> str:
+    """Return what a cell is called in a layer, given the numbers in its name."""
+    left = iter(numbers)
+    return NUMBER.sub(lambda _: next(left), cell)
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,10 @@ from mindrlhf_msprobe.comparison.judging.status import (
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
+from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, gap_of
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
@@ -59,7 +60,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.weights.fused import FusedRule
+    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
     from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale
     from mindrlhf_msprobe.storage.columns.layouts import Layouts
@@ -344,11 +345,14 @@ class StepResult:
 
     def pack(self) -> None:
         """Hold the findings in little room; nothing is settled any more."""
-        self.findings = PackedFindings(self.findings) if self.findings else []
-        self.positions = []
+        if not isinstance(self.findings, PackedFindings):
+            self.findings = PackedFindings(self.findings) if self.findings else []
+            self.positions = []
 
     def fold(self) -> None:
         """Let go of the findings of cells that agree; the tally has them."""
+        if isinstance(self.findings, PackedFindings):
+            return  # it has been folded
         kept = [
             (finding, position)
             for finding, position in zip(self.findings, self.positions)

@@ -14,7 +14,8 @@ from typing import Any
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.history import StepFindings
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS, LOG_PROB, OLD_LOG_PROB, REF_LOG_PROB
 from mindrlhf_msprobe.storage.operators import is_operator
@@ -31,16 +32,8 @@ _PER_TOKEN = {
 }
 _HEADS = frozenset(
     [
-        "num_heads",
-        "n_head",
-        "n_heads",
-        "num_head",
-        "head_num",
-        "num_attention_heads",
-        "n_kv_head",
-        "n_kv_heads",
-        "num_kv_heads",
-        "num_key_value_heads",
+        *("num_heads", "n_head", "n_heads", "num_head", "head_num", "num_attention_heads"),
+        *("n_kv_head", "n_kv_heads", "num_kv_heads", "num_key_value_heads"),
     ]
 )
 _CHANNELS = frozenset(

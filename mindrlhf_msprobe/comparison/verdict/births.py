@@ -29,30 +29,11 @@ _GROWTH = 64.0
 #: What has a step or a kink: neighbouring inputs may give other values, or other gradients.
 _STEPS = frozenset(
     [
-        *(
-            "sign",
-            "floor",
-            "ceil",
-            "round",
-            "trunc",
-            "frac",
-            "fmod",
-            "remainder",
-            "mod",
-            "floordiv",
-        ),
-        *("floordivide", "sort", "topk", "argsort", "argmax", "argmin", "where", "select"),
-        *(
-            "masked",
-            "dropout",
-            "median",
-            "mode",
-            "multinomial",
-            "unique",
-            "heaviside",
-            "searchsorted",
-        ),
-        *("histc", "bincount", "bucketize", "logical", "greater", "less", "equal"),
+        *("sign", "floor", "ceil", "round", "trunc", "frac", "fmod", "remainder", "mod"),
+        *("floordiv", "floordivide", "sort", "topk", "argsort", "argmax", "argmin", "where"),
+        *("select", "masked", "dropout", "median", "mode", "multinomial", "unique", "heaviside"),
+        *("searchsorted", "histc", "bincount", "bucketize", "logical", "greater", "less"),
+        "equal",
     ]
 )
 _KINKS = frozenset(
@@ -65,22 +46,11 @@ _KINKS = frozenset(
 #: What no sum inside can make small beside what it is made of; no input makes them much larger.
 _DIRECT = frozenset(
     [
-        *(
-            "softmax",
-            "sigmoid",
-            "silu",
-            "gelu",
-            "ge",
-            "tanh",
-            "exp",
-            "sqrt",
-            "rsqrt",
-            "relu",
-            "mul",
-        ),
-        *("div", "truediv", "real", "reciprocal", "gather", "stack", "cat", "concat", "embedding"),
-        *("reshape", "view", "transpose", "permute", "squeeze", "unsqueeze", "expand", "broadcast"),
-        *("cast", "clone", "getitem", "split", "chunk", "swish", "softplus", "flatten", "tile"),
+        *("softmax", "sigmoid", "silu", "gelu", "ge", "tanh", "exp", "sqrt", "rsqrt", "relu"),
+        *("mul", "div", "truediv", "real", "reciprocal", "gather", "stack", "cat", "concat"),
+        *("embedding", "reshape", "view", "transpose", "permute", "squeeze", "unsqueeze"),
+        *("expand", "broadcast", "cast", "clone", "getitem", "split", "chunk", "swish"),
+        *("softplus", "flatten", "tile"),
     ]
 )
 _FLIPPED = 0.4  # of an element: what lies beyond a kink has half its gradient, or none, or twice it

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, part
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -28,14 +29,14 @@ _CLEAR = 8.0
 _MOST_ELEMENTS = 1 << 24
 
 
+@rule(part("output"))
 def epsilons(first: FirstDifference) -> Change | None:
     """Return that a norm was computed with another epsilon, where that is all.
 
     Over the last axis, or of a batch: over all but the second one, by the statistics of that batch.
     Its elements and those of its input and weight have to be at hand, in float32 or float64.
     """
-    pair = first.pair
-    if pair.entry is None or (first.finding.io, first.finding.path) != ("output", "0"):
+    if first.entry is None or first.finding.path != "0":
         return None
     try:
         a, b = map(_epsilon, _operands(first))
@@ -221,6 +222,7 @@ _NEARLY_EQUAL = 1e-5  # relative, of norms that two tools summed
 _MOST_OF_A_PARAMETER = 1 << 26
 
 
+@rule(part("parameters"))
 def elsewhere(first: FirstDifference) -> Change | None:
     """Return that a parameter of A is, in B, that of another cell, or the other way round.
 
@@ -228,7 +230,7 @@ def elsewhere(first: FirstDifference) -> Change | None:
     reference does those of the actor. What A holds at the other place, too, did not come there.
     """
     pair = first.pair
-    if first.finding.io != "parameters" or pair.a is None or pair.b is None:
+    if pair.a is None or pair.b is None:
         return None
     phase = first.finding.phase
     places: dict[str, str] = {}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
+from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across, made_in_forms
-from mindrlhf_msprobe.comparison.pairing.key_pieces import gap_of
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.pairing.timeline import DATA, END
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     remark,
@@ -31,8 +32,17 @@ from mindrlhf_msprobe.comparison.verdict.culprits.culprits import (
     enters_optimizer,
 )
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
-from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, configs
-from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    ONE_SIDED,
+    FirstDifference,
+    both_hold,
+    configs,
+    direction,
+    event,
+    key,
+    part,
+    status,
+)
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.made_of import (
     made_of_output,
@@ -77,17 +87,16 @@ _NAMED_CAUSES = {
 _Explained = tuple[Cause, str | None, Messages]
 
 
-def explain(
-    first: FirstDifference, preflight: Preflight, history: History, *, agreed_steps: int
-) -> Divergence:
+def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) -> Divergence:
     """Return the first divergence with its cause and origin.
 
     Args:
-        history: the steps of its rank.
         agreed_steps: how many earlier steps agree.
     """
-    finding = first.finding
-    cause, origin, why = _cause(first, history)
+    finding, history = first.finding, first.history
+    explained = first_answer(_CAUSES, first)
+    assert explained is not None
+    cause, origin, why = explained
     before = [f for _, f in first.before if f is not None]
     found = Divergence(
         step=finding.step,
@@ -112,13 +121,13 @@ def explain(
     preflight = without_consequences(preflight, finding.step)
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
-    culprit = None if by_name else culprit_of(first, history, occasion)
+    culprit = None if by_name else culprit_of(first)
     drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
     if drawn and found.cause is not Cause.COMPUTATION:
         hint = (*hint, *resumed_otherwise(preflight, finding.step))
-    if first.is_of_state and (resumed := _resumed(first, history, preflight)):
+    if first.is_of_state and (resumed := _resumed(first, preflight)):
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
@@ -145,24 +154,9 @@ def explain(
     )
 
 
-def _cause(first: FirstDifference, history: History) -> _Explained:
-    """Return the cause, the origin and why, as far as the records before the finding show it."""
-    finding = first.finding
-    if finding.status is Status.UNREADABLE:
-        return _explain_unreadable(first.pair)
-    if any(note.code == FILE_CHANGED for note in finding.notes):
-        origin = first.entry.name if first.entry else None
-        return Cause.FILE, origin, (message("explanation.file_changed", run=_changed(first.pair)),)
-    if first.left_out and finding.status not in ONE_SIDED and finding.key not in PROMPTS:
-        return _explain_chosen(first)
-    if first.event.kind == DATA:
-        return _explain_data(first)
-    return _explain_output(first, history) if first.event.kind == END else _explain_begin(first)
-
-
-def _state(first: FirstDifference, history: History) -> Message:
+def _state(first: FirstDifference) -> Message:
     """Say what is known of the update after which the state of an optimizer differs."""
-    entry, step = first.entry, first.finding.step
+    entry, step, history = first.entry, first.finding.step, first.history
     assert entry is not None
     gradients = any(
         found is not None
@@ -178,12 +172,12 @@ def _state(first: FirstDifference, history: History) -> Message:
     return message("explanation.optimizer_state", gradients=gradients, before=kept, step=step - 1)
 
 
-def _resumed(first: FirstDifference, history: History, preflight: Preflight) -> Messages:
+def _resumed(first: FirstDifference, preflight: Preflight) -> Messages:
     """Return which run went on with another state of the optimizer than the one that differs.
 
     As the runs' settings say, or as its own state after the step before says.
     """
-    step, entry = first.finding.step, first.entry
+    step, entry, history = first.finding.step, first.entry, first.history
     assert entry is not None
     if said := resumed_otherwise(preflight, step, at_step=True):
         return said
@@ -247,11 +241,14 @@ def _source(first: FirstDifference, origin: str | None) -> str:
     return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
-def _explain_chosen(first: FirstDifference) -> _Explained:
-    """Explain the first difference among the records that the caller wanted compared.
+def _left_out(first: FirstDifference) -> bool:
+    """Return whether the caller left records out before it, which are not known to agree."""
+    return bool(first.left_out) and first.finding.key not in PROMPTS
 
-    What was left out before it is not known to agree.
-    """
+
+@rule(_left_out, both_hold)
+def _chosen(first: FirstDifference) -> _Explained:
+    """Explain the first difference among the records that the caller wanted compared."""
     unseen, at_end = first.left_out, first.event.kind == END
     doubt = message("explanation.left_out_all")
     if not unseen.all_else:
@@ -324,28 +321,35 @@ def _phases_compared(first: FirstDifference) -> set[str]:
     return {p.entry.phase for p, f in first.before if f is not None and p.entry}
 
 
-def _changed(pair: Pair) -> str | None:
-    """Return of which run's file the elements are not those that were recorded, if one's are."""
-    sides = (("A", pair.a), ("B", pair.b))
-    found = [name for name, r in sides if r is not None and r.holds_what_was_recorded() is False]
-    return found[0] if len(found) == 1 else None
-
-
-def _explain_unreadable(pair: Pair) -> _Explained:
+@rule(status(Status.UNREADABLE))
+def _unreadable(first: FirstDifference) -> _Explained:
+    pair = first.pair
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
     from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
 
-    origin = pair.entry.name if pair.entry else None
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
     codes = {leaf.why.code for leaf in held if leaf.why is not None}
     if codes & {UNFIT, UNLIKE_PARTS}:
-        return Cause.UNREADABLE, origin, (message("explanation.layout_unfit"),)
+        return Cause.UNREADABLE, first.origin, (message("explanation.layout_unfit"),)
     prints = [leaf.fingerprint for leaf in held]
     known = len(prints) == 2 and None not in prints
     agree = prints[0] == prints[1] if known else None
     why = message("explanation.unreadable", fingerprints_agree=agree)
-    return Cause.UNREADABLE, origin, (why,)
+    return Cause.UNREADABLE, first.origin, (why,)
+
+
+def _has_changed(first: FirstDifference) -> bool:
+    return any(note.code == FILE_CHANGED for note in first.finding.notes)
+
+
+@rule(_has_changed)
+def _file_changed(first: FirstDifference) -> _Explained:
+    """Explain elements in the file of one run that are not those which were recorded."""
+    sides = (("A", first.pair.a), ("B", first.pair.b))
+    found = [name for name, r in sides if r is not None and r.holds_what_was_recorded() is False]
+    run = found[0] if len(found) == 1 else None
+    return Cause.FILE, first.origin, (message("explanation.file_changed", run=run),)
 
 
 def _happened(finding: Finding) -> Message:
@@ -358,22 +362,54 @@ def _happened(finding: Finding) -> Message:
     )
 
 
-def _explain_output(first: FirstDifference, history: History) -> _Explained:
-    entry = first.entry
-    assert entry is not None
-    if first.finding.status in ONE_SIDED:
-        return Cause.MISSING, entry.name, (_output_in_one_run(first),)
-    if first.is_of_state:
-        return Cause.PARAMETER, entry.name, (_state(first, history),)
-    if entry.direction == PARAMETERS_GRAD:
-        return _explain_parameter_gradient(first, entry.name)
-    if is_operator(entry.name):
-        return Cause.COMPUTATION, entry.name, _operator_computed(first, entry)
+@rule(event(END), status(*ONE_SIDED))
+def _output_in_one_run(first: FirstDifference) -> _Explained:
+    said = message("explanation.returned_otherwise")
+    if _missing_as_a_whole(first):
+        said = message("explanation.ended_in_one_run")
+    elif first.pair.a is not None and first.pair.b is not None:
+        said = message("explanation.gradient_in_one_run")
+    return Cause.MISSING, first.origin, (said,)
+
+
+@rule(event(END), lambda first: first.is_of_state)
+def _state_of_optimizer(first: FirstDifference) -> _Explained:
+    return Cause.PARAMETER, first.origin, (_state(first),)
+
+
+@rule(event(END), direction(PARAMETERS_GRAD))
+def _parameter_gradient(first: FirstDifference) -> _Explained:
+    why: Messages = (message("explanation.parameter_gradient"),)
+    if before_optimizer(first):
+        return Cause.DATA, first.origin, why  # the culprit says more
+    if enters_optimizer(first.pair):
+        why = (*why, message("explanation.gradient_at_optimizer"))
+    return Cause.COMPUTATION, first.origin, (*why, *_doubt_about_agreement(first))
+
+
+@rule(event(END), lambda first: is_operator(first.called.name))
+def _operator(first: FirstDifference) -> _Explained:
+    """Explain that an operator is to blame: whatever was left out, it was given the same."""
+    entry = first.called
+    given = "gradient" if entry.direction == "backward" else "inputs"
+    why = (
+        *other_attributes(first, entry),
+        message("explanation.operator_computed", given=given),
+        *not_mindspores(first, entry),
+        *beside_operator(entry),
+        *_doubt_about_agreement(first),
+        *_doubt_about_opaque(first),
+    )
+    return Cause.COMPUTATION, entry.name, why
+
+
+@rule(event(END))
+def _cell(first: FirstDifference) -> _Explained:
+    entry, parents = first.called, first.step.plan.parents
     parameters = any(record.io == "parameters" for record in entry.records)
     given = "inputs_and_parameters" if parameters else "inputs"
     if entry.direction == "backward":
         given = "gradient"
-    parents = first.step.plan.parents
     inside = (entry.phase, entry.name) in {(phase, of) for (phase, _), of in parents.items()}
     computed = message("explanation.cell_computed", given=given, inside=inside)
     if masks := _masks_not_compared(first, entry.name):
@@ -388,49 +424,35 @@ def _explain_output(first: FirstDifference, history: History) -> _Explained:
     return Cause.COMPUTATION, entry.name, why
 
 
-def _operator_computed(first: FirstDifference, entry: Entry) -> Messages:
-    """Say that an operator is to blame: whatever was left out, it was given the same."""
-    given = "gradient" if entry.direction == "backward" else "inputs"
-    return (
-        *other_attributes(first, entry),
-        message("explanation.operator_computed", given=given),
-        *not_mindspores(first, entry),
-        *beside_operator(entry),
-        *_doubt_about_agreement(first),
-        *_doubt_about_opaque(first),
-    )
+@rule(event(BEGIN), lambda first: first.entry is None)
+def _unreadable_phase(first: FirstDifference) -> _Explained:
+    return Cause.UNREADABLE, None, (message("explanation.phase_unreadable"),)
 
 
-def _output_in_one_run(first: FirstDifference) -> Message:
-    if _missing_as_a_whole(first):
-        return message("explanation.ended_in_one_run")
-    if first.pair.a is not None and first.pair.b is not None:
-        return message("explanation.gradient_in_one_run")
-    return message("explanation.returned_otherwise")
+@rule(event(BEGIN), part("parameters"))
+def _parameter(first: FirstDifference) -> _Explained:
+    if first.finding.status in ONE_SIDED:
+        return Cause.MISSING, first.origin, (message("explanation.parameter_in_one_run"),)
+    return Cause.PARAMETER, first.origin, (message("explanation.parameter"),)
 
 
-def _explain_parameter_gradient(first: FirstDifference, name: str) -> _Explained:
-    why: Messages = (message("explanation.parameter_gradient"),)
-    if before_optimizer(first):
-        return Cause.DATA, name, why  # the culprit says more
-    if enters_optimizer(first.pair):
-        why = (*why, message("explanation.gradient_at_optimizer"))
-    return Cause.COMPUTATION, name, (*why, *_doubt_about_agreement(first))
+@rule(event(BEGIN), status(*ONE_SIDED))
+def _missing(first: FirstDifference) -> _Explained | None:
+    if not _missing_as_a_whole(first):
+        return None
+    return Cause.MISSING, first.origin, (_absence(first, first.parent),)
 
 
-def _explain_begin(first: FirstDifference) -> _Explained:
-    entry, finding = first.entry, first.finding
-    if entry is None:
-        return Cause.UNREADABLE, None, (message("explanation.phase_unreadable"),)
-    if finding.io == "parameters" and finding.status in ONE_SIDED:
-        return Cause.MISSING, entry.name, (message("explanation.parameter_in_one_run"),)
-    if finding.io == "parameters":
-        return Cause.PARAMETER, entry.name, (message("explanation.parameter"),)
-    parent = first.step.plan.parents.get((entry.phase, first.event.name))
-    if finding.status in ONE_SIDED and _missing_as_a_whole(first):
-        return Cause.MISSING, entry.name, (_absence(first, parent),)
-    if parent is None:
-        return Cause.INPUT, entry.name, (_entered(first, entry), *_doubt(first, entry.name))
+@rule(event(BEGIN), lambda first: first.parent is None)
+def _input(first: FirstDifference) -> _Explained:
+    why = (_entered(first, first.called), *_doubt(first, first.origin))
+    return Cause.INPUT, first.origin, why
+
+
+@rule(event(BEGIN))
+def _container(first: FirstDifference) -> _Explained:
+    """Explain that what a cell was given differs: the container around it made it."""
+    entry, parent = first.called, first.parent or ""
     what = "gradient" if entry.direction == "backward" else "input"
     code = (
         "explanation.container_of_operator" if is_operator(entry.name) else "explanation.container"
@@ -438,11 +460,7 @@ def _explain_begin(first: FirstDifference) -> _Explained:
     said = message(code, container=parent, given=what)
     if masks := _masks_not_compared(first, parent):
         said = message("explanation.container_or_mask", container=parent, given=what, masks=masks)
-    why = (
-        said,
-        *_doubt(first, parent),
-        *_doubt_about_agreement(first),
-    )
+    why = (said, *_doubt(first, parent), *_doubt_about_agreement(first))
     return Cause.COMPUTATION, parent, why
 
 
@@ -515,16 +533,24 @@ def _of_phase(first: FirstDifference) -> Iterator[Pair]:
             yield pair
 
 
-def _explain_data(first: FirstDifference) -> _Explained:
-    key, home = first.event.name, first.event.phase
-    if first.finding.status in ONE_SIDED:
-        return Cause.MISSING, None, (_absence(first),)
-    cells = _phases_compared(first)
-    given = key_data_home(key)
+@rule(event(DATA), status(*ONE_SIDED))
+def _data_in_one_run(first: FirstDifference) -> _Explained:
+    return Cause.MISSING, None, (_absence(first),)
+
+
+@rule(event(DATA), key(INPUT_KEYS))
+def _step_input(first: FirstDifference) -> _Explained | None:
+    home, given = first.event.phase, key_data_home(first.event.name)
     before_it = given is not None and given.before_phase
-    if key in INPUT_KEYS and (before_it or home not in cells):
-        unseen = None if before_it else home
-        return Cause.INPUT, None, (message("explanation.step_input", not_recorded=unseen),)
+    if not before_it and home in _phases_compared(first):
+        return None
+    unseen = None if before_it else home
+    return Cause.INPUT, None, (message("explanation.step_input", not_recorded=unseen),)
+
+
+@rule(event(DATA))
+def _data(first: FirstDifference) -> _Explained:
+    cells = _phases_compared(first)
     said = made_of_output(first) or own_arithmetic(first) or _made(first, cells)
     return Cause.DATA, None, (said, *(_doubt(first) if cells else ()))
 
@@ -613,3 +639,13 @@ def _doubt_about_parameters(first: FirstDifference) -> Messages:
     if all(config is None or config.parameters for config in configs(first.runs)):
         return ()
     return (message("explanation.but_no_parameters"),)
+
+
+#: Tried from first to last. The lines are for any difference, for key data, for what an entry
+#: returned, and for what it was given.
+_CAUSES: tuple[Callable[[FirstDifference], _Explained | None], ...] = (
+    *(_unreadable, _file_changed, _chosen),
+    *(_data_in_one_run, _step_input, _data),
+    *(_output_in_one_run, _state_of_optimizer, _parameter_gradient, _operator, _cell),
+    *(_unreadable_phase, _parameter, _missing, _input, _container),
+)

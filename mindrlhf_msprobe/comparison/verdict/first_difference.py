@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import EventKey
+from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, PairFindings, StepFindings
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.findings import Earlier, Finding, Status
+from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
 
-#: Pairs in causal order, each with its finding.
-PairFindings = tuple[tuple[Pair, "Finding | None"], ...]
-
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """What the caller left out of a comparison, as far as the first divergence may come of it.
-
-    Attributes:
-        records: how many stand before it; where it is an entry's output, inside that entry.
-        all_else: all cells and other keys were left out, not some by their names.
-        given: what the entry was given, as far as it was left out and differs.
-    """
-
-    records: int = 0
-    all_else: bool = False
-    given: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.records or self.given)
-
-
-@dataclass(frozen=True)
-class StepFindings:
-    """The pairs of one step and rank in causal order, each with its finding.
-
-    A pair without a finding was not recorded by choice on one side, cannot be compared, or was left
-    out of the comparison.
-    """
-
-    plan: StepPlan
-    pairs: PairFindings
-    left_out: LeftOut = LeftOut()
-    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +23,18 @@ class FirstDifference:
 
     Attributes:
         index: its number among the pairs of the step.
+        history: the steps of its rank.
     """
 
     step: StepFindings
     index: int
-    runs: tuple[Run, Run]
+    history: History
+
+    @property
+    def runs(self) -> tuple[Run, Run]:
+        """Both runs."""
+        a, b = self.history.sides
+        return a.run, b.run
 
     @property
     def pairs(self) -> PairFindings:
@@ -105,6 +79,22 @@ class FirstDifference:
         return self.pair.entry
 
     @property
+    def called(self) -> Entry:
+        """The entry, where it belongs to one."""
+        assert self.entry is not None
+        return self.entry
+
+    @property
+    def origin(self) -> str | None:
+        """The name of the entry it belongs to."""
+        return None if self.entry is None else self.entry.name
+
+    @property
+    def parent(self) -> str | None:
+        """The entry around its own, where that was recorded."""
+        return self.step.plan.parents.get((self.event.phase or "", self.event.name))
+
+    @property
     def is_of_state(self) -> bool:
         """Whether it is of the state of an optimizer."""
         return self.entry is not None and is_optimizer_state(self.entry.cell)
@@ -123,6 +113,40 @@ class FirstDifference:
     def filtered(self) -> bool:
         """Whether either run left out cells or entries by their names."""
         return is_filtered(self.runs)
+
+
+#: What a rule may need of a first difference.
+Need = Callable[[FirstDifference], bool]
+
+
+def event(kind: str) -> Need:
+    """Need one that is seen at such an event: key data, a begin or an end of an entry."""
+    return lambda first: first.event.kind == kind
+
+
+def part(io: str) -> Need:
+    """Need that it is of one part of its entry: input, output, parameters."""
+    return lambda first: first.finding.io == io
+
+
+def status(*statuses: Status) -> Need:
+    """Need that the comparison found one of these."""
+    return lambda first: first.finding.status in statuses
+
+
+def both_hold(first: FirstDifference) -> bool:
+    """Return whether both runs hold it."""
+    return first.finding.status not in ONE_SIDED
+
+
+def direction(name: str) -> Need:
+    """Need that it belongs to an entry of one direction."""
+    return lambda first: first.entry is not None and first.entry.direction == name
+
+
+def key(names: Collection[str]) -> Need:
+    """Need key data of one of these names."""
+    return lambda first: first.finding.key in names
 
 
 def configs(runs: tuple[Run, Run]) -> list[ProbeConfig | None]:

@@ -13,8 +13,7 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
-from mindrlhf_msprobe.comparison.verdict.first_difference import StepFindings
-from mindrlhf_msprobe.findings import Finding
+from mindrlhf_msprobe.findings import Earlier, Finding
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cell_name
@@ -22,6 +21,42 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cel
 #: A parameter of one run: the cell that holds it, and its name there.
 Parameter = tuple[str, str]
 _MOST_STEPS = 8  # of those before a step, that are read for their weights; and the first one
+
+
+#: Pairs in causal order, each with its finding.
+PairFindings = tuple[tuple[Pair, "Finding | None"], ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the caller left out of a comparison, as far as the first divergence may come of it.
+
+    Attributes:
+        records: how many stand before it; where it is an entry's output, inside that entry.
+        all_else: all cells and other keys were left out, not some by their names.
+        given: what the entry was given, as far as it was left out and differs.
+    """
+
+    records: int = 0
+    all_else: bool = False
+    given: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.given)
+
+
+@dataclass(frozen=True)
+class StepFindings:
+    """The pairs of one step and rank in causal order, each with its finding.
+
+    A pair without a finding was not recorded by choice on one side, cannot be compared, or was left
+    out of the comparison.
+    """
+
+    plan: StepPlan
+    pairs: PairFindings
+    left_out: LeftOut = LeftOut()
+    earlier: Earlier | None = None
 
 
 @dataclass(frozen=True)
@@ -44,18 +79,15 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A parameter as a network held it earlier: in a step, None for when it was first entered."""
+class Kept:
+    """A parameter as a run held it before a step, and whether it is still the same in it.
+
+    Attributes:
+        step: in which it held it; None: when its network was first entered.
+    """
 
     leaf: Leaf
-    step: int | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A parameter as a run held it before a step, and whether it is still the same in it."""
-
-    before: Held
+    step: int | None
     alike: bool
 
 
@@ -199,22 +231,27 @@ class History:
         for side, record in enumerate((pair.a, pair.b)):
             if record is None or pair.entry is None:
                 return None
-            before = self._held_before(side, step, pair.entry.phase, parameter_of(record))
-            alike = None if before is None else same(record.leaf, before.leaf)
-            if before is None or alike is None:
+            leaf, since = self._held_before(side, step, pair.entry.phase, parameter_of(record))
+            alike = None if leaf is None else same(record.leaf, leaf)
+            if leaf is None or alike is None:
                 return None
-            found.append(Kept(before, alike))
+            found.append(Kept(leaf, since, alike))
         return found[0], found[1]
 
-    def _held_before(self, side: int, step: int, phase: str, name: Parameter) -> Held | None:
-        """Return a parameter as the phase of the step before held it, else as at the start."""
+    def _held_before(
+        self, side: int, step: int, phase: str, name: Parameter
+    ) -> tuple[Leaf | None, int | None]:
+        """Return a parameter as the phase of the step before held it, else as at the start.
+
+        With the step; None for the start.
+        """
         for before in self.before(step)[:1]:
             for opened in self.opened(side, before, [phase])[-1:]:
                 if name in opened.weights:
-                    return Held(opened.weights[name], before)
+                    return opened.weights[name], before
         role = self.role_of(phase)
         first = {} if role is None else self.initial_weights(side, role, phase)
-        return Held(first[name]) if name in first else None
+        return first.get(name), None
 
 
 def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:

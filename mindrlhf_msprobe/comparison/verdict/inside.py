@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.rules import first_answer
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.changes import elsewhere, epsilons, rotary_bases
@@ -77,7 +78,7 @@ def inside(first: FirstDifference) -> Inside | None:
     if pair.event.kind == DATA and _is_padding(first, pair.a, pair.b):
         found = replace(found or Inside("elements"), change=Change("padding", {}))
     if found is None or found.change is None:
-        change = epsilons(first) or elsewhere(first)
+        change = first_answer((epsilons, elsewhere), first)
         if change is not None:
             basis = "elements" if pair.a.location and pair.b.location else "statistics"
             found = replace(found or Inside(basis), change=change)
@@ -240,7 +241,8 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     Raises:
         TypeError, ValueError: they cannot be compared.
     """
-    if not _can_be_looked_into(a, b):
+    alike = a.shape == b.shape and a.dtype == b.dtype
+    if not alike or not 0 < a.size <= _MOST_ELEMENTS or a.dtype.kind not in "biuf":
         return None
     sizes = [n for n in a.shape if n != 1] or [1]
     numbers = [i for i, n in enumerate(a.shape) if n != 1] or [0]
@@ -266,12 +268,6 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     if change is None and not where:
         return None
     return Inside("elements", where, change, seen.different, a.size)
-
-
-def _can_be_looked_into(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays hold numbers, alike in shape and dtype, and not too many."""
-    alike = a.shape == b.shape and a.dtype == b.dtype
-    return alike and 0 < a.size <= _MOST_ELEMENTS and a.dtype.kind in "biuf"
 
 
 def _chunks(sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
@@ -621,7 +617,9 @@ def of_statistics(a: Leaf, b: Leaf) -> Inside | None:
     change = None
     known = None not in (a.fingerprint, b.fingerprint)
     if x[:2] == y[:2] and known and a.fingerprint != b.fingerprint:
-        change = _same_statistics(x, y, size * 2.0**-52 * typical)
+        same_mean = abs(x[2] - y[2]) <= size * 2.0**-52 * typical
+        if same_mean and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]:
+            change = Change("same_statistics", {})
     elif x[0] != x[1]:
         rounding = _rounding_of(a.dtype or "")
         bounds = rounding, rounding + _NORM_ERROR
@@ -648,12 +646,6 @@ def _tell(y: Sequence[float], size: int) -> bool:
         return False
     sums = (float(f"{x:.5g}") for x in (mean * size, norm * norm))
     return tells_one_number([np.array([high, low, *sums])])
-
-
-def _same_statistics(x: Sequence[float], y: Sequence[float], summed: float) -> Change | None:
-    """Return that mean and norm are the same, too, of tensors that are not."""
-    same = abs(x[2] - y[2]) <= summed and abs(x[3] - y[3]) <= _NORM_ERROR * x[3]
-    return Change("same_statistics", {}) if same else None
 
 
 def _factor_of(

@@ -19,9 +19,9 @@ from mindrlhf_msprobe.comparison.preflight.networks import all_inside_recorded, 
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    StepFindings,
     is_filtered,
 )
+from mindrlhf_msprobe.comparison.verdict.history import StepFindings
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of
 from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.errors import ConfigError, RunError
@@ -237,18 +237,13 @@ def _for_debugger(first: FirstDifference, origin: str | None) -> dict[str, Any] 
     if entry is None or config is None or config.task == "tensor":
         return None
     cell = cell_name(origin) if origin else entry.cell
-    if is_operator(origin or entry.name):
-        wanted = [] if config.entries else [f"{cell}."]
-        return {
-            **{"task": "tensor", "level": config.level},
-            **{"step": [first.finding.step], "tensor": {"list": wanted}},
-        }
-    wanted = [f"Cell.{cell}."] if cell != "root" and not config.entries else []
+    called = is_operator(origin or entry.name)
+    whole = bool(config.entries) or (cell == ROOT and not called)
+    wanted = [] if whole else [f"{cell}." if called else f"Cell.{cell}."]
+    level = config.level if called else "L0"
     return {
-        "task": "tensor",
-        "level": "L0",
-        "step": [first.finding.step],
-        "tensor": {"list": wanted},
+        **{"task": "tensor", "level": level},
+        **{"step": [first.finding.step], "tensor": {"list": wanted}},
     }
 
 

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    PairFindings,
+    event,
 )
+from mindrlhf_msprobe.comparison.verdict.history import PairFindings
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
@@ -52,7 +54,8 @@ def occasion_reasons(occasion: Occasion, finding: Finding) -> tuple[Message, ...
     return (said,)
 
 
-def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None:
+@rule(event(DATA))
+def earlier_update(first: FirstDifference) -> Culprit | None:
     """Return the update before a micro-step, where key data first differ there and may come of it.
 
     The key agrees in the micro-step before, and an update lies between. Not where something else
@@ -60,13 +63,15 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
     `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
-    pair = first.pair
+    pair, occasion = first.pair, occasion_of(first)
     computed_in = _computed_in(pair, first.finding)
     if computed_in is None or not occasion.number:
         return None
     phase = _update_since(occasion, computed_in)
     micro_step, before = occasion.number, first.before
-    if phase is None or not _agreed_in(before, pair, micro_step - 1):
+    # Where its key was compared in an earlier micro-step, it agrees there.
+    compared = {p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)}
+    if phase is None or micro_step - 1 not in compared:
         return None
     if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
         return None  # its cells were recorded, and say more
@@ -76,7 +81,12 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
         return None
     record = tuple(dict.fromkeys((phase, computed_in)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
-    given = [f.status for p, f in before if f is not None and _is_given(p, micro_step)]
+    given = [
+        f.status
+        for p, f in before
+        if f is not None and (p.event.name, p.event.micro_step) == (LOSS_INPUTS, micro_step)
+        if p.event.kind == DATA
+    ]
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
@@ -84,8 +94,6 @@ def earlier_update(first: FirstDifference, occasion: Occasion) -> Culprit | None
 
 def _computed_in(pair: Pair, finding: Finding) -> str | None:
     """Return the phase of key data that both runs hold; None of anything else."""
-    if pair.event.kind != DATA:
-        return None
     home = key_data_home(pair.event.name)
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
     return None if home is None or lacking else home.phase
@@ -101,12 +109,6 @@ def _update_since(occasion: Occasion, phase: str) -> str | None:
     return next((update for update in occasion.since if update in own), None)
 
 
-def _agreed_in(before: PairFindings, pair: Pair, micro_step: int) -> bool:
-    """Return whether a pair's key was compared in an earlier micro-step: it agrees there, then."""
-    compared = (p.event.micro_step for p, f in before if f is not None and _same_key(p, pair))
-    return micro_step in compared
-
-
 def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int) -> bool:
     """Return whether another result of the updated network is known to agree in a micro-step."""
     for other, found in before:
@@ -117,12 +119,6 @@ def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int
         if not given and other.event.micro_step == micro_step and not _same_key(other, pair):
             return True
     return False
-
-
-def _is_given(pair: Pair, micro_step: int) -> bool:
-    """Return whether a pair is of what the loss is given in a micro-step."""
-    event = pair.event
-    return event.kind == DATA and event.name == LOSS_INPUTS and event.micro_step == micro_step
 
 
 def _of_key_data(first: FirstDifference) -> Occasion:

@@ -8,8 +8,8 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
-from mindrlhf_msprobe.comparison.verdict.history import History, same
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.history import History, StepFindings, same
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -83,4 +83,4 @@ def _differed_before(pair: Pair, step: StepFindings, history: History) -> bool:
     if kept is None:
         return False
     a, b = kept
-    return a.alike is not b.alike or (a.alike and same(a.before.leaf, b.before.leaf) is False)
+    return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)

@@ -11,7 +11,7 @@ from mindrlhf_msprobe.comparison.judging.suspicion import are_counted, counts_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Finding, NotFinite, Side, Spread, Status
 from mindrlhf_msprobe.phases import SET_KEYS
-from mindrlhf_msprobe.storage.records import Entry, direction_of
+from mindrlhf_msprobe.storage.records import direction_of
 
 _OF_ITS_SIZE = 0.1  # a smaller relative distance is none from zero
 _ROUNDING = 2.0**-20  # of what stands beside it: no more than rounding leaves of it
@@ -30,18 +30,14 @@ def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     for pair, finding in pairs:
         if finding is not None:
             of_place = found.setdefault(finding.key or finding.phase or "", [])
-            of_place.append((_cell(pair.entry), finding))
+            entry = pair.entry  # of an operator the cell around it: itself where there is none
+            of_place.append((None if entry is None else entry.around or entry.cell, finding))
     return tuple(
         _spread_of(place, findings, base, sizes, _layers(of_place, base, sizes))
         for place, of_place in found.items()
         for findings in [[finding for _, finding in of_place]]
         if not _agree(findings)
     )
-
-
-def _cell(entry: Entry | None) -> str | None:
-    """Return the cell of an entry, or that around an operator: itself where there is none."""
-    return None if entry is None else entry.around or entry.cell
 
 
 def _layers(

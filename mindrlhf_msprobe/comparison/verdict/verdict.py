@@ -17,15 +17,12 @@ from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, un
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
-    LeftOut,
-    StepFindings,
 )
-from mindrlhf_msprobe.comparison.verdict.history import History
+from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, StepFindings
 from mindrlhf_msprobe.comparison.verdict.recorded_late import in_time
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
     Cause,
-    CoverageGap,
     Divergence,
     Earlier,
     Finding,
@@ -86,19 +83,21 @@ def conclude(
     else:
         first = _first_not_reached(results, (sides[0].run, sides[1].run), plan, compare)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
+    agreeing = {result.rank for result in results if result.tally.compared}
+    agreeing -= {result.rank for result in candidates}
     undecided = bool(unread) and status in (Outcome.IDENTICAL, Outcome.WITHIN_TOLERANCE)
     return Verdict(
         status=Outcome.INCOMPARABLE if undecided else status,
         not_read=unread if undecided else (),
         counts={str(status): counts.get(str(status), 0) for status in Status},
         first_divergence=first,
-        coverage=_coverage(results),
+        coverage=gathered(gap for result in results for gap in result.gaps),
         spread=reached,
         steps=len({result.step for result in results}),
         ranks=len({result.rank for result in results}),
         phases=tuple(dict.fromkeys(phase for result in results for phase in result.tally.phases)),
         parted=_diverged_ranks(candidates, first, history) if first else (),
-        agreeing_ranks=_agreeing(results, candidates) if first else (),
+        agreeing_ranks=tuple(sorted(agreeing)) if first else (),
         non_finite=_non_finite(results),
         suspicious=_suspicious(results),
     )
@@ -118,16 +117,13 @@ def _explained(
     index = _first_index(compared)
     unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
     step = replace(in_time(compared, index, history), left_out=unseen, earlier=earlier)
-    difference = FirstDifference(step, index, (history.sides[0].run, history.sides[1].run))
+    difference = FirstDifference(step, index, history)
     before = (other for other in history.results if other.step < result.step)
-    agreed = len({other.step for other in before if other.records > _not_compared(other)})
-    first = explain(difference, preflight, history, agreed_steps=agreed)
+    # One run alone may have some of its records: these were not compared.
+    compared_in = (one for one in before if one.records > sum(gap.records for gap in one.gaps))
+    agreed = len({one.step for one in compared_in})
+    first = explain(difference, preflight, agreed_steps=agreed)
     return first, () if first.cause is Cause.FILE else spread(difference)
-
-
-def _not_compared(result: StepResult) -> int:
-    """Return how many records of a step were not to be compared: one run alone has them, say."""
-    return sum(gap.records for gap in result.gaps)
 
 
 def _first_not_reached(
@@ -166,11 +162,6 @@ def _diverged_ranks(
     return tuple(diverged.values())
 
 
-def _agreeing(results: Sequence[StepResult], candidates: Sequence[StepResult]) -> tuple[int, ...]:
-    compared = {result.rank for result in results if result.tally.compared}
-    return tuple(sorted(compared - {result.rank for result in candidates}))
-
-
 def _outcome(counts: Counter[str]) -> Outcome:
     if not _compared_something(counts):
         return Outcome.INCOMPARABLE
@@ -183,10 +174,6 @@ def _outcome(counts: Counter[str]) -> Outcome:
 
 def _compared_something(counts: Counter[str]) -> bool:
     return any(n and Status(status) not in ONE_SIDED for status, n in counts.items())
-
-
-def _coverage(results: Sequence[StepResult]) -> tuple[CoverageGap, ...]:
-    return gathered(gap for result in results for gap in result.gaps)
 
 
 def _non_finite(results: Sequence[StepResult]) -> NonFinite:

@@ -6,12 +6,12 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
@@ -53,11 +53,12 @@ from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
     judge,
 )
 from mindrlhf_msprobe.replay.benchmark.operators import Higher, OwnKernels, can_be_higher
-from mindrlhf_msprobe.replay.benchmark.state import (
+from mindrlhf_msprobe.replay.held import (
     CannotRepeatError,
     HeldArguments,
+    HeldCall,
+    RunningCalls,
     State,
-    once_more,
     tensors_in,
     with_tensors,
 )
@@ -72,6 +73,9 @@ FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"
 
 Row = dict[str, Any]
+#: Path, dtype, and the elements of one result in both runs; None of what is no number.
+_Pair = tuple[str, str, np.ndarray | None, np.ndarray | None]
+_Held = TypeVar("_Held", bound="_Repeated")
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,6 @@ class Settings:
     held_bytes: int = 512 << 20
 
 
-class _Running(threading.local):
-    """The observed calls that are running in this thread, the outermost first."""
-
-    def __init__(self) -> None:
-        self.calls: list[_Call] = []
-        self.computing = 0  # computations of gradients, one inside the other
-
-
 class BenchmarkedPhase(CallObserver):
     """Has the calls of one opening of a phase run again.
 
@@ -123,7 +119,8 @@ class BenchmarkedPhase(CallObserver):
         self.settings = settings
         self._place = dict(place)
         self._take = take
-        self._running = _Running()
+        self.running = RunningCalls()
+        self._computing = threading.local()  # `depth`: computations of gradients, nested
         self._rows: list[Row] = []
         self._lock = threading.Lock()
         #: Calls that run again when the phase ends, and when gradients have been computed.
@@ -147,21 +144,25 @@ class BenchmarkedPhase(CallObserver):
 
         @functools.wraps(set_data)
         def written(parameter: Parameter, *args: Any, **kwargs: Any) -> Any:
-            for call in self._running.calls:
-                call.keep(parameter)
+            for call in self.running.calls:
+                call.state.keep(parameter)
             return set_data(parameter, *args, **kwargs)
 
         return written
 
-    def cell_begins(self, call: CellCall) -> _Call | None:
+    def cell_begins(self, call: CellCall) -> _CellCall | None:
         """Hold what a call begins with; None where it cannot run again, which is said."""
+        held = self._held_call(_CellCall, call)
+        if held is not None:
+            self.running.calls.append(held)
+        return held
+
+    def _held_call(self, kind: Callable[[BenchmarkedPhase, Any], _Held], call: Any) -> _Held | None:
         try:
-            held = _Call(self, call.entry, call.cell, *call.given)
+            return kind(self, call)
         except CannotRepeatError as error:
             self.say(call.entry, error.said)
             return None
-        self._running.calls.append(held)
-        return held
 
     @property
     def rows(self) -> list[Row]:
@@ -187,13 +188,6 @@ class BenchmarkedPhase(CallObserver):
         if rows:
             self._take(rows)
 
-    def left(self, call: _Call) -> None:
-        """Take note that a call has ended."""
-        calls = self._running.calls
-        while calls:
-            if calls.pop() is call:
-                break
-
     def wait(self, call: _Repeated, waiting: list[_Repeated]) -> None:
         """Keep a call until it can run again.
 
@@ -217,12 +211,13 @@ class BenchmarkedPhase(CallObserver):
 
     def _grad(self, *args: Any, **kwargs: Any) -> Any:
         """Stand in for what computes gradients: behind the outermost one calls can run again."""
-        self._running.computing += 1
+        depth = getattr(self._computing, "depth", 0)
+        self._computing.depth = depth + 1
         try:
             computed = self._own_grad(*args, **kwargs)
         finally:
-            self._running.computing -= 1
-        if not self._running.computing and not gradients_flow():
+            self._computing.depth = depth
+        if not depth and not gradients_flow():
             for call in self._taken(self.until_computed):
                 call.compare()
         return computed
@@ -244,18 +239,11 @@ class BenchmarkedPhase(CallObserver):
 
     def operator_begins(self, call: OperatorCall) -> _Inside | None:
         """Take note of what an operator is about to do; hold what a recorded one begins with."""
-        calls = self._running.calls
+        calls = self.running.calls
         for one in calls:
-            one.operator_begins(call.operator, call.args, call.kwargs)
-        own = None if call.entry is None else self._of_operator(call.entry, call)
+            one.operator_begins(call)
+        own = None if call.entry is None else self._held_call(_OperatorCall, call)
         return _Inside(call, calls, own) if calls or own is not None else None
-
-    def _of_operator(self, entry: str, call: OperatorCall) -> _OperatorCall | None:
-        try:
-            return _OperatorCall(self, entry, call)
-        except CannotRepeatError as error:
-            self.say(entry, error.said)
-            return None
 
 
 class _Inside(ObservedCall):
@@ -267,43 +255,43 @@ class _Inside(ObservedCall):
     """
 
     def __init__(
-        self, call: OperatorCall, calls: Sequence[_Call], own: _OperatorCall | None
+        self, call: OperatorCall, calls: Sequence[_CellCall], own: _OperatorCall | None
     ) -> None:
         self._call, self._calls, self._own = call, calls, own
 
     def ended(self, output: Any) -> Any:
         """Take note of what it drew; run it again."""
         for one in self._calls:
-            one.operator_ended(self._call.operator, self._call.args, output)
+            one.operator_ended(self._call, output)
         return None if self._own is None else self._own.again(output)
 
 
-class _Repeated:
+class _Repeated(HeldCall):
     """One call that is to run again.
 
     Args:
-        state: what it depends on beside its arguments.
+        given: what it runs with, through which gradients flow.
 
     Raises:
         CannotRepeatError: it cannot.
     """
 
     order_free = False
+    state: State
 
     def __init__(
         self,
         phase: BenchmarkedPhase,
-        entry: str,
-        held: HeldArguments,
-        state: State,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        call: CellCall | OperatorCall,
+        given: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> None:
+        self.held = HeldArguments(*given)
+        assert call.entry is not None
+        super().__init__(call.entry, call, by_formula=False)
         self._phase, self._settings = phase, phase.settings
-        self.entry, self.held, self._state = entry, held, state
-        # Through what it was given itself gradients flow.
-        self._own = (args, kwargs) if phase.settings.handler == FIX else None
-        self._dtypes = {tensor.dtype for tensor in held.tensors}
+        self._fixes = phase.settings.handler == FIX
+        self._own = given if self._fixes else None
+        self._dtypes = {tensor.dtype for tensor in self.held.tensors}
         self._drawn: list[_Drawn] = []
         self._kernels = OwnKernels(
             settled=phase.settings.mode == NO_CHANGE,
@@ -330,13 +318,12 @@ class _Repeated:
             values = _values(tensor)
             if values is not None:
                 self._first[path] = str(tensor.dtype), values
-        fixes = self._settings.handler == FIX
         # A kernel that is not there ends what MindSpore is differentiating.
         improves = self._settings.mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
-        if improves and not fixes and gradients_flow():
+        if improves and not self._fixes and gradients_flow():
             self._phase.wait(self, self._phase.until_computed)
             return None
-        return self.compare(output if fixes else None)
+        return self.compare(output if self._fixes else None)
 
     def compare(self, output: Any = None) -> Any:
         """Run it again and hand over what became of its outputs.
@@ -349,77 +336,136 @@ class _Repeated:
             what the training goes on with; None: with what it has.
         """
         try:
-            instead, rows = self._compared(output, [*self._disturbed()])
+            instead, rows = self._compared(output, self._disturbed())
         except CannotRepeatError as error:
             self._phase.say(self.entry, error.said)
             return None
         self._phase.add(rows)
         return instead
 
+    # --- the second run --------------------------------------------------------------------------
+
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         """Return what it computes of its inputs, with some tensors in the place of others."""
-        raise NotImplementedError
+        higher = self._higher()
+        with unseen(), _said_where_it_raises(), self.state.again(differentiated=self._fixes):
+            args, kwargs = self._given(tensors, higher)
+            if self.cell is None:
+                return self._computed(args, kwargs, higher)
+            with Interception(self._answers(higher), network=self.cell):
+                return self._computed(args, kwargs, higher)
 
     def _computed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
     ) -> Any:
-        """Return what it computes, where operators are heard."""
+        """Return what it computes, where its operators are answered by those of a second run."""
         raise NotImplementedError
 
-    @property
-    def _network(self) -> nn.Cell | None:
-        """The cell that it runs, if it is one."""
-        return None
+    def _answers(self, higher: Higher | None) -> Callable[..., Any]:
+        """Return what computes the operators of a second run: those that draw do so once."""
+        drawn = deque(self._drawn)
 
-    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
-        return DISTURBANCES[self._settings.mode](bits, dtype)
+        def answer(
+            operator: Operator,
+            original: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: dict[str, Any],
+        ) -> Any:
+            if draws(operator.name):
+                if not drawn or drawn[0].operator is not operator:
+                    raise _cannot("draws", operator)
+                return drawn.popleft().again(args)
+            return self._by_kernel(operator, original, args, kwargs, higher)
+
+        return answer
+
+    def _by_kernel(
+        self,
+        operator: Operator,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        higher: Higher | None,
+    ) -> Any:
+        """Return what an operator computes, in a higher precision where there is one."""
+
+        def compute(*given: Any, **named: Any) -> Any:
+            return self._kernels.compute(operator, original, given, named)
+
+        if higher is None:
+            return compute(*args, **kwargs)
+        return higher.compute(OperatorCall(operator, compute, args, kwargs))
 
     @property
     def _coarsest(self) -> str:
         return coarsest_of(sorted(self._dtypes))
 
-    def _higher(self) -> Higher:
-        """Return what computes in a higher precision."""
+    def _higher(self) -> Higher | None:
+        """Return what computes in a higher precision, where that is what disturbs."""
+        if self._settings.mode != IMPROVE_PRECISION:
+            return None
         if not can_be_higher(self._coarsest):
-            raise CannotRepeatError(message("benchmark.nothing_to_improve"))
+            raise CannotRepeatError.saying("benchmark.nothing_to_improve")
         return Higher(self._coarsest)
 
-    def _disturbed(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the tensors among the inputs that are disturbed, and their new bits."""
-        if self._settings.mode not in DISTURBANCES:
-            return
-        floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
-        chosen = [n for n in floating if not is_mask(self.held.tensors[n].values())] or floating
-        changed = False
-        for number in chosen:
-            tensor = self.held.tensors[number]
-            bits = self._disturbance(tensor.elements, tensor.dtype)
-            if not np.array_equal(bits, tensor.elements):
-                changed = True
-                yield number, bits
-        if not changed:
-            raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
+    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
+        return DISTURBANCES[self._settings.mode](bits, dtype)
 
-    def _compared(
-        self, output: Any, disturbed: Sequence[tuple[int, np.ndarray]]
-    ) -> tuple[Any, list[Row]]:
+    @property
+    def _floating(self) -> list[int]:
+        """The floating tensors among the inputs, by their numbers."""
+        return [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
+
+    def _disturbed(self) -> dict[int, np.ndarray]:
+        """Return the tensors among the inputs that are disturbed, with their new bits."""
+        if self._settings.mode not in DISTURBANCES:
+            return {}
+        tensors, floating = self.held.tensors, self._floating
+        chosen = [n for n in floating if not is_mask(tensors[n].values())] or floating
+        disturbed = {n: self._disturbance(tensors[n].elements, tensors[n].dtype) for n in chosen}
+        found = {
+            n: bits
+            for n, bits in disturbed.items()
+            if not np.array_equal(bits, tensors[n].elements)
+        }
+        if not found:
+            raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
+        return found
+
+    def _given(
+        self, tensors: Mapping[int, Tensor], higher: Higher | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        with not_intercepted():
+            if self._own is None:
+                args, kwargs = self.held.rebuilt(tensors)
+            else:
+                args, kwargs = self._own
+                if not self.held.holds(args, kwargs):
+                    raise CannotRepeatError.saying("benchmark.changed")
+            if higher is None:
+                return args, kwargs
+            return higher.raised(args), higher.raised(kwargs)
+
+    # --- outputs ---------------------------------------------------------------------------------
+
+    def _compared(self, output: Any, disturbed: Mapping[int, np.ndarray]) -> tuple[Any, list[Row]]:
         """Return what the training is to go on with, or None; and a row of each output."""
         if not self._first:
-            raise CannotRepeatError(message("benchmark.no_output"))
+            raise CannotRepeatError.saying("benchmark.no_output")
         before = {path: values for path, (_, values) in self._first.items()}
         worst: dict[str, Row] = {}
         instead = None
         for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
-            again = self._run({n: self.held.tensors[n].tensor(bits) for n, bits in disturbed})
+            again = self._run({n: self.held.tensors[n].tensor(b) for n, b in disturbed.items()})
             if output is not None:
                 instead = _like(output, again)
             after = self._outputs(again)
-            rows = self._rows_between(before, after, disturbed, self._settings.mode)
+            rows = self._rows(self._pairs(before, after), disturbed, self._settings.mode)
             if self._settings.mode == NO_CHANGE and self._kernels.used:
                 # The training's own objects may have cut otherwise: that is no more than rounding.
-                rounded = self._rows_between(before, after, disturbed, ADD_NOISE)
+                rounded = self._rows(self._pairs(before, after), disturbed, ADD_NOISE)
                 exact = self._outputs(self._run({}))
-                rows = self._rows_between(after, exact, disturbed, NO_CHANGE)
+                rows = self._rows(self._pairs(after, exact), disturbed, NO_CHANGE)
                 rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
             _keep_worst(worst, rows)
         return instead, [*worst.values()]
@@ -435,82 +481,58 @@ class _Repeated:
         for path, (_, values) in self._first.items():
             second = _values(after[path]) if path in after else None
             if second is None or second.shape != values.shape:
-                raise CannotRepeatError(message("benchmark.shapes", path=path or "0"))
+                raise CannotRepeatError.saying("benchmark.shapes", path=path or "0")
             found[path] = second
         return found
 
-    def _rows_between(
-        self,
-        before: Mapping[str, np.ndarray],
-        after: Mapping[str, np.ndarray],
-        disturbed: Sequence[tuple[int, np.ndarray]],
-        mode: str,
+    def _pairs(
+        self, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
+    ) -> Iterator[_Pair]:
+        for path, (dtype, _) in self._first.items():
+            yield path, dtype, before[path], after[path]
+
+    def _rows(
+        self, pairs: Iterable[_Pair], disturbed: Mapping[int, np.ndarray], mode: str
     ) -> list[Row]:
-        """Return a row of each output, as it is judged by a mode."""
-        return [
-            self._row(index, path, dtype, before[path], after[path], disturbed, mode)
-            for index, (path, (dtype, _)) in enumerate(self._first.items())
-        ]
-
-    def _row(
-        self,
-        index: int,
-        path: str,
-        dtype: str,
-        values: np.ndarray,
-        second: np.ndarray,
-        disturbed: Sequence[tuple[int, np.ndarray]],
-        mode: str,
-    ) -> Row:
-        settings, coarsest = self._settings, self._coarsest
+        """Return a row of each pair of results of one shape, as it is judged by a mode."""
+        settings, coarsest, tensors = self._settings, self._coarsest, self.held.tensors
         by = inputs_change(
-            [(t.values(), values_of(b, t.dtype)) for t, b in self._with_tensors(disturbed)]
+            [
+                (tensors[n].values(), values_of(bits, tensors[n].dtype))
+                for n, bits in disturbed.items()
+            ]
         )
-        found = judge(
-            values,
-            second,
-            dtype=dtype,
-            mode=mode,
-            disturbed_by=by,
-            coarsest=coarsest,
-            thresholds=settings.thresholds,
-            most_times=settings.most_times,
-            order_free=self.order_free,
-        )
-        return self._phase.row(
-            self.entry,
-            output_index=index,
-            path=path,
-            dtype=dtype,
-            shape=[*values.shape],
-            change=_finite(found.change),
-            disturbed_by=_finite(by),
-            coarsest=coarsest,
-            ratio=None if found.ratio is None else _finite(found.ratio),
-            differing=found.differing,
-            threshold=found.threshold,
-            consistent=found.consistent,
-        )
-
-    def _with_tensors(
-        self, disturbed: Sequence[tuple[int, np.ndarray]]
-    ) -> Iterator[tuple[Any, np.ndarray]]:
-        for number, bits in disturbed:
-            yield self.held.tensors[number], bits
-
-    def _given(
-        self, tensors: Mapping[int, Tensor], higher: Higher | None
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        with not_intercepted():
-            if self._own is None:
-                args, kwargs = self.held.rebuilt(tensors)
-            else:
-                args, kwargs = self._own
-                if not self.held.holds(args, kwargs):
-                    raise CannotRepeatError(message("benchmark.changed"))
-            if higher is None:
-                return args, kwargs
-            return higher.raised(args), higher.raised(kwargs)
+        rows = []
+        for index, (path, dtype, first, second) in enumerate(pairs):
+            if first is None or second is None or first.shape != second.shape:
+                continue
+            found = judge(
+                first,
+                second,
+                dtype=dtype,
+                mode=mode,
+                disturbed_by=by,
+                coarsest=coarsest,
+                thresholds=settings.thresholds,
+                most_times=settings.most_times,
+                order_free=self.order_free,
+            )
+            row = self._phase.row(
+                self.entry,
+                output_index=index,
+                path=path,
+                dtype=dtype,
+                shape=[*first.shape],
+                change=_finite(found.change),
+                disturbed_by=_finite(by),
+                coarsest=coarsest,
+                ratio=None if found.ratio is None else _finite(found.ratio),
+                differing=found.differing,
+                threshold=found.threshold,
+                consistent=found.consistent,
+            )
+            rows.append(row)
+        return rows
 
     # --- gradients -------------------------------------------------------------------------------
 
@@ -521,80 +543,59 @@ class _Repeated:
         of the output that is drawn once and the same for both.
         """
         try:
-            return self._gradient_rows()
+            with _said_where_it_raises():
+                return self._gradient_rows()
         except CannotRepeatError as error:
             return [self._phase.row(self.entry, why=[error.said.as_json()])]
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            said = message("benchmark.raised", why=why)
-            return [self._phase.row(self.entry, why=[said.as_json()])]
 
     def _gradient_rows(self) -> list[Row]:
         self._check_that_it_can_be_differentiated()
-        disturbed = [*self._disturbed()]
-        floating = [n for n, tensor in enumerate(self.held.tensors) if tensor.floating]
-        network = self._network
-        trained = network.trainable_params() if network is not None else ()
+        disturbed = self._disturbed()
+        trained = () if self.cell is None else self.cell.trainable_params()
         weights = [parameter for parameter in trained if not parameter.hooks()]
-        if not floating and not weights:
-            raise CannotRepeatError(message("benchmark.nothing_to_disturb"))
-        first = self._differentiated(floating, weights, {}, None)
+        if not self._floating and not weights:
+            raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
+        first = self._differentiated(weights, {}, None)
         self._dtypes |= {str(gradient.dtype) for _, gradient in first}
         worst: dict[str, Row] = {}
         for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
-            improves = self._settings.mode == IMPROVE_PRECISION
-            higher = self._higher() if improves else None
-            second = self._differentiated(floating, weights, dict(disturbed), higher)
-            _keep_worst(worst, self._rows_of(first, second, disturbed))
+            second = self._differentiated(weights, disturbed, self._higher())
+            pairs = (
+                (name, str(a.dtype), _values(a), _values(b))
+                for (name, a), (_, b) in zip(first, second)
+            )
+            _keep_worst(worst, self._rows(pairs, disturbed, self._settings.mode))
         return [*worst.values()]
-
-    def _rows_of(
-        self,
-        first: Sequence[tuple[str, Tensor]],
-        second: Sequence[tuple[str, Tensor]],
-        disturbed: Sequence[tuple[int, np.ndarray]],
-    ) -> Iterator[Row]:
-        """Yield a row of each gradient."""
-        for index, ((name, a), (_, b)) in enumerate(zip(first, second)):
-            before, after = _values(a), _values(b)
-            if before is not None and after is not None and before.shape == after.shape:
-                mode = self._settings.mode
-                yield self._row(index, name, str(a.dtype), before, after, disturbed, mode)
 
     def _check_that_it_can_be_differentiated(self) -> None:
         if gradients_flow():
-            raise CannotRepeatError(message("benchmark.differentiated"))
+            raise CannotRepeatError.saying("benchmark.differentiated")
         if self._drawn:
-            name = self._drawn[0].operator.full_name
-            raise CannotRepeatError(message("benchmark.draws", operator=name))
-        if name := self._state.trained:
-            raise CannotRepeatError(message("benchmark.writes", parameter=name))
+            raise _cannot("draws", self._drawn[0].operator)
+        if name := self.state.trained:
+            raise CannotRepeatError.saying("benchmark.writes", parameter=name)
 
     def _differentiated(
         self,
-        floating: Sequence[int],
         weights: Sequence[Parameter],
         bits: Mapping[int, np.ndarray],
         higher: Higher | None,
     ) -> list[tuple[str, Tensor]]:
         """Return the gradients, by the paths of inputs and the names of parameters."""
-
-        def handle(operator: Operator, original: Any, args: Any, kwargs: Any) -> Any:
-            compute = functools.partial(self._kernels.compute, operator, original)
-            return _by(operator, compute, higher, args, kwargs)
+        floating = self._floating
 
         def computed(*tensors: Tensor) -> Any:
             args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
             output = self._computed(args, kwargs, higher)
             outputs = [t for _, t in tensors_in(output) if str(t.dtype) in FORMATS]
             if not outputs:
-                raise CannotRepeatError(message("benchmark.no_output"))
+                raise CannotRepeatError.saying("benchmark.no_output")
             return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
         with (
             unseen(),
-            once_more(self._state, differentiated=True),
-            Interception(handle, network=self._network),
+            self.state.again(differentiated=True),
+            Interception(self._answers(higher), network=self.cell),
         ):
             with not_intercepted():
                 tensors = [self.held.tensors[n].tensor(bits.get(n)) for n in floating]
@@ -617,107 +618,64 @@ class _Repeated:
         return [(name, g) for name, g in found if isinstance(g, Tensor)]
 
 
-class _Call(_Repeated, ObservedCall):
+class _CellCall(_Repeated, ObservedCall):
     """One call of a cell that is to run again.
 
     Raises:
         CannotRepeatError: it cannot.
     """
 
-    def __init__(
-        self,
-        phase: BenchmarkedPhase,
-        entry: str,
-        cell: nn.Cell,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        cells = named_cells(cell)
-        for name, one in cells.items():
+    def __init__(self, phase: BenchmarkedPhase, call: CellCall) -> None:
+        for name, one in named_cells(call.cell).items():
             if is_jitted(one) or number_of(one) in SITES.compiled:
-                raise CannotRepeatError(message("benchmark.compiled", cell=name))
+                raise CannotRepeatError.saying("benchmark.compiled", cell=name)
             if has_hooks_of_others(one):
-                raise CannotRepeatError(message("benchmark.hooks", cell=name))
-        super().__init__(phase, entry, HeldArguments(args, kwargs), State(cell), args, kwargs)
-        self._cell = cell
-        self._dtypes |= {str(parameter.dtype) for parameter in cell.get_parameters()}
-        self._refused: Message | None = None
+                raise CannotRepeatError.saying("benchmark.hooks", cell=name)
+        super().__init__(phase, call, call.given)
+        self._dtypes |= {str(parameter.dtype) for parameter in call.cell.get_parameters()}
+        self._refused: CannotRepeatError | None = None
 
-    # --- the first run ---------------------------------------------------------------------------
-
-    def operator_begins(
-        self, operator: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def operator_begins(self, call: OperatorCall) -> None:
         """Take note of what an operator that runs inside is about to do."""
+        operator = call.operator
         if communicates(operator.kind, operator.name):
-            self._refuse(message("benchmark.communicates", operator=operator.full_name))
+            self._refuse("communicates", operator)
         if not writes(operator.name):
             return
-        for value in (*args, *kwargs.values()):
+        for value in (*call.args, *call.kwargs.values()):
             if isinstance(value, Parameter):
                 if not (value.requires_grad and is_norm(operator.name)):
-                    self._state.keep(value)
-            elif isinstance(value, Tensor) and self._state.holds(value):
-                self._refuse(message("benchmark.own_state", operator=operator.full_name))
+                    self.state.keep(value)
+            elif isinstance(value, Tensor) and self.state.holds(value):
+                self._refuse("own_state", operator)
 
-    def operator_ended(self, operator: Operator, args: tuple[Any, ...], output: Any) -> None:
+    def operator_ended(self, call: OperatorCall, output: Any) -> None:
         """Take note of what an operator that ran inside returned."""
         for _, tensor in tensors_in(output):
             self._dtypes.add(str(tensor.dtype))
-        if draws(operator.name):
-            self._drawn.append(_Drawn(operator, args, output))
+        if draws(call.operator.name):
+            self._drawn.append(_Drawn(call.operator, call.args, output))
 
-    def keep(self, parameter: Parameter) -> None:
-        """Take note that a parameter is about to be written."""
-        self._state.keep(parameter)
-
-    def _refuse(self, why: Message) -> None:
-        self._refused = self._refused or why
+    def _refuse(self, why: str, operator: Operator) -> None:
+        self._refused = self._refused or _cannot(why, operator)
 
     def raised(self) -> None:
         """It raised: there is nothing to compare with."""
-        self._phase.left(self)
+        self._phase.running.end(self)
 
     def ended(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
-        self._phase.left(self)
+        self._phase.running.end(self)
         if self._refused is not None:
-            self._phase.say(self.entry, self._refused)
+            self._phase.say(self.entry, self._refused.said)
             return None
         return self.again(output)
-
-    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
-        """Return what the cell computes of its inputs, with some tensors in the place of others."""
-        improves = self._settings.mode == IMPROVE_PRECISION
-        higher = self._higher() if improves else None
-        fixes = self._settings.handler == FIX
-        drawn = deque(self._drawn)
-
-        def handle(
-            operator: Operator,
-            original: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any:
-            if draws(operator.name):
-                if not drawn or drawn[0].operator is not operator:
-                    raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
-                return drawn.popleft().again(args)
-            compute = functools.partial(self._kernels.compute, operator, original)
-            return _by(operator, compute, higher, args, kwargs)
-
-        with ExitStack() as contexts:
-            contexts.enter_context(unseen())
-            contexts.enter_context(once_more(self._state, differentiated=fixes))
-            args, kwargs = self._given(tensors, higher)
-            contexts.enter_context(Interception(handle, network=self._cell))
-            with _said_where_it_raises():
-                return self._cell(*args, **kwargs)
 
     def _computed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
     ) -> Any:
-        return self._cell(*args, **kwargs)
+        assert self.cell is not None
+        return self.cell(*args, **kwargs)
 
 
 class _OperatorCall(_Repeated):
@@ -727,20 +685,19 @@ class _OperatorCall(_Repeated):
         CannotRepeatError: it cannot.
     """
 
-    def __init__(self, phase: BenchmarkedPhase, entry: str, call: OperatorCall) -> None:
+    def __init__(self, phase: BenchmarkedPhase, call: OperatorCall) -> None:
         operator, args, kwargs = call.operator, call.args, call.kwargs
         if communicates(operator.kind, operator.name):
-            raise CannotRepeatError(message("benchmark.communicates", operator=operator.full_name))
+            raise _cannot("communicates", operator)
         if draws(operator.name):
-            raise CannotRepeatError(message("benchmark.draws", operator=operator.full_name))
-        held = HeldArguments(args, kwargs)
-        settings = phase.settings
-        lasts = bool(held.parameters) or settings.stage == BACKWARD or settings.handler == FIX
+            raise _cannot("draws", operator)
+        super().__init__(phase, call, (args, kwargs))
+        settings, parameters = phase.settings, self.held.parameters
+        lasts = bool(parameters) or settings.stage == BACKWARD or self._fixes
         if writes(operator.name) and lasts:
-            raise CannotRepeatError(message("benchmark.in_place", operator=operator.full_name))
-        super().__init__(phase, entry, held, State(None), args, kwargs)
+            raise _cannot("in_place", operator)
         self._operator, self._compute = operator, call.compute
-        self._dtypes |= {str(parameter.dtype) for parameter in held.parameters}
+        self._dtypes |= {str(parameter.dtype) for parameter in parameters}
         self.order_free = (
             settings.mode == CHANGE_VALUE
             and settings.stage == FORWARD
@@ -753,37 +710,15 @@ class _OperatorCall(_Repeated):
             return ends_exchanged(bits, self._axis)
         return super()._disturbance(bits, dtype)
 
-    def _run(self, tensors: Mapping[int, Tensor]) -> Any:
-        improves = self._settings.mode == IMPROVE_PRECISION
-        higher = self._higher() if improves else None
-        fixes = self._settings.handler == FIX
-        with once_more(self._state, differentiated=fixes), _said_where_it_raises():
-            args, kwargs = self._given(tensors, higher)
-            return self._computed(args, kwargs, higher)
-
     def _computed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
     ) -> Any:
         with not_intercepted():
-            compute = functools.partial(self._kernels.compute, self._operator, self._compute)
-            return _by(self._operator, compute, higher, args, kwargs)
+            return self._by_kernel(self._operator, self._compute, args, kwargs, higher)
 
 
-def _by(
-    operator: Operator,
-    compute: Callable[..., Any],
-    higher: Higher | None,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Return what an operator computes, in a higher precision where that is asked for."""
-
-    def computed(*given: Any, **named: Any) -> Any:
-        return compute(given, named)
-
-    if higher is None:
-        return computed(*args, **kwargs)
-    return higher.compute(OperatorCall(operator, computed, args, kwargs))
+def _cannot(why: str, operator: Operator) -> CannotRepeatError:
+    return CannotRepeatError.saying(f"benchmark.{why}", operator=operator.full_name)
 
 
 def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
@@ -803,7 +738,7 @@ def _said_where_it_raises() -> Iterator[None]:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise CannotRepeatError(message("benchmark.raised", why=why)) from error
+        raise CannotRepeatError.saying("benchmark.raised", why=why) from error
 
 
 @dataclass(frozen=True)

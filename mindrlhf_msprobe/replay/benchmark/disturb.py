@@ -70,9 +70,9 @@ def noise_added(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Return the bits of the next larger number of each element (`add_noise`)."""
     kind = FORMATS[dtype]
     magnitude, negative = _parts(bits, kind)
-    limits = _limits(kind)
-    up = ~negative & (magnitude >= limits.smallest) & (magnitude < limits.largest)
-    down = negative & (magnitude > limits.smallest) & (magnitude <= limits.largest)
+    smallest, largest = _limits(kind)
+    up = ~negative & (magnitude >= smallest) & (magnitude < largest)
+    down = negative & (magnitude > smallest) & (magnitude <= largest)
     one = kind.bits(1)
     return np.where(up, bits + one, np.where(down, bits - one, bits))
 
@@ -81,8 +81,8 @@ def last_bit_flipped(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Return the bits of each element with the last bit of the mantissa flipped (`bit_noise`)."""
     kind = FORMATS[dtype]
     magnitude, _ = _parts(bits, kind)
-    limits = _limits(kind)
-    normal = (magnitude >= limits.smallest) & (magnitude <= limits.largest)
+    smallest, largest = _limits(kind)
+    normal = (magnitude >= smallest) & (magnitude <= largest)
     return np.where(normal, bits ^ kind.bits(1), bits)
 
 
@@ -126,17 +126,11 @@ def is_mask(values: np.ndarray) -> bool:
     return others.size == 0 or bool((others == others[0]).all())
 
 
-@dataclass(frozen=True)
-class _Limits:
-    smallest: np.unsignedinteger
-    largest: np.unsignedinteger
-
-
-def _limits(kind: FloatFormat) -> _Limits:
+def _limits(kind: FloatFormat) -> tuple[np.unsignedinteger, np.unsignedinteger]:
     """Return the magnitudes, as bits, of the smallest normal number and the largest finite one."""
     width = np.dtype(kind.bits).itemsize * 8
     infinity = ((1 << (width - 1 - kind.mantissa)) - 1) << kind.mantissa
-    return _Limits(kind.bits(1 << kind.mantissa), kind.bits(infinity - 1))
+    return kind.bits(1 << kind.mantissa), kind.bits(infinity - 1)
 
 
 def _parts(bits: np.ndarray, kind: FloatFormat) -> tuple[np.ndarray, np.ndarray]:

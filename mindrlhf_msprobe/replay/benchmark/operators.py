@@ -19,9 +19,9 @@ from mindrlhf_msprobe.capture.framework.private import RUN_OP, uncast
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import handled_inside, is_mindspores
 from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.replay.benchmark.state import CannotRepeatError
+from mindrlhf_msprobe.replay.held import CannotRepeatError
 from mindrlhf_msprobe.replay.kinds import writes
+from mindrlhf_msprobe.replay.structures import replaced
 
 #: The last part of an operator's name → its kernel, of one input, whose last bits depend on that.
 KERNELS = {"log": "Log", "Log": "Log", "Softplus": "Softplus", "Mish": "Mish"}
@@ -75,8 +75,7 @@ class OwnKernels:
             return original(*args, **kwargs)
         given = [*args, *kwargs.values()]
         if self._differentiated and _counts_in_gradients(operator.name, given):
-            said = message("benchmark.counts", operator=operator.full_name)
-            raise CannotRepeatError(said)
+            raise CannotRepeatError.saying("benchmark.counts", operator=operator.full_name)
         kernel = KERNELS.get(operator.name)
         of_tensor = len(given) == 1 and isinstance(given[0], Tensor) and given[0].dtype in _DTYPES
         if kernel is not None and of_tensor and is_mindspores(original):
@@ -138,13 +137,12 @@ class Higher:
 
     def raised(self, value: Any) -> Any:
         """Return a value with its floating tensors, and dtypes that ask for one, in the dtype."""
-        if isinstance(value, Tensor):
-            return value.astype(_HIGHER) if value.dtype in self._lower else value
-        if type(value) in (list, tuple):
-            return type(value)(self.raised(item) for item in value)
-        if type(value) is dict:
-            return {key: self.raised(item) for key, item in value.items()}
-        return _HIGHER if _is_one_of(value, self._lower) else value
+        return replaced(value, self._raised)
+
+    def _raised(self, leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.astype(_HIGHER) if leaf.dtype in self._lower else leaf
+        return _HIGHER if _is_one_of(leaf, self._lower) else leaf
 
     def compute(self, call: OperatorCall) -> Any:
         """Return what an operator computes of its operands in the higher precision."""
@@ -165,13 +163,11 @@ class Higher:
         return self.raised(uncast(lambda: call.compute(*args, **kwargs))())
 
     def _lowered(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.astype(self._coarsest) if value.dtype == _HIGHER else value
-        if type(value) in (list, tuple):
-            return type(value)(self._lowered(item) for item in value)
-        if type(value) is dict:
-            return {key: self._lowered(item) for key, item in value.items()}
-        return value
+        def lowered(leaf: Any) -> Any:
+            is_higher = isinstance(leaf, Tensor) and leaf.dtype == _HIGHER
+            return leaf.astype(self._coarsest) if is_higher else leaf
+
+        return replaced(value, lowered)
 
 
 def _is_one_of(value: Any, dtypes: tuple[Any, ...]) -> bool:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.processes import receive, send
-from mindrlhf_msprobe.replay.kernels.asked import Answer, Asked, NamedDtype, Refused, filled
+from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
+from mindrlhf_msprobe.replay.structures import replaced
 
 #: By how much an input is moved to see whether float64 is computed in, and by how much float32
 #: would notice.
@@ -44,17 +45,17 @@ _Function = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 class _Operator:
     """One operator with its arguments, as a function of arrays."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, question: Question) -> None:
         from mindrlhf_msprobe.capture.operators.inventory import find_operator
         from mindrlhf_msprobe.replay.offline.script.operators import computes_only
 
-        operator = find_operator(asked.operator)
+        operator = find_operator(question.operator)
         if operator is None or not computes_only(operator):
-            raise NoKernelError(asked.operator)
+            raise NoKernelError(question.operator)
         self._computed: Callable[..., Any] = operator.original
         if operator.kind == "Primitive":
-            self._computed = operator.owner(**asked.attributes)
-        self._asked = asked
+            self._computed = operator.owner(**question.attributes)
+        self._question = question
         self.several = False
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -81,8 +82,8 @@ class _Operator:
                 return getattr(mindspore, "float64" if "float" in leaf.name else leaf.name)
             return leaf
 
-        args = filled(tuple(self._asked.args), made)
-        returned = self._computed(*args, **filled(dict(self._asked.kwargs), made))
+        args = replaced(tuple(self._question.args), made)
+        returned = self._computed(*args, **replaced(dict(self._question.kwargs), made))
         self.several = isinstance(returned, (tuple, list))
         found = [*returned] if self.several else [returned]
         if not all(isinstance(one, Tensor) for one in found):
@@ -99,25 +100,25 @@ class Kernels:
     def __init__(self) -> None:
         self._in_float64: dict[str, bool] = {}
 
-    def answer(self, asked: Asked) -> Answer:
-        """Compute what is asked for.
+    def answer(self, question: Question) -> Answer:
+        """Compute the answer to a question.
 
         Raises:
             NoKernelError: there is no kernel.
             Exception: of MindSpore.
         """
-        operator = _Operator(asked)
-        key = f"{asked.operator} {[str(a.dtype) for a in asked.draws[0]]}"
+        operator = _Operator(question)
+        key = f"{question.operator} {[str(a.dtype) for a in question.draws[0]]}"
         if key not in self._in_float64:
-            self._in_float64[key] = computes_in_float64(operator, asked.draws[0])
+            self._in_float64[key] = computes_in_float64(operator, question.draws[0])
         if not self._in_float64[key]:
             raise NoKernelError(_LOWER)
-        if not asked.arriving:
-            results = [tuple(operator(arrays)) for arrays in asked.draws]
+        if not question.arriving:
+            results = [tuple(operator(arrays)) for arrays in question.draws]
             return Answer(tuple(results), operator.several)
         found = [
-            tuple(gradients(operator, arrays, arriving, asked.output, verified=not number))
-            for number, (arrays, arriving) in enumerate(zip(asked.draws, asked.arriving))
+            tuple(gradients(operator, arrays, arriving, question.output, verified=not number))
+            for number, (arrays, arriving) in enumerate(zip(question.draws, question.arriving))
         ]
         return Answer(tuple(found))
 
@@ -280,15 +281,15 @@ def _serve(inbox: Any, outbox: Any) -> None:
         mode=mindspore.PYNATIVE_MODE, device_target="CPU", pynative_synchronize=True
     )
     kernels = Kernels()
-    for asked in _questions(inbox):
+    for question in _questions(inbox):
         try:
-            said: Answer | Refused = kernels.answer(asked)
+            said: Answer | Refused = kernels.answer(question)
         except Exception as error:  # of MindSpore: the training is told that there is no answer
             said = Refused(f"{type(error).__name__}: {error}"[:200])
         send(outbox, said)
 
 
-def _questions(inbox: Any) -> Iterator[Asked]:
+def _questions(inbox: Any) -> Iterator[Question]:
     with suppress(EOFError):
         while True:
             yield receive(inbox)

@@ -8,7 +8,7 @@ is in the record: what is not zero in its output was kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,11 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.replay.offline.script.template import (
-    BITS,
-    Side,
-    at_least,
-    tensor_of,
-)
+from mindrlhf_msprobe.replay.offline.script.folder import words_of
+from mindrlhf_msprobe.replay.offline.script.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
@@ -56,12 +53,7 @@ class Recomputed(Side):
             super().__init__(folder, called, network)
         except SystemExit as refused:
             raise RunError(Message("replay.refused", {"why": str(refused)})) from None
-        self._constants = [
-            (cell, name, value)
-            for _, cell in (network.cells_and_names() if network is not None else ())
-            for name, value in vars(cell).items()
-            if type(value) is Tensor and str(value.dtype) in BITS
-        ]
+        self.network = mindspore.nn.Cell() if network is None else network
         known = [*self.inputs, *self.weights, *self.outputs]
         dtypes = [node["dtype"] for node in known if node["dtype"] in BITS] + [*self._declared()]
         lowest = min(dtypes, key=BITS.__getitem__, default="Float32")
@@ -101,7 +93,7 @@ class Recomputed(Side):
             seed: disturbs every floating value that goes in by one rounding; None: none is.
         """
         self._rounding = 2.0 ** -(BITS[self.lowest] + (least is not None))
-        with casts_go_no_lower_than(least), self._cells_at_least(least):
+        with self._casts_put_back():
             try:
                 return self._computed(least, seed)
             except (TypeError, ValueError):
@@ -122,65 +114,24 @@ class Recomputed(Side):
             self._random = None
 
     def cast_up(self, least: str | None) -> None:
-        """Do nothing: `compute` does it, and puts everything back."""
+        """Follow no casts below a dtype from here on, and cast up what cells hold."""
+        super().cast_up(least)
+        ops.functional.cast = ops.cast
 
     @contextmanager
-    def _cells_at_least(self, least: str | None) -> Iterator[None]:
-        """Cast what cells hold beside parameters up, and let none cast down; until the end."""
-        before = self._constants if least else []
-        if least and isinstance(self.network, mindspore.nn.Cell):
-            cells = [cell for _, cell in self.network.cells_and_names()]
-            name = "mixed_precision_type"  # to_float
-            before = [*before, *((cell, name, getattr(cell, name)) for cell in cells)]
-        try:
-            for cell, name, value in before:
-                dtype = at_least(str(value.dtype), least) if isinstance(value, Tensor) else ""
-                setattr(cell, name, tensor_of(array_of(value), dtype) if dtype else None)
+    def _casts_put_back(self) -> Iterator[None]:
+        """Let casts, and what cells hold beside parameters, be as they were, at the end."""
+        casts = [(ops.Cast, "__call__"), (ops, "cast"), (ops.functional, "cast")]
+        methods = ("astype", "to", "type", "half", "float", "bfloat16")
+        changed: list[tuple[Any, str]] = [*casts, *((Tensor, name) for name in methods)]
+        changed.append((mindspore._checkparam, "check_type_name"))
+        for _, cell in self.network.cells_and_names():
+            held = [name for name, value in vars(cell).items() if type(value) is Tensor]
+            changed += [(cell, name) for name in (*held, "mixed_precision_type")]
+        with ExitStack() as stack:
+            for owner, name in changed:
+                stack.enter_context(mock.patch.object(owner, name, getattr(owner, name)))
             yield
-        finally:
-            for cell, name, value in before:
-                setattr(cell, name, value)
-
-
-@contextmanager
-def casts_go_no_lower_than(least: str | None) -> Iterator[None]:
-    """Let casts to a floating dtype below `least` go to that, and checks take float64."""
-    if least is None:
-        yield
-        return
-    wanted = getattr(mindspore, least.lower())
-    known = {name.lower(): name for name in BITS}
-
-    def raised(value: Any) -> Any:
-        if not isinstance(value, (str, mindspore.Type)):
-            return value
-        name = known.get(str(value).rpartition(".")[2].lower(), "")
-        return wanted if name and at_least(name, least) != name else value
-
-    def cast(original: Any) -> Callable[..., Any]:
-        return lambda *args, **kwargs: original(
-            *map(raised, args), **{name: raised(value) for name, value in kwargs.items()}
-        )
-
-    def named(dtype: Any) -> Callable[..., Any]:
-        return lambda tensor: tensor.astype(raised(dtype))
-
-    checks = mindspore._checkparam  # MindFormers asks it whether an input may be float64
-    of_types = checks.check_type_name
-
-    def check(name: Any, dtype: Any, *args: Any) -> Any:
-        return of_types(name, mindspore.float32 if dtype == mindspore.float64 else dtype, *args)
-
-    replaced: list[tuple[Any, str, Any]] = [(ops.Cast, "__call__", cast(ops.Cast.__call__))]
-    replaced.append((checks, "check_type_name", check))
-    replaced += [(owner, "cast", cast(owner.cast)) for owner in (ops, ops.functional)]
-    replaced += [(Tensor, name, cast(getattr(Tensor, name))) for name in ("astype", "to", "type")]
-    for name, dtype in (("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")):
-        replaced.append((Tensor, name, named(getattr(mindspore, dtype))))
-    with ExitStack() as stack:
-        for owner, name, new in replaced:
-            stack.enter_context(mock.patch.object(owner, name, new))
-        yield
 
 
 def array_of(tensor: Any) -> np.ndarray:
@@ -191,7 +142,8 @@ def array_of(tensor: Any) -> np.ndarray:
 
 
 def prepare() -> None:
-    """Let operators run when they are called, so that one without a kernel raises there."""
+    """Let operators run where they are called: there one without a kernel raises, in words."""
+    WORDS.update(words_of(language()))
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()
 
@@ -223,8 +175,6 @@ def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) 
 def _values(
     side: Recomputed, operator: OperatorName, primitive: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    from mindrlhf_msprobe.replay.offline.script.template import distance
-
     given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
     args = [_made(side, node, given) for node in side.entry["args"]]
     kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}
@@ -259,32 +209,65 @@ def _of_dropout(
     given: list[dict[str, Any]],
     precision: Precision,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name, distances and verdict of what a dropout with the recorded mask gives."""
-    from mindrlhf_msprobe.replay.offline.script.template import distance
+    """Yield name, distances and verdict of what a dropout with the recorded mask gives.
 
+    Raises:
+        NoFormulaError: its arguments are not those of a dropout.
+    """
+    args, kwargs, settings = called
     first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
-    gradient = given[0].get("gradient")
-    nodes = {first["at"]: first}
+    output, gradient = side.array(first), given[0].get("gradient")
+    x = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
+    if x is None or x.shape != output.shape:
+        raise NoFormulaError(name)
+    kept = again = output != 0
     if gradient is not None:
-        nodes[f"gradient:{given[0]['at']}"] = gradient
-    recorded = {at: side.array(node).astype(np.float64) for at, node in nodes.items()}
-    names = first["at"], f"gradient:{given[0]['at']}"
-    output, leaving = recorded[names[0]], recorded.get(names[1])
-    repeated = side.entry.get("repeated", False)
-    dropped = Dropped(name, *called, output, leaving, repeated=repeated)
-    arriving = side.array(first["arriving"]) if "arriving" in first else None
-    odd = dropped.odd_share()
-    for at, opinion, exact in dropped.judged(recorded, names, arriving, precision):
-        node = nodes[at]
-        value = _as_value(node, opinion, distance(side.array(node), exact, node["dtype"]))
-        value["by_mask"] = True
-        if odd is not None and at == first["at"]:
-            value |= {"verdict": "wrong", "dropped": odd, "probability": dropped.probability}
-        yield at, value
+        leaving = side.array(gradient)
+        if leaving.shape == x.shape:  # zero shows no mask
+            kept = again = kept | ((x == 0) & (leaving != 0))
+        if side.entry.get("repeated", False):  # the second run drew another mask
+            again = leaving != 0
+    probability = _probability(args, kwargs, settings)
+    scale = 1 / (1 - probability) if probability < 1 else 0.0
+    tape = Tape(precision)
+    operand = tape.value(x)
+
+    def dropped(mask: np.ndarray) -> Value:
+        return Basic(tape).multiply(operand, tape.value(np.where(mask, scale, 0.0)))
+
+    found: list[tuple[str, dict[str, Any], Value | None]] = [(first["at"], first, dropped(kept))]
+    if gradient is not None and "arriving" in first:
+        arriving = tape.value(side.array(first["arriving"]))
+        exact = backward(tape, [(dropped(again), arriving)], [operand]).of[0]
+        found.append((f"gradient:{given[0]['at']}", gradient, exact))
+    odd = None if name in _OF_CHANNELS else _odd_share(x, kept, probability)
+    for at, node, value in found:
+        if value is not None:
+            recorded = side.array(node)
+            opinion = judge(recorded, value.exact, value.draws[1:], precision)
+            apart = distance(recorded, value.exact, node["dtype"])
+            judged = {**_as_value(node, opinion, apart), "by_mask": True}
+            if odd is not None and node is first:
+                judged |= {"verdict": "wrong", "dropped": odd, "probability": probability}
+            yield at, judged
     for node in more:
         mask = side.array(node)
-        if (found := dropped.agrees(mask)) is not None:
-            yield node["at"], _as_value(node, found, distance(mask, mask, node["dtype"]))
+        if mask.shape == x.shape:  # else it has the form of a device
+            same = ((mask != 0) == kept) | (x == 0)
+            opinion = Judgement(Opinion.ORDINARY if same.all() else Opinion.WRONG, ratio=0.0)
+            yield node["at"], _as_value(node, opinion, distance(mask, mask, node["dtype"]))
+
+
+def _odd_share(given: np.ndarray, kept: np.ndarray, probability: float) -> float | None:
+    """Return the share of dropped elements where chance does not explain it, else None."""
+    count = int(np.count_nonzero(given))
+    if not count:
+        return None
+    dropped = int(np.count_nonzero((given != 0) & ~kept))
+    expected = count * probability
+    apart = abs(dropped - expected) - 1
+    deviation = math.sqrt(expected * (1 - probability))
+    return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
 
 
 def _gradients(
@@ -330,88 +313,6 @@ def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from _leaves(inside)
         else:
             yield node
-
-
-class Dropped:
-    """One recorded call of a dropout.
-
-    Args:
-        name: of the operator.
-        args, kwargs: as they were given, arrays in the place of tensors.
-        settings: of a primitive: what has its attributes.
-        output: the first of the recorded outputs.
-        leaving: the recorded gradient of the input; None where there is none.
-        repeated: whether that is of a second run (recompute), which drew another mask.
-
-    Raises:
-        NoFormulaError: its arguments are not those of a dropout.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        settings: Any,
-        output: np.ndarray,
-        leaving: np.ndarray | None,
-        *,
-        repeated: bool,
-    ) -> None:
-        given = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
-        if given is None or given.shape != output.shape:
-            raise NoFormulaError(name)
-        self._name, self._given = name, given
-        self.probability = _probability(args, kwargs, settings)
-        self.kept = output != 0
-        if leaving is not None and leaving.shape == given.shape:  # zero shows no mask
-            self.kept |= (given == 0) & (leaving != 0)
-        self._kept_again = leaving != 0 if repeated and leaving is not None else self.kept
-
-    def judged(
-        self,
-        recorded: Mapping[str, np.ndarray],
-        names: tuple[str, str],
-        arriving: np.ndarray | None,
-        precision: Precision,
-    ) -> Iterator[tuple[str, Judgement, np.ndarray]]:
-        """Yield name, judgement and the exact value of the output and of the input's gradient.
-
-        Args:
-            recorded: both, by their names.
-            names: of the output, and of the gradient.
-            arriving: the gradient of the output.
-        """
-        tape = Tape(precision)
-        given = tape.value(self._given)
-        scale = 1 / (1 - self.probability) if self.probability < 1 else 0.0
-        result = Basic(tape).multiply(given, tape.value(np.where(self.kept, scale, 0.0)))
-        values: list[Value | None] = [result, None]
-        if arriving is not None:
-            again = Basic(tape).multiply(given, tape.value(np.where(self._kept_again, scale, 0.0)))
-            values[1:] = backward(tape, [(again, tape.value(arriving))], [given]).of
-        for name, value in zip(names, values):
-            if value is not None and name in recorded:
-                found = judge(recorded[name], value.exact, value.draws[1:], precision)
-                yield name, found, value.exact
-
-    def agrees(self, mask: np.ndarray) -> Judgement | None:
-        """Return whether the mask that it returned is that of its output; None if not known."""
-        if mask.shape != self._given.shape:
-            return None  # in the form of a device
-        same = ((mask != 0) == self.kept) | (self._given == 0)
-        return Judgement(Opinion.ORDINARY if same.all() else Opinion.WRONG, ratio=0.0)
-
-    def odd_share(self) -> float | None:
-        """Return the share of dropped elements where chance does not explain it, else None."""
-        count = int(np.count_nonzero(self._given))
-        if self._name in _OF_CHANNELS or not count:
-            return None
-        dropped = int(np.count_nonzero((self._given != 0) & ~self.kept))
-        expected = count * self.probability
-        apart = abs(dropped - expected) - 1
-        deviation = math.sqrt(expected * (1 - self.probability))
-        return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
 
 
 def _probability(args: Sequence[Any], kwargs: Mapping[str, Any], settings: Any) -> float:

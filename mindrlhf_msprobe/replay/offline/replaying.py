@@ -43,7 +43,6 @@ from mindrlhf_msprobe.replay.offline.script.operators import (
     home_of,
     is_recorded,
     operator_of,
-    prepare,
 )
 from mindrlhf_msprobe.replay.offline.script.recorded import (
     Asked,
@@ -156,6 +155,7 @@ def _judge_operator(output: Path, subject: _Subject, device: str | None) -> None
     """Judge the folder of an operator, in this process."""
     import mindspore
 
+    from mindrlhf_msprobe.replay.offline.computing import prepare
     from mindrlhf_msprobe.replay.offline.judging import conclude
 
     if device:
@@ -189,6 +189,8 @@ def _subject(calls: list[Call], asked: Asked) -> tuple[_Subject, list[Call]]:
         return _Subject(*folder.subject_of_network(asked.network)), calls
     if operator is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
+    from mindrlhf_msprobe.replay.offline.computing import prepare
+
     prepare()
     recorded = [is_recorded(one, operator) for one in calls]
     if not any(recorded):
@@ -269,6 +271,8 @@ def replay_operators(
         raise RunError.saying("replay.no_operators", path=run.path)
     check_mindspore()
     import mindspore
+
+    from mindrlhf_msprobe.replay.offline.computing import prepare
 
     if asked.device:
         mindspore.set_device(asked.device)

@@ -34,59 +34,44 @@ def backward(
         outputs: outputs with the gradients that arrive at them.
         wanted: the values whose gradients are asked for.
     """
-    walk = _Backward(tape, _leading_to(outputs, wanted), {id(value) for value in wanted})
+    basic = Basic(tape)
+    order = _ordered([output for output, _ in outputs])
+    kept = {id(value) for value in wanted}
+    needed = {*kept}  # what leads to those
+    for value in order:
+        if any(id(parent) in needed for parent in value.parents):
+            needed.add(id(value))
+    sums: dict[int, Value] = {}  # what has arrived at values
+    stopped_at: list[str] = []
+
+    def give(value: Value, gradient: Value) -> None:
+        if id(value) in needed:
+            known = sums.get(id(value))
+            sums[id(value)] = gradient if known is None else basic.add(known, gradient)
+
     with tape.without_gradients():
         for output, gradient in outputs:
-            walk.give(output, gradient)
-        for value in reversed(_ordered([output for output, _ in outputs], walk.needed)):
-            walk.pull(value)
-    return Gradients([walk.sums.get(id(value)) for value in wanted], walk.stopped_at)
-
-
-class _Backward:
-    """Gradients on their way back.
-
-    Args:
-        needed: the values that lead to those that are wanted, by their ids.
-        keep: those that are wanted.
-
-    Attributes:
-        sums: what has arrived at values.
-        stopped_at: names of operators whose gradient is not known.
-    """
-
-    def __init__(self, tape: Tape, needed: set[int], keep: set[int]) -> None:
-        self._tape, self._basic = tape, Basic(tape)
-        self.needed, self._keep = needed, keep
-        self.sums: dict[int, Value] = {}
-        self.stopped_at: list[str] = []
-
-    def give(self, value: Value, gradient: Value) -> None:
-        """Add a gradient to what has arrived at a value."""
-        if id(value) in self.needed:
-            known = self.sums.get(id(value))
-            self.sums[id(value)] = gradient if known is None else self._basic.add(known, gradient)
-
-    def pull(self, value: Value) -> None:
-        """Take what has arrived at a value back to what that was computed of."""
-        take = self.sums.get if id(value) in self._keep else self.sums.pop
-        arrived = take(id(value), None)
-        if arrived is None or value.pull is None:
-            return
-        try:
-            pulled = value.pull(arrived, value, *value.parents)
-        except NoGradientError as error:
-            self.stopped_at.append(str(error))
-            return
-        for parent, of_parent in zip(value.parents, pulled):
-            if of_parent is None:
+            give(output, gradient)
+        for value in reversed(order):
+            take = sums.get if id(value) in kept else sums.pop
+            arrived = take(id(value), None)
+            if arrived is None or value.pull is None:
                 continue
-            if self._tape.slopes:
-                self._tape.note_reach(of_parent.exact, arrived.exact)
-            self.give(parent, of_parent)
+            try:
+                pulled = value.pull(arrived, value, *value.parents)
+            except NoGradientError as error:
+                stopped_at.append(str(error))
+                continue
+            for parent, of_parent in zip(value.parents, pulled):
+                if of_parent is None:
+                    continue
+                if tape.slopes:
+                    tape.note_reach(of_parent.exact, arrived.exact)
+                give(parent, of_parent)
+    return Gradients([sums.get(id(value)) for value in wanted], stopped_at)
 
 
-def _ordered(outputs: Sequence[Value], needed: set[int]) -> list[Value]:
+def _ordered(outputs: Sequence[Value]) -> list[Value]:
     """Return all values behind outputs, operands before what was computed of them."""
     order: list[Value] = []
     seen: set[int] = set()
@@ -95,33 +80,11 @@ def _ordered(outputs: Sequence[Value], needed: set[int]) -> list[Value]:
         value, done = waiting.pop()
         if done:
             order.append(value)
-        elif id(value) not in seen and id(value) in needed:
+        elif id(value) not in seen:
             seen.add(id(value))
             waiting.append((value, True))
             waiting.extend((parent, False) for parent in value.parents)
     return order
-
-
-def _leading_to(outputs: Sequence[tuple[Value, Value]], wanted: Sequence[Value]) -> set[int]:
-    """Return the values on the way from outputs to those that are wanted."""
-    everything = {id(value) for output, _ in outputs for value in _everything([output])}
-    order = _ordered([output for output, _ in outputs], everything)
-    needed = {id(value) for value in wanted}
-    for value in order:
-        if any(id(parent) in needed for parent in value.parents):
-            needed.add(id(value))
-    return needed
-
-
-def _everything(outputs: Sequence[Value]) -> list[Value]:
-    seen: dict[int, Value] = {}
-    waiting = [*outputs]
-    while waiting:
-        value = waiting.pop()
-        if id(value) not in seen:
-            seen[id(value)] = value
-            waiting.extend(value.parents)
-    return list(seen.values())
 
 
 _ROUNDS = 2

@@ -29,8 +29,8 @@ from mindrlhf_msprobe.capture.operators.interception import (
 )
 from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
-from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.replay.kernels.asking import NoAnswerError, by_kernel
+from mindrlhf_msprobe.replay.held import CannotRepeatError
+from mindrlhf_msprobe.replay.kernels.client import NoAnswerError, by_kernel
 from mindrlhf_msprobe.replay.kinds import (
     communicates,
     draws,
@@ -43,7 +43,7 @@ from mindrlhf_msprobe.replay.kinds import (
 )
 from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError, leaves_of
+from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, backward
 from mindrlhf_msprobe.replay.precise.values import (
     PRECISIONS,
@@ -54,6 +54,7 @@ from mindrlhf_msprobe.replay.precise.values import (
     lowest_precision,
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct, defined_function
+from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
 #: What a random operator was given first and what it returned, in the order of the calls.
 Drawn = tuple[str, Any]
@@ -81,14 +82,6 @@ _DECLARED += ("softmax_compute_type", "layernorm_compute_dtype", "layernorm_comp
 _DECLARED += ("rotary_dtype", "_compute_dtype")
 #: What `Cell.to_float` leaves on a cell.
 _TO_FLOAT = {"fp16": "float16", "bf16": "bfloat16"}
-
-
-class CannotRunTwiceError(Exception):
-    """What was computed cannot be computed again; its argument is a message that says why."""
-
-    def __init__(self, code: str, **params: Any) -> None:
-        self.message: Message = message(code, **params)
-        super().__init__(self.message)
 
 
 def only_looks(operator: Operator) -> bool:
@@ -227,7 +220,7 @@ class SecondRun:
             cell: whose construct it is; tensors among its attributes are constants.
 
         Raises:
-            CannotRunTwiceError: it writes into tensors of others, communicates, or uses an operator
+            CannotRepeatError: it writes into tensors of others, communicates, or uses an operator
                 that can be computed in no other way.
             Exception: what the function raises by itself.
         """
@@ -257,7 +250,7 @@ class SecondRun:
             before: of one that writes into its first argument, what stood there.
 
         Raises:
-            CannotRunTwiceError: as `run` does.
+            CannotRepeatError: as `run` does.
         """
         if before is not None:
             self._known[id(call.args[0])] = call.args[0], self.tape.value(before)
@@ -311,25 +304,15 @@ class SecondRun:
         return self._made(self._basic.transpose(value, order), str(tensor.dtype).lower())
 
     def _lifted(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return self._value(value)
-        if isinstance(value, slice):
-            return slice(*map(self._lifted, (value.start, value.stop, value.step)))
-        if isinstance(value, dict):
-            return {key: self._lifted(item) for key, item in value.items()}
-        if isinstance(value, (tuple, list)):
-            items = [self._lifted(item) for item in value]
-            return tuple(items) if isinstance(value, tuple) else items
-        return value
+        def lifted(leaf: Any) -> Any:
+            if isinstance(leaf, slice):
+                return slice(*map(lifted, (leaf.start, leaf.stop, leaf.step)))
+            return self._value(leaf) if isinstance(leaf, Tensor) else leaf
+
+        return replaced(value, lifted)
 
     def _lowered(self, value: Any, dtype: str) -> Any:
-        if isinstance(value, Value):
-            return self._made(value, dtype)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._lowered(item, dtype) for item in value))
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._lowered(item, dtype) for item in value)
-        return value
+        return replaced(value, lambda x: self._made(x, dtype) if isinstance(x, Value) else x)
 
     # --- operators -----------------------------------------------------------------------------
 
@@ -345,7 +328,7 @@ class SecondRun:
     def _handled(self, call: OperatorCall) -> Any:
         operator = call.operator
         if communicates(operator.kind, operator.name):
-            raise CannotRunTwiceError("second.communicates", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.communicates", operator=operator.full_name)
         if draws(operator.name):
             return self._drawn_before(call)
         if writes_in_place(call):
@@ -358,7 +341,7 @@ class SecondRun:
             self._held.append(made)
             return made
         if any(map(is_complex, leaves)):
-            raise CannotRunTwiceError("second.complex", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.complex", operator=operator.full_name)
         self.met += computes_floats(call, None)
         made = self._lowered(self._answer(call), dtype_of(leaves))
         if operator.name in _VIEWS:
@@ -369,7 +352,7 @@ class SecondRun:
         operator, kwargs = call.operator, call.kwargs
         settings = _settings(call)
         if operator.kind == "Primitive" and settings is None:
-            raise CannotRunTwiceError("second.no_attributes", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.no_attributes", operator=operator.full_name)
         given: tuple[Any, ...] = self._lifted(call.args)
         named: dict[str, Any] = self._lifted(kwargs)
         name = operator.name
@@ -390,25 +373,24 @@ class SecondRun:
         """Return what MindSpore's own Python makes of other operators.
 
         Raises:
-            CannotRunTwiceError: it is none of MindSpore's functions, or uses what has no answer.
+            CannotRepeatError: it is none of MindSpore's functions, or uses what has no answer.
         """
         operator = call.operator
         if operator.kind != "Primitive" and isinstance(operator.original, FunctionType):
             try:
                 with Interception(self._handle, nested=True):
                     made = operator.original(*call.args, **call.kwargs)
-            except CannotRunTwiceError as error:
-                if error.message.code != "second.no_formula":
+            except CannotRepeatError as error:
+                if error.said.code != "second.no_formula":
                     raise
                 made = None
             tensors = [leaf for leaf in leaves_of(made) if isinstance(leaf, Tensor)]
             if tensors and all(id(leaf) in self._known for leaf in tensors):
                 self._held.append(made)
-                leaves = leaves_of(made)
-                return like(
-                    made, (self._known[id(x)][1] if isinstance(x, Tensor) else x for x in leaves)
+                return replaced(
+                    made, lambda x: self._known[id(x)][1] if isinstance(x, Tensor) else x
                 )
-        raise CannotRunTwiceError("second.no_formula", operator=operator.full_name)
+        raise CannotRepeatError.saying("second.no_formula", operator=operator.full_name)
 
     def _written(self, call: OperatorCall, *, alone: bool = False) -> Any:
         """Write into a tensor that this run made itself, and of which there is no view.
@@ -423,16 +405,16 @@ class SecondRun:
             known = known and alone
         of_own = id(target) in self._own and id(target) not in self._viewed
         if not isinstance(target, Tensor) or not known or not of_own:
-            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
         given: tuple[Any, ...] = self._lifted(args)
         named: dict[str, Any] = self._lifted(call.kwargs)
         try:
             name = out_of_place(operator.name)
             value = answer(self._basic, operator.kind, name, given, named, None)
         except (NoFormulaError, ValueError, IndexError, KeyError):
-            raise CannotRunTwiceError("second.in_place", operator=operator.full_name) from None
+            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name) from None
         if not isinstance(value, Value) or value.shape != target.shape:
-            raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
         self._known[id(target)] = target, value  # what Python sees of it is of before
         return target
 
@@ -441,21 +423,22 @@ class SecondRun:
         operator, args, kwargs = call.operator, call.args, call.kwargs
         known = "alpha" not in operator.name.lower()  # that of alpha_dropout is no mask
         if not self._drawn or self._drawn[0][0] != operator.full_name or not known:
-            raise CannotRunTwiceError("second.random", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         _, before = self._drawn.pop(0)
         if "dropout" not in operator.name.lower():
             if in_place(operator.name):
-                raise CannotRunTwiceError("second.in_place", operator=operator.full_name)
-            made = like(before, (self._draw(leaf, call) for leaf in leaves_of(before)))
+                raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
+            made = replaced(before, lambda leaf: self._draw(leaf, call))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
         given = next((leaf for leaf in leaves_of([args, kwargs]) if isinstance(leaf, Tensor)), None)
         leaves = leaves_of(before)
         if given is None or leaves[0].shape != given.shape:
-            raise CannotRunTwiceError("second.random", operator=operator.full_name)
+            raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         value = self._value(given)
         result = self._basic.multiply(value, self._mask(value, leaves[0], call))
-        results = [result, *(self._constant(leaf) for leaf in leaves[1:])]
-        return self._lowered(like(before, iter(results)), str(given.dtype).lower())
+        several = isinstance(before, tuple)
+        results = (result, *map(self._constant, leaves[1:])) if several else result
+        return self._lowered(results, str(given.dtype).lower())
 
     def _mask(self, value: Value, given: np.ndarray, call: OperatorCall) -> Value:
         """Return the factors of a dropout: 0, or what makes up for those."""
@@ -500,15 +483,6 @@ def _settings(call: OperatorCall) -> Any:
     return call.operator.replaces or getattr(call.compute, "__self__", None)
 
 
-def like(structure: Any, leaves: Iterator[Any]) -> Any:
-    """Return a structure of tuples and lists with other leaves."""
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(like(item, leaves) for item in structure))
-    if isinstance(structure, (tuple, list)):
-        return type(structure)(like(item, leaves) for item in structure)
-    return next(leaves)
-
-
 # --- cells -------------------------------------------------------------------------------------
 
 
@@ -516,10 +490,10 @@ def construct_of(cell: nn.Cell) -> Callable[..., Any]:
     """Return what a cell computes; see `defined_construct`.
 
     Raises:
-        CannotRunTwiceError: it is compiled.
+        CannotRepeatError: it is compiled.
     """
     if is_jitted(cell):
-        raise CannotRunTwiceError("second.compiled", cell=type(cell).__name__)
+        raise CannotRepeatError.saying("second.compiled", cell=type(cell).__name__)
     return defined_construct(cell)
 
 
@@ -580,7 +554,7 @@ def _gate(
         if not _PLAIN.on:
             return stood(*args, **kwargs)
         if defined is None:
-            raise CannotRunTwiceError("second.replaced", operator=replaced.full_name)
+            raise CannotRepeatError.saying("second.replaced", operator=replaced.full_name)
         return defined(*args, **kwargs)
 
     return stand_in(stood, call)

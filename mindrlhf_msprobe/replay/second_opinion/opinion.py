@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindrlhf_msprobe.capture.cells import named_cells
 from mindrlhf_msprobe.capture.framework.private import uncast
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
@@ -31,14 +30,12 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.benchmark.state import PythonState
+from mindrlhf_msprobe.replay.held import CannotRepeatError, RunningCalls, State
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
-from mindrlhf_msprobe.replay.precise.formulas.table import leaves_of
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
 from mindrlhf_msprobe.replay.precise.values import Precision, Value
 from mindrlhf_msprobe.replay.second_opinion.again import (
-    CannotRunTwiceError,
     SecondRun,
     computes_floats,
     construct_of,
@@ -48,7 +45,8 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
     precision_of,
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
-from mindrlhf_msprobe.replay.second_opinion.held import HeldCall, ParameterOpinions, Share
+from mindrlhf_msprobe.replay.second_opinion.judged import JudgedCall, ParameterOpinions, Share
+from mindrlhf_msprobe.replay.structures import leaves_of
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
@@ -118,8 +116,8 @@ class SecondOpinion(CallObserver):
         self._turns = turns
         self._dtype, self._declared = dtype, declared
         self._lock = threading.RLock()
-        self._of_thread = threading.local()
-        self._waiting: dict[str, HeldCall] = {}
+        self.running = RunningCalls()
+        self._waiting: dict[str, JudgedCall] = {}
         self._to_repeat: set[str] = set()  # forward entries
         self._parameters = ParameterOpinions(self._say_of_parameter)
 
@@ -139,34 +137,29 @@ class SecondOpinion(CallObserver):
         return self._cell_held(call, repeats=True)
 
     def _cell_held(self, call: CellCall, *, repeats: bool = False) -> ObservedCall:
-        state = PythonState(named_cells(call.cell).values())
-        held = HeldCall(call.entry, call.name, call, state=state, repeats=repeats)
-        self._calls().append(held)
-        return _RunningCell(self, held)
+        held = JudgedCall(call.entry, call.name, call, repeats=repeats)
+        self.running.calls.append(held)
+        return _Running(self, call, held)
 
     def operator_begins(self, call: OperatorCall) -> ObservedCall:
         """Hold what an operator that is computed again begins with."""
-        held = None
+        entry, held = call.entry, None
         name = f"{call.around}/{call.operator.full_name}"
-        if call.entry is not None and self._turns.takes(self._place["step"], name):
-            held = HeldCall(call.entry, call.around, call)
-        elif call.repeats is not None and call.repeats in self._to_repeat:
+        if entry is not None and not self._turns.takes(self._place["step"], name):
+            entry = None
+        repeats = entry is None and call.repeats in self._to_repeat
+        if repeats:
+            entry = call.repeats
             self._to_repeat.discard(call.repeats)
-            held = HeldCall(call.repeats, call.around, call, repeats=True)
-        if held is not None:
+        if entry is not None:
             written = call.args[0] if call.args and in_place(call.operator.name) else None
-            if isinstance(written, Tensor) and not isinstance(written, Parameter):
-                held.before = host_values(written)
-            self._calls().append(held)
-        return _RunningOperator(self, call, held)
+            written = written if isinstance(written, Tensor) else None
+            before = None if isinstance(written, Parameter | None) else host_values(written)
+            held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
+            self.running.calls.append(held)
+        return _Running(self, call, held)
 
-    def _calls(self) -> list[HeldCall]:
-        calls: list[HeldCall] | None = getattr(self._of_thread, "calls", None)
-        if calls is None:
-            calls = self._of_thread.calls = []
-        return calls
-
-    def operator_ran(self, call: OperatorCall, output: Any, *, held: HeldCall | None) -> None:
+    def operator_ran(self, call: OperatorCall, output: Any, *, held: JudgedCall | None) -> None:
         """Keep what a random operator drew, and count the uses of parameters.
 
         Args:
@@ -178,14 +171,14 @@ class SecondOpinion(CallObserver):
         if draws(call.operator.name):
             self._note_drawn(call, output)
 
-    def _met(self, computes: bool, is_random: bool, held: HeldCall | None) -> None:
+    def _met(self, computes: bool, is_random: bool, held: JudgedCall | None) -> None:
         """Note in the calls around an operator that it ran, and whether it is looked at alone."""
-        for one in self._calls():
+        for one in self.running.calls:
             one.met += computes
         if held is not None:
             held.alone = computes
         elif computes and not is_random:
-            for one in self._calls():
+            for one in self.running.calls:
                 one.alone = True
 
     def _note_uses(self, call: OperatorCall, output: Any) -> None:
@@ -196,12 +189,12 @@ class SecondOpinion(CallObserver):
             if isinstance(leaf, Parameter) and id(leaf) not in returned:
                 if flow:
                     self._parameters.used(leaf)
-                for one in self._calls():
+                for one in self.running.calls:
                     one.uses[id(leaf)] += 1
 
     def _note_drawn(self, call: OperatorCall, output: Any) -> None:
         """Keep what a random operator drew, for the calls around it."""
-        calls = self._calls()
+        calls = self.running.calls
         if not calls:
             return
         drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
@@ -210,23 +203,17 @@ class SecondOpinion(CallObserver):
         for one in calls:
             one.drawn.append(kept)
 
-    def has_ended(self, call: HeldCall) -> None:
-        """Take note that a call is running no longer."""
-        calls = self._calls()
-        while call in calls:
-            calls.pop()
-
-    def judge_output(self, call: HeldCall, output: Any) -> None:
+    def judge_output(self, call: JudgedCall, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""
-        self.has_ended(call)
+        self.running.end(call)
         began = time.perf_counter()
         call.output = output
         if output is None and call.before is not None:
             call.output = call.call.args[0]
         try:
             judged = self._computed_again(call)
-        except CannotRunTwiceError as error:
-            self._say_no_output(call, error.message, began)
+        except CannotRepeatError as error:
+            self._say_no_output(call, error.said, began)
             return
         except Exception as error:
             why = message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
@@ -245,12 +232,12 @@ class SecondOpinion(CallObserver):
         if is_first_run():
             self._to_repeat.add(call.entry)
 
-    def _say_no_output(self, call: HeldCall, why: Message, began: float) -> None:
+    def _say_no_output(self, call: JudgedCall, why: Message, began: float) -> None:
         """Say why there is no opinion on what a call returned: of a second run, it was said."""
         if not call.repeats:
             self._say_none(call.entry, call, why, began)
 
-    def _wait_for_gradients(self, call: HeldCall) -> None:
+    def _wait_for_gradients(self, call: JudgedCall) -> None:
         """Keep a call until its gradients have come."""
         if call.run is not None and call.cell is not None:
             for key, (parameter, _) in call.run.parameters.items():
@@ -300,7 +287,7 @@ class SecondOpinion(CallObserver):
 
     # --- forward -------------------------------------------------------------------------------
 
-    def _computed_again(self, call: HeldCall) -> list[tuple[str, Judgement]]:
+    def _computed_again(self, call: JudgedCall) -> list[tuple[str, Judgement]]:
         given = call.call
         precision = precision_of(
             call.cell, given.args, given.kwargs, call.output, declared=self._declared
@@ -309,14 +296,16 @@ class SecondOpinion(CallObserver):
         run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=np.dtype(self._dtype))
         if isinstance(given, CellCall):
             assert call.state is not None
-            with call.state.as_they_were():
+            with call.state.again():
                 outputs = run.run(construct_of(given.cell), given.args, given.kwargs, given.cell)
         else:
             outputs = run.run_operator(given, call.before)
         call.run, call.state = run, None
         leaves = leaves_of(call.output)
         if len(leaves) != len(outputs):
-            raise CannotRunTwiceError("second.other_outputs", first=len(leaves), again=len(outputs))
+            raise CannotRepeatError.saying(
+                "second.other_outputs", first=len(leaves), again=len(outputs)
+            )
         call.outputs = outputs
         paths = call.output_paths()
         judged = []
@@ -336,7 +325,7 @@ class SecondOpinion(CallObserver):
     # --- backward ------------------------------------------------------------------------------
 
     def _judged_gradients(
-        self, entry: str, call: HeldCall
+        self, entry: str, call: JudgedCall
     ) -> tuple[list[tuple[str, Judgement]], Message | None]:
         """Return a judgement of each gradient, or why there is none."""
         run = call.run
@@ -362,7 +351,7 @@ class SecondOpinion(CallObserver):
         ], None
 
     def _judged_bprop(
-        self, entry: str, call: HeldCall
+        self, entry: str, call: JudgedCall
     ) -> tuple[list[tuple[str, Judgement]], Message | None]:
         """Judge the gradients of a cell by its own bprop, computed again."""
         given, cell = call.call, call.cell
@@ -373,10 +362,10 @@ class SecondOpinion(CallObserver):
         arriving = call.gradients_of_output()
         run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
         try:
-            with PythonState(named_cells(cell).values()).as_they_were():
+            with State(cell, by_formula=True).again():
                 values = run.run(cell.bprop, (*given.args, call.output, arriving), {}, cell)
-        except CannotRunTwiceError as error:
-            return [], error.message
+        except CannotRepeatError as error:
+            return [], error.said
         except Exception as error:
             return [], message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
@@ -392,7 +381,7 @@ class SecondOpinion(CallObserver):
     # --- what is written -----------------------------------------------------------------------
 
     def _say(
-        self, entry: str, call: HeldCall, judged: Sequence[tuple[str, Judgement]], began: float
+        self, entry: str, call: JudgedCall, judged: Sequence[tuple[str, Judgement]], began: float
     ) -> None:
         line = self._line(entry, call.cell_name, call.precision, began)
         unseen = any(one.reason == "unseen" for _, one in judged)
@@ -401,7 +390,7 @@ class SecondOpinion(CallObserver):
         self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
 
     @staticmethod
-    def _needed(call: HeldCall, why: Message | None) -> bool:
+    def _needed(call: JudgedCall, why: Message | None) -> bool:
         """Return whether an opinion is missed where there is none."""
         if call.cell is not None and call.met < max(1, 0 if call.run is None else call.run.met):
             return True  # MindSpore computes inside it without an operator that is looked at
@@ -414,7 +403,7 @@ class SecondOpinion(CallObserver):
         line = self._line(share.entry, share.cell_name, share.precision, began)
         self._write(line | {"tensors": [_as_json(share.record, found)]})
 
-    def _say_none(self, entry: str, call: HeldCall, why: Message, began: float) -> None:
+    def _say_none(self, entry: str, call: JudgedCall, why: Message, began: float) -> None:
         line = self._line(entry, call.cell_name, call.precision, began)
         if not self._needed(call, why):
             line["needed"] = False
@@ -434,44 +423,32 @@ class SecondOpinion(CallObserver):
         }
 
 
-class _RunningCell(ObservedCall):
-    """A call of a cell that is computed again."""
-
-    def __init__(self, opinion: SecondOpinion, call: HeldCall) -> None:
-        self._opinion, self._call = opinion, call
-
-    def ended(self, output: Any) -> None:
-        """Compute it again, and judge what it returned."""
-        self._opinion.judge_output(self._call, output)
-
-    def raised(self) -> None:
-        """Forget it: there is nothing to judge."""
-        self._opinion.has_ended(self._call)
-
-
-class _RunningOperator(ObservedCall):
-    """A call of an operator.
+class _Running(ObservedCall):
+    """A call that is running.
 
     Args:
-        held: what it began with, where it is computed again.
+        held: what it began with; None of an operator that is not computed again.
     """
 
-    def __init__(self, opinion: SecondOpinion, call: OperatorCall, held: HeldCall | None) -> None:
+    def __init__(
+        self, opinion: SecondOpinion, call: CellCall | OperatorCall, held: JudgedCall | None
+    ) -> None:
         self._opinion, self._call, self._held = opinion, call, held
 
     def ended(self, output: Any) -> None:
-        """Take note of what it drew; compute it again, and judge what it returned."""
-        uncast(self._look)(output)
+        """Take note of what an operator drew; compute it again, and judge what it returned."""
+        look = self._look if isinstance(self._call, CellCall) else uncast(self._look)
+        look(output)
 
     def _look(self, output: Any) -> None:
-        self._opinion.operator_ran(self._call, output, held=self._held)
+        if isinstance(self._call, OperatorCall):
+            self._opinion.operator_ran(self._call, output, held=self._held)
         if self._held is not None:
             self._opinion.judge_output(self._held, output)
 
     def raised(self) -> None:
         """Forget it: there is nothing to judge."""
-        if self._held is not None:
-            self._opinion.has_ended(self._held)
+        self._opinion.running.end(self._held)
 
 
 def backward_name_of(entry: str) -> str:
@@ -486,7 +463,7 @@ def _seed(entry: str) -> int:
     return zlib.crc32(entry.encode())
 
 
-def _doubted(found: Judgement, call: HeldCall, gradients: Iterable[np.ndarray] = ()) -> Judgement:
+def _doubted(found: Judgement, call: JudgedCall, gradients: Iterable[np.ndarray] = ()) -> Judgement:
     """Return a judgement, undecided where it is wrong for what may be another reason."""
     assert call.run is not None
     finite = all(np.isfinite(array).all() for array in gradients)
@@ -519,7 +496,7 @@ def _undecided(found: Judgement, reason: str) -> Judgement:
 
 
 def _fitted(
-    call: HeldCall,
+    call: JudgedCall,
     arriving: Sequence[tuple[Value, np.ndarray]],
     wanted: Sequence[Value],
     left: Sequence[tuple[np.ndarray, np.ndarray | float] | None],
@@ -551,7 +528,7 @@ def _why_unknown(found: Gradients) -> Message:
 
 
 def _judged(
-    call: HeldCall,
+    call: JudgedCall,
     gradient: tuple[np.ndarray, np.ndarray | float],
     value: Value | None,
     freely: Value | None,

@@ -11,9 +11,12 @@ from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,
+    NotComputed,
     RankedTensor,
+    ReplayedOperator,
     ReplayedOperators,
 )
+from mindrlhf_msprobe.report.answer import capped, indented
 from mindrlhf_msprobe.report.console.terminal import padded
 from mindrlhf_msprobe.report.messages import say
 
@@ -48,22 +51,24 @@ def _lines(found: AccuracyResult) -> Iterator[str]:
     if found.gaps and found.status is Accuracy.WRONG:
         yield _gaps("accuracy.unchecked", found)
     yield say("accuracy.ranked")
-    for one in found.ranked[:_MOST_ROWS]:
-        opinion = say(f"accuracy.is_{one.opinion.value}")
-        numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
-        yield f"  {padded(opinion, 10)}{numbers}{shortened(named(one), _LONGEST)}"
-    if len(found.ranked) > _MOST_ROWS:
-        yield "  " + say("accuracy.more", count=len(found.ranked) - _MOST_ROWS)
+    yield from indented(capped(found.ranked, _MOST_ROWS, "accuracy.more", show=_row))
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
-    for none in missing[:_MOST_REASONS]:
-        cell = none.cell or say("accuracy.outside")
-        why = in_words(none.why)
-        yield say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
-    if len(found.not_computed) > _MOST_REASONS:
-        yield say("accuracy.more", count=len(found.not_computed) - _MOST_REASONS)
+    yield from capped(missing, _MOST_REASONS, "accuracy.more", show=_not_computed)
     if found.problems:
         yield say("checks.not_read", count=len(found.problems))
-        yield from (f"  {in_words(problem)}" for problem in found.problems[:_MOST_REASONS])
+        yield from indented(map(in_words, found.problems[:_MOST_REASONS]))
+
+
+def _row(one: RankedTensor) -> str:
+    opinion = say(f"accuracy.is_{one.opinion.value}")
+    numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
+    return f"{padded(opinion, 10)}{numbers}{shortened(named(one), _LONGEST)}"
+
+
+def _not_computed(none: NotComputed) -> str:
+    cell = none.cell or say("accuracy.outside")
+    why = in_words(none.why)
+    return say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
 
 
 def _headline(found: AccuracyResult) -> str:
@@ -75,9 +80,7 @@ def _headline(found: AccuracyResult) -> str:
 
 def _gaps(code: str, found: AccuracyResult) -> str:
     names = found.without_opinion
-    shown = ", ".join(names[:_MOST_NAMES])
-    if len(names) > _MOST_NAMES:
-        shown = f"{shown}, " + say("accuracy.more", count=len(names) - _MOST_NAMES)
+    shown = ", ".join(capped(names, _MOST_NAMES, "accuracy.more"))
     judged = found.calls - found.gaps
     return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
 
@@ -114,15 +117,7 @@ def render_replayed(table: ReplayedOperators) -> str:
     """Return the most suspicious operators, a line each, and how many there are of each verdict."""
     verdicts = table.verdicts
     lines = [say("replay.table_title", calls=len(verdicts), path=table.run)]
-    for one in table.operators[:_MOST_SHOWN]:
-        place = {"entry": one.entry, "phase": one.phase, "step": one.step, "rank": one.rank}
-        lines.append("  " + say("replay.row", verdict=say(f"replay.{one.verdict}"), **place))
-        if one.share is not None:
-            apart = {"value": one.value, "share": one.share, "ulp": one.ulp}
-            drawn = say("replay.drawn_row") if one.drawn else ""
-            relative = one.relative
-            lines.append("    " + say("replay.apart", relative=relative, drawn=drawn, **apart))
-        lines += ["    " + shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
+    lines += [line for one in table.operators[:_MOST_SHOWN] for line in _operator(one)]
     if len(verdicts) > _MOST_SHOWN:
         lines.append(say("replay.more", count=len(verdicts) - _MOST_SHOWN))
     counts = {name: verdicts.count(name) for name in ("wrong", "ordinary", "undecided")}
@@ -134,3 +129,13 @@ def render_replayed(table: ReplayedOperators) -> str:
         lines.append(say("replay.table_drawn", drawn=drawn_count))
     lines.append(say("replay.table_file", file=str(table.file)))
     return "\n".join(map(printable, lines))
+
+
+def _operator(one: ReplayedOperator) -> Iterator[str]:
+    place = {"entry": one.entry, "phase": one.phase, "step": one.step, "rank": one.rank}
+    yield "  " + say("replay.row", verdict=say(f"replay.{one.verdict}"), **place)
+    if one.share is not None:
+        apart = {"value": one.value, "share": one.share, "ulp": one.ulp}
+        drawn = say("replay.drawn_row") if one.drawn else ""
+        yield "    " + say("replay.apart", relative=one.relative, drawn=drawn, **apart)
+    yield from indented((shortened(note, _LONGEST_NOTE) for note in one.notes[:2]), "    ")

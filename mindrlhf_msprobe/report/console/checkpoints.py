@@ -9,6 +9,7 @@ from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+from mindrlhf_msprobe.report.answer import capped
 from mindrlhf_msprobe.report.messages import say, text_of
 
 _MOST_SHOWN = 8
@@ -66,10 +67,8 @@ def _group(code: str, findings: Sequence[Finding]) -> Iterator[str]:
     if not findings:
         return
     yield say(code, count=len(findings))
-    for finding in sorted(findings, key=_nearness)[:_MOST_SHOWN]:
-        yield f"  {_finding(finding)}"
-    if len(findings) > _MOST_SHOWN:
-        yield say("checkpoint.more", count=len(findings) - _MOST_SHOWN)
+    nearest = sorted(findings, key=_nearness)
+    yield from capped(nearest, _MOST_SHOWN, "checkpoint.more", show=_finding)
 
 
 def _nearness(finding: Finding) -> float:
@@ -102,4 +101,4 @@ def _finding(finding: Finding) -> str:
             )
         )
     said = finding.suspicion or finding.note
-    return " · ".join([*parts, *([said] if said else [])])
+    return "  " + " · ".join([*parts, *([said] if said else [])])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.common.language import speaking
@@ -17,8 +18,8 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     NotChecked,
 )
+from mindrlhf_msprobe.report.answer import capped, indented, stopped_at
 from mindrlhf_msprobe.report.console.comparison import settings_in_one_line
-from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.place import Place
 
@@ -107,10 +108,7 @@ def _run(run: CheckResult, *, not_checked: bool) -> list[str]:
     lines = [run_headline(run)]
     for stop in run.stopped[:_MOST_STOPS]:
         lines.append("  " + say("checks.stopped", stopped=stopped_at(stop, stop.ranks)))
-    for finding in run.findings[:_MOST_FINDINGS]:
-        lines += _finding(finding, "")
-    if len(run.findings) > _MOST_FINDINGS:
-        lines.append("  " + say("checks.more", count=len(run.findings) - _MOST_FINDINGS))
+    lines += _findings(run.findings, "", "  ")
     lines += _listed("checks.not_read", [in_words(problem) for problem in run.problems])
     if line := not_checked_in_one_line(run.not_checked):
         lines.append(line if not_checked else say("checks.lists_them", line=line))
@@ -138,14 +136,17 @@ def _lacking(why: str, rules: list[str]) -> str:
     return say("unread.at", path=named, why=why) if named and why else named or why
 
 
-def _listed(head: str, found: list[str]) -> Iterator[str]:
-    if not found:
-        return
-    yield say(head, count=len(found))
-    for text in found[:_MOST_LINES]:
-        yield f"  {text}"
-    if len(found) > _MOST_LINES:
-        yield "  " + say("checks.more", count=len(found) - _MOST_LINES)
+def _listed(head: str, found: list[str]) -> list[str]:
+    shown = indented(capped(found, _MOST_LINES, "checks.more"))
+    return [say(head, count=len(found)), *shown] if found else []
+
+
+def _findings(findings: Sequence[CheckFinding], indent: str, of_rest: str) -> list[str]:
+    """Return the first findings, and how many more there are, indented by `of_rest`."""
+    lines = [line for one in findings[:_MOST_FINDINGS] for line in _finding(one, indent)]
+    if (left := len(findings) - _MOST_FINDINGS) > 0:
+        lines.append(of_rest + say("checks.more", count=left))
+    return lines
 
 
 def _finding(finding: CheckFinding, indent: str) -> list[str]:
@@ -158,7 +159,8 @@ def _finding(finding: CheckFinding, indent: str) -> list[str]:
     lines.append(f"{inside}{in_words(finding.said)}")
     if more := again(finding):
         lines.append(inside + more)
-    lines += _evidence(finding, inside)
+    show = partial(_evidence, finding=finding)
+    lines += indented(capped(finding.evidence, _MOST_EVIDENCE, "checks.more", show=show), inside)
     if finding.causes:
         causes = [in_words(cause) for cause in finding.causes[:_MOST_CAUSES]]
         numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
@@ -168,30 +170,15 @@ def _finding(finding: CheckFinding, indent: str) -> list[str]:
     if finding.next_step is not None:
         settings = settings_in_one_line(finding.next_step)
         lines.append(inside + say("checks.look_closer", settings=settings))
-    return lines + _followers(finding, inside)
-
-
-def _evidence(finding: CheckFinding, inside: str) -> list[str]:
-    lines = []
-    for one in finding.evidence[:_MOST_EVIDENCE]:
-        note = "" if one.note is None else f"{in_words(one.note)}: "
-        shown = values_in_words(one)
-        lines.append(f"{inside}· {note}{shortened(_named(one, finding), _LONGEST)}  {shown}")
-    if len(finding.evidence) > _MOST_EVIDENCE:
-        lines.append(inside + say("checks.more", count=len(finding.evidence) - _MOST_EVIDENCE))
-    return lines
-
-
-def _followers(finding: CheckFinding, inside: str) -> list[str]:
-    lines = []
     if finding.followed_by:
         lines.append(inside + say("checks.followed_by", count=len(finding.followed_by)))
-        for follower in finding.followed_by[:_MOST_FINDINGS]:
-            lines += _finding(follower, inside + "  ")
-        if len(finding.followed_by) > _MOST_FINDINGS:
-            count = len(finding.followed_by) - _MOST_FINDINGS
-            lines.append(inside + "  " + say("checks.more", count=count))
+        lines += _findings(finding.followed_by, inside + "  ", inside + "  ")
     return lines
+
+
+def _evidence(one: Evidence, finding: CheckFinding) -> str:
+    note = "" if one.note is None else f"{in_words(one.note)}: "
+    return f"· {note}{shortened(_named(one, finding), _LONGEST)}  {values_in_words(one)}"
 
 
 def _named(one: Evidence, finding: CheckFinding) -> str:

@@ -18,23 +18,20 @@ from mindrlhf_msprobe.findings import (
     Spread,
     Verdict,
 )
-from mindrlhf_msprobe.report.console.preflight import check_lines, preflight_lines
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.answer import (
     CONFIG_JSON,
-    before,
+    by_subject,
     capped,
-    chosen_of,
-    earlier_of,
     factor,
-    inside_words,
+    facts_of,
+    indented,
     merged,
     occasion_in_words,
     origin_in_words,
-    ranks_in_words,
     settings_file,
     size_of_next,
-    stop_lines,
 )
+from mindrlhf_msprobe.report.console.preflight import preflight_lines
 from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
 
@@ -66,32 +63,33 @@ def render(
 def _lines(comparison: Comparison, seconds: float | None, replay: str) -> list[str]:
     verdict = comparison.verdict
     more = say("console.in_summary") if comparison.tables else ""
-    lines = [*stop_lines(comparison.stops), *preflight_lines(comparison.preflight, more)]
-    lines += headline(verdict)
-    suspicious = [verdict.suspicious.text] * bool(verdict.suspicious.records)
+    told = by_subject(facts_of(comparison))
+    lines = [*told["stops"], *preflight_lines(comparison.preflight, more), *headline(verdict)]
     if verdict.first_divergence is not None:
-        lines += _divergence(verdict.first_divergence)
-        lines += _check_first(verdict.first_divergence)
+        lines += indented([*_cause(verdict.first_divergence), *told["evidence"]])
+        lines += told["agreed"]
+        if checks := told["check_first"]:
+            in_verdict = say("console.in_verdict", file=VERDICT_FILE)
+            lines += [*told["checks"], *indented(capped(checks, _LINES, where=in_verdict))]
         lines += _spread(verdict)
-        lines += _ranks(verdict, more)
+        lines += _ranks(told["ranks"], more)
         one = comparison.run_a == comparison.run_b
         lines += _look_closer(verdict.first_divergence, comparison.output_path, one)
         lines += [say("replay.command", command=replay)] * bool(replay)
-        if verdict.non_finite.records and not suspicious:
+        if verdict.non_finite.records and not told["suspicious"]:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
-    lines += suspicious
-    if comparison.earlier is not None:
-        words = earlier_of(*comparison.earlier)
+    lines += told["suspicious"]
+    for words in told["earlier"]:
         end = "" if words.endswith("。") else "。" if language() == "zh" else "."
         lines.append(words[0].upper() + words[1:] + end)
-    lines += _chosen(comparison)
+    lines += [line[0].upper() + line[1:] for line in told["chosen"]]
     lines += _tolerance(comparison, more)
     for code, found in (
         ("console.note", comparison.notes),
         ("console.not_compared", _not_compared(comparison)),
         ("console.incomplete", comparison.problems),
     ):
-        lines += [say(code, line=line) for line in capped(found, _LINES, more)]
+        lines += [say(code, line=line) for line in capped(found, _LINES, where=more)]
     if comparison.run_a != comparison.run_b:
         lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
     lines += _files(comparison)
@@ -109,7 +107,7 @@ def headline(verdict: Verdict) -> list[str]:
         close = verdict.counts["within_tolerance"]
         return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
     if verdict.unread:
-        unread = _in(capped(verdict.unread, _LINES))
+        unread = indented(capped(verdict.unread, _LINES))
         return [say("console.unread", **known), *unread, say("console.restore")]
     if verdict.status is Outcome.INCOMPARABLE:
         return [say("console.incomparable")]
@@ -125,7 +123,8 @@ def _non_finite(verdict: Verdict) -> str:
     return say("console.non_finite", several=several, **vars(found)) if found.records else ""
 
 
-def _divergence(first: Divergence) -> list[str]:
+def _cause(first: Divergence) -> list[str]:
+    """Return what is to blame, and what kind of cause it is."""
     # Where a setting can explain key data, the settings are named instead of "data".
     explained = first.is_explained and first.cause is Cause.DATA
     says = (
@@ -133,28 +132,7 @@ def _divergence(first: Divergence) -> list[str]:
         if explained
         else say("console.cause", cause=first.cause.value, explanation=first.explanation)
     )
-    lines = [f"  {origin_in_words(first)}", f"  {says}"]
-    if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
-        error = say("console.max_abs", absolute=first.max_abs_err, relative=first.max_rel_err)
-        lines.append(f"  {error}")
-    if words := inside_words(first.inside):
-        lines.append(f"  {say('console.inside', words=words)}")
-    if first.source:
-        lines.append(f"  {say('console.source', source=first.source)}")
-    if agreed := before(first):
-        lines.append(say("console.agreed_before", agreed=agreed, last=first.last_agreeing))
-    return lines
-
-
-def _check_first(first: Divergence) -> list[str]:
-    """Return what differs before any tensor and can explain the finding."""
-    more = say("console.in_verdict", file=VERDICT_FILE)
-    lines = capped(check_lines(first.check_first), _LINES, more)
-    return [say("console.check_first"), *_in(lines)] if lines else []
-
-
-def _in(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
+    return [origin_in_words(first), says]
 
 
 def _look_closer(first: Divergence, output: str | None, one_run: bool) -> list[str]:
@@ -192,17 +170,16 @@ def _spread(verdict: Verdict) -> list[str]:
             "console.chain",
             where=where,
             key="" if i else _key([*inside, *after]),
-            chain=" → ".join(capped(map(show, places), _PLACES)),
+            chain=" → ".join(capped(places, _PLACES, show=show)),
         )
         for i, (where, places, show) in enumerate(chains)
     ]
 
 
-def _ranks(verdict: Verdict, more: str) -> list[str]:
-    """Return which ranks diverge first, which later, and which not at all."""
-    lines = ranks_in_words(verdict)
+def _ranks(lines: list[str], more: str) -> list[str]:
+    """Return which ranks diverge first, which later, and which not at all; few of many."""
     if len(lines) > _RANKS:
-        left = say("console.more_places", number=len(lines) - _RANKS)
+        left = say("console.more_places", count=len(lines) - _RANKS)
         lines = [*lines[: _RANKS - 1], f"{left}{more}", lines[-1]]
     return [say("console.ranks", line=line) for line in lines]
 
@@ -243,13 +220,7 @@ def _tolerance(comparison: Comparison, more: str) -> list[str]:
         say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
         for use in comparison.rules
     )
-    return [say("console.tolerance", rules="; ".join(capped(uses, _RULES, more)))]
-
-
-def _chosen(comparison: Comparison) -> list[str]:
-    """Return which records of the runs were compared, where the caller wanted some alone."""
-    lines = [] if comparison.chosen is None else chosen_of(comparison.chosen)
-    return [line[0].upper() + line[1:] for line in lines]
+    return [say("console.tolerance", rules="; ".join(capped(uses, _RULES, where=more)))]
 
 
 def _not_compared(comparison: Comparison) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.printable import printable, shortened, size, spans
+from mindrlhf_msprobe.report.answer import capped, stopped_at
 from mindrlhf_msprobe.report.console.terminal import padded, width_of
-from mindrlhf_msprobe.report.console.wording import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.code_lines import CodeLine, FoundCode
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -98,11 +98,8 @@ def render_left_out(directories: Sequence[Path]) -> list[str]:
 
     Of many, the first ones, and how many more there are.
     """
-    shown = directories[:_MOST_LEFT_OUT]
-    lines = [say("listing.left_out", path=str(path)) for path in shown]
-    if more := len(directories) - len(shown):
-        lines.append(say("listing.more_left_out", number=more))
-    return [printable(line) for line in lines]
+    lines = (say("listing.left_out", path=str(path)) for path in directories)
+    return [printable(line) for line in capped(lines, _MOST_LEFT_OUT, "listing.more_left_out")]
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.findings.mismatch import (
     Stage,
     Token,
 )
+from mindrlhf_msprobe.report.answer import capped, indented
 from mindrlhf_msprobe.report.messages import say
 
 _MOST_BIRTHS = 8
@@ -116,15 +117,9 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[str]:
         yield "  " + shortened(one.first.name, _LONGEST)
     if one.cause is not None:
         yield "  " + say("mismatch.cause", cause=one.cause.value)
-    for said in one.said:
-        yield "  " + in_words(said)
+    yield from indented(map(in_words, one.said))
     if one.first is not None:
-        stage = one.first
-        values = {"apart": stage.apart, "most": stage.most}
-        values |= {"entered": stage.entered, "allowed": stage.allowed}
-        yield "  " + say("mismatch.apart", **values)
-        for token in stage.worst[:1]:
-            yield "  " + token_in_words(token)
+        yield from indented(how_far(one.first))
     if one.cause is Cause.SAMPLING:
         yield from ("  " + _sampled_in_words(token) for token in one.sampled[:1])
     yield from _births(one)
@@ -140,7 +135,15 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[str]:
         yield say("mismatch.scope", values=compared, left=left, **counts)
 
 
-def token_in_words(token: Token) -> str:
+def how_far(stage: Stage) -> Iterator[str]:
+    """Yield how far a value is apart in both phases, and the token where it is furthest."""
+    values = {"apart": stage.apart, "most": stage.most}
+    values |= {"entered": stage.entered, "allowed": stage.allowed}
+    yield say("mismatch.apart", **values)
+    yield from map(_token, stage.worst[:1])
+
+
+def _token(token: Token) -> str:
     """Return which token it is."""
     text = say("mismatch.text", text=token.text) if token.text else ""
     place = {"sample": token.sample, "position": token.position, "id": token.id}
@@ -232,8 +235,5 @@ def _metrics(one: Mismatch) -> Iterator[str]:
             yield f"  rollout_corr/{name:<24} {value:.4g}"
 
 
-def _some(indent: str, lines: Iterable[str], most: int) -> Iterator[str]:
-    every = [*lines]
-    yield from (indent + line for line in every[:most])
-    if len(every) > most:
-        yield indent + say("mismatch.more", count=len(every) - most)
+def _some(indent: str, lines: Iterable[str], most: int) -> list[str]:
+    return indented(capped(lines, most, "mismatch.more"), indent)

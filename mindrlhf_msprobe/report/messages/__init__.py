@@ -1,29 +1,26 @@
 """Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
 
 `texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
-language → template (`str.format` with the parameters); what stands under `#` is a comment.
-`coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share a file
-(`_SHARED`). `coverage.pieces` are parts of the templates of `coverage` that parameters choose:
-`choices.py` decides which, for both languages. Where the words themselves depend on the parameters
-(plurals, lists), `en/` and `zh/` have functions of them, in modules of the files' names: `TEXTS`
-and `PIECES` of the area called as the file, `LOST` and `LOST_PIECES` of another one, as `lost`.
+language → template; `templates.py` says what may stand in its braces, and what stands under `#` is
+a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share
+a file (`_SHARED`). `coverage.pieces` are parts of the templates of `coverage`; where several
+parameters decide which of them is said, `choices.py` does so for both languages. `words.py` has
+lists, ordinals and names as each language shows them.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import string
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.report.messages.choices import CHOICES
-from mindrlhf_msprobe.report.messages.templates import Text, chosen
+from mindrlhf_msprobe.report.messages.templates import Speaker
+from mindrlhf_msprobe.report.messages.words import SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files
@@ -55,7 +52,7 @@ _SHARED = {
 
 _BETWEEN = {"en": "; ", "zh": "；"}
 
-__all__ = ["LANGUAGES", "Text", "paragraph", "say", "text_of", "texts_in", "texts_of"]
+__all__ = ["LANGUAGES", "paragraph", "say", "text_of", "texts_in", "texts_of"]
 
 
 def text_of(message: Message, lang: str | None = None) -> str:
@@ -74,10 +71,8 @@ def text_of(message: Message, lang: str | None = None) -> str:
     area, _, name = message.code.partition(".")
     found = texts_in(lang, area).get(name)
     try:
-        if callable(found):
-            return found(**params)
         if found is not None:
-            return _QUOTING.vformat(found, (), params) if "!r" in found else found.format(**params)
+            return _speaker(lang, area).text(found, params)
     except Exception:  # parameters from a file may be anything
         pass
     shown = ", ".join(f"{key}={value}" for key, value in params.items())
@@ -116,19 +111,6 @@ def _said(value: Any, lang: str) -> Any:
     return value
 
 
-class _Quoting(string.Formatter):
-    """Shows texts in quotes as they are: of a pattern, repr() would double every backslash."""
-
-    def convert_field(self, value: Any, conversion: Any) -> Any:
-        shown = super().convert_field(value, conversion)
-        if conversion == "r" and isinstance(value, str):
-            return shown.replace("\\\\", "\\")
-        return shown
-
-
-_QUOTING = _Quoting()
-
-
 @cache
 def areas() -> Mapping[str, str]:
     """Return the file of each area, by name."""
@@ -137,24 +119,25 @@ def areas() -> Mapping[str, str]:
 
 
 @cache
-def texts_in(lang: str, area: str) -> Mapping[str, Text]:
-    """Return the texts of an area in a language, by the names of their codes."""
-    if (file := areas().get(area)) is None:
-        return {}
-    made = _functions(lang, file).get("TEXTS" if file == area else area.upper(), {})
-    texts = {**_templates(lang, file, area), **made}
-    return chosen(CHOICES.get(area, {}), pieces_in(lang, area), texts)
+def texts_in(lang: str, area: str) -> Mapping[str, str]:
+    """Return the templates of an area in a language, by the names of their codes."""
+    return _templates(lang, area)
 
 
-def pieces_in(lang: str, area: str) -> Mapping[str, Text]:
-    """Return the parts of an area's templates that parameters choose, by name."""
-    file = areas()[area]
-    name = "PIECES" if file == area else f"{area.upper()}_PIECES"
-    return {**_templates(lang, file, f"{area}.pieces"), **_functions(lang, file).get(name, {})}
+@cache
+def pieces_in(lang: str, area: str) -> Mapping[str, str]:
+    """Return the parts of an area's templates, by name."""
+    return _templates(lang, f"{area}.pieces")
 
 
-def _templates(lang: str, file: str, area: str) -> dict[str, Text]:
-    found = _read(file).get(area, {})
+@cache
+def _speaker(lang: str, area: str) -> Speaker:
+    return Speaker(pieces_in(lang, area), CHOICES.get(area, {}), SHAPES[lang])
+
+
+def _templates(lang: str, area: str) -> dict[str, str]:
+    file = areas().get(area.partition(".")[0])
+    found = {} if file is None else _read(file).get(area, {})
     return {n: texts[lang] for n, texts in found.items() if n != _COMMENT and lang in texts}
 
 
@@ -163,10 +146,3 @@ def _read(file: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     found: Mapping[str, Mapping[str, Mapping[str, str]]]
     found = json.loads((_TEXTS / f"{file}.json").read_text("utf-8"))
     return found
-
-
-@cache
-def _functions(lang: str, file: str) -> Mapping[str, Any]:
-    """Return the names of a language's module of functions; none where there is no such module."""
-    name = f"{__name__}.{lang}.{file}"
-    return vars(importlib.import_module(name)) if find_spec(name) is not None else {}

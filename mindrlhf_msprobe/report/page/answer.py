@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
@@ -14,6 +15,15 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     json_values,
 )
+from mindrlhf_msprobe.report.answer import (
+    facts_of,
+    in_order,
+    merged,
+    settings_file,
+    size_of_next,
+    values_of,
+    weights_line,
+)
 from mindrlhf_msprobe.report.console.checks import (
     again,
     not_checked_in_one_line,
@@ -21,20 +31,6 @@ from mindrlhf_msprobe.report.console.checks import (
     run_headline,
 )
 from mindrlhf_msprobe.report.console.comparison import headline, settings_in_one_line
-from mindrlhf_msprobe.report.console.preflight import check_lines, in_order, values_of
-from mindrlhf_msprobe.report.console.wording import (
-    before,
-    chosen_of,
-    earlier_of,
-    inside_words,
-    merged,
-    origin_in_words,
-    ranks_in_words,
-    settings_file,
-    size_of_next,
-    stop_lines,
-    weights_of,
-)
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
 from mindrlhf_msprobe.storage.place import Place
@@ -52,21 +48,12 @@ _OF_STATUS = {Status.IDENTICAL: "good", Status.WITHIN_TOLERANCE: "good"}
 def of_comparison(comparison: Comparison) -> dict[str, Any]:
     """Return the head's `answer` of a comparison."""
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
-    lines: list[dict[str, Any]] = []
-    lines += _plain(lambda: stop_lines(comparison.stops))
-    if first is not None:
-        lines += _of_divergence(first)
-    lines += _plain(lambda: ranks_in_words(verdict))
-    if verdict.suspicious.records:
-        at = verdict.suspicious
-        link = known(view="where", step=at.step, rank=at.rank, phase=at.phase, record=at.record)
-        lines.append({"text": both(lambda: verdict.suspicious.text), "link": link})
-    if comparison.earlier is not None:
-        earlier = comparison.earlier
-        lines += _plain(lambda: [earlier_of(*earlier)])
-    if comparison.chosen is not None:
-        chosen = comparison.chosen
-        lines += _plain(lambda: chosen_of(chosen))
+    found = verdict.suspicious
+    at = known(view="where", step=found.step, rank=found.rank, phase=found.phase)
+    links = {"suspicious": at | known(record=found.record)}
+    told = facts_of(comparison)
+    texts = each_said(lambda: [fact.line for fact in facts_of(comparison)])
+    lines = [{"text": t, "link": links.get(fact.about)} for fact, t in zip(told, texts)]
     return {
         "tone": "warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
         "headline": both(lambda: " ".join(line.strip() for line in headline(verdict))),
@@ -97,31 +84,6 @@ def link_of(first: Divergence) -> dict[str, Any]:
     if first.key is not None:
         return at | {"view": "where", "key": first.key, "micro_step": first.occasion.number}
     return at | {"view": "where", "record": first.record}
-
-
-def _of_divergence(first: Divergence) -> list[dict[str, Any]]:
-    lines: list[str] = []
-
-    def make() -> list[str]:
-        lines.clear()
-        if first.operator:
-            lines.append(origin_in_words(first))
-        if first.max_abs_err:
-            errors = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
-            lines.append(say("console.max_abs", **errors))
-        if words := inside_words(first.inside):
-            lines.append(say("console.inside", words=words))
-        if first.source:
-            lines.append(say("console.source", source=first.source))
-        if agreed := before(first):
-            last = first.last_agreeing
-            lines.append(say("console.agreed_before", agreed=agreed, last=last).strip())
-        if checks := check_lines(first.check_first):
-            lines.append(say("console.check_first").strip())
-            lines.extend(checks)
-        return [*lines]
-
-    return _plain(make)
 
 
 def _next_step(first: Divergence | None) -> dict[str, Any]:
@@ -184,7 +146,11 @@ def preflight_of(comparison: Comparison) -> dict[str, Any]:
     near = {id(check.what) for check in (first.check_first if first else ())}
     return {
         "rows": [_row(found, id(found) in near) for found in in_order(preflight.differences)],
-        "weights": [_weights(weights) for weights in preflight.weights if weights.differ],
+        "weights": [
+            both(partial(weights_line, weights, most=5, more=""))
+            for weights in preflight.weights
+            if weights.differ
+        ],
         "unknown": each_said(lambda: map(str, merged(preflight.not_compared))),
     }
 
@@ -202,18 +168,6 @@ def _row(found: Difference, near: bool) -> dict[str, Any]:
         "near": near,
         "place": found.is_place or found.is_of_recording,
     }
-
-
-def _weights(weights: Any) -> Words:
-    names = (*weights.different, *weights.only_in_a, *weights.only_in_b)[:5]
-    return both(
-        lambda: say(
-            "console.initial_weights",
-            role=weights.role,
-            weights=weights_of(weights),
-            names=", ".join(names),
-        )
-    )
 
 
 def coverage_of(comparison: Comparison) -> list[dict[str, Any]]:

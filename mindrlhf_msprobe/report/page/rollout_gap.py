@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
-from mindrlhf_msprobe.report.console.mismatch import headline, token_in_words
-from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.console.mismatch import headline, how_far
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     NOT_FINITE,
@@ -163,7 +162,10 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
         **{"tone": _TONES[one.status], "cause": one.cause and one.cause.value},
         "headline": both(lambda: headline(one, one.status)),
-        "sentences": [*_sentences(one), *each_said(lambda: _of_first(one))],
+        "sentences": [
+            *_sentences(one),
+            *each_said(lambda: how_far(one.first) if one.first is not None else ()),
+        ],
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
         "births": [renumbered[numbers[stage]] for stage in one.births],
         "stages": [_stage(one.stages[number]) for number in shown],
@@ -214,13 +216,9 @@ def _token(token: dict[str, Any]) -> list[Any]:
     return [token[name] for name in ("sample", "position", "id", "role", "apart", "text")]
 
 
-def _of_first(one: Mismatch) -> Iterator[str]:
-    if one.first is not None:
-        values = {"apart": one.first.apart, "most": one.first.most}
-        values |= {"entered": one.first.entered, "allowed": one.first.allowed}
-        yield say("mismatch.apart", **values)
-        for token in one.first.worst[:1]:
-            yield token_in_words(token)
+def _of_first(one: Mismatch) -> list[Words]:
+    first = one.first
+    return [] if first is None else each_said(lambda: how_far(first))
 
 
 def _map(found: TokenMap, renumbered: dict[int, int]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
@@ -22,11 +22,8 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
 )
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
-from mindrlhf_msprobe.report.tables.workbook import in_language
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, workbook_of, write_xlsx
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, refuse_directory, written
-
-TABLE = "accuracy_check.xlsx"
 
 _RANKED = (
     *(("opinion", 10), ("origin", 7), ("phase", 26), ("call", 60), ("cell", 40), ("tensor", 24)),
@@ -35,6 +32,10 @@ _RANKED = (
     *(("index", 14), ("actual", 16), ("exact", 16), ("reason", 30)),
 )
 _NOT = (("call", 60), ("cell", 40), ("calls", 8), ("entry", 60), ("why", 90))
+FILES = AnswerFiles(
+    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
+    keys=("run", "ranked", "not_computed", "gaps"),
+)
 _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
 
 
@@ -49,7 +50,6 @@ def write_accuracy(
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
         ranked = [_row(one) for one in found.ranked]
         rest: list[Row] = [
@@ -57,24 +57,10 @@ def write_accuracy(
             for one in found.not_computed
         ]
         sheets = [
-            in_language(Sheet.from_rows("ranked", _RANKED, ranked), lang),
-            in_language(Sheet.from_rows("not computed", _NOT, rest), lang),
+            Sheet.ours("ranked", _RANKED, ranked),
+            Sheet.ours("not computed", _NOT, rest),
         ]
-    outputs = outputs_of(output)
-    with written(*outputs, runs=[found.path]) as (table, result):
-        write_xlsx(table, sheets)
-        result.write_bytes(json_text(found.to_json()))
-    return [output.path for output in outputs]
-
-
-def outputs_of(output: str | Path) -> list[Output]:
-    """Return the files of an answer in a directory: the workbook and verdict.json.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    keys = ("run", "ranked", "not_computed", "gaps")
-    return workbook_and_json(output, TABLE, _RANKED, VERDICT_FILE, *keys)
+        return FILES.write(output, sheets, found.to_json(), [found.path])
 
 
 def _reason(code: str) -> str:
@@ -138,8 +124,7 @@ def write_replayed(table: ReplayedOperators, output: Path) -> Path:
     ]
     file = replayed_of(output)
     with written(file, runs=[table.run]) as (part,):
-        sheet = Sheet.from_rows("operators", _COLUMNS, rows)
-        write_xlsx(part, [in_language(sheet, language())])
+        write_xlsx(part, [Sheet.ours("operators", _COLUMNS, rows)])
     return file.path
 
 

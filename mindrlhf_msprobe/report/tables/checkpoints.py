@@ -8,15 +8,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import in_its_language, language
+from mindrlhf_msprobe.common.language import in_its_language
 from mindrlhf_msprobe.common.printable import printable_json
-from mindrlhf_msprobe.findings import Finding, Outcome
+from mindrlhf_msprobe.findings import Finding
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.report.sheets import (
-    CLOSE,
-    DIFFERS,
-    MISSING,
+    OUTCOMES,
     PLAIN,
     Row,
     Sheet,
@@ -24,7 +22,7 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of,
 )
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
-from mindrlhf_msprobe.report.tables.workbook import BITWISE, in_language
+from mindrlhf_msprobe.report.tables.workbook import BITWISE
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 STEM = "checkpoint"
@@ -44,12 +42,6 @@ _PARAMETERS = (
     *(("NaN A", 9), ("NaN B", 9), ("Inf A", 9), ("Inf B", 9), ("tolerance", 40), ("note", 80)),
 )
 _FROZEN = 3
-_COLOURS = {
-    Outcome.IDENTICAL: PLAIN,
-    Outcome.WITHIN_TOLERANCE: CLOSE,
-    Outcome.DIVERGED: DIFFERS,
-    Outcome.INCOMPARABLE: MISSING,
-}
 
 
 @in_its_language
@@ -70,8 +62,7 @@ def write_checkpoints(
     """
     from mindrlhf_msprobe.report.tables.workbook import write_workbooks
 
-    lang = lang or language()
-    table = Table(STEM, tuple(in_language(sheet, lang) for sheet in _sheets(comparison)))
+    table = Table(STEM, tuple(_sheets(comparison)))
     with staged(output) as directory:
         names = write_workbooks([table], directory)
         if csv:
@@ -103,7 +94,7 @@ def _sheets(found: CheckpointComparison) -> list[Sheet]:
 def _verdict(found: CheckpointComparison) -> Sheet:
     status = found.status
     rows: list[Row] = [
-        (_COLOURS[status], ("verdict", "status", status.value)),
+        (OUTCOMES[status], ("verdict", "status", status.value)),
         (PLAIN, ("verdict", "A (baseline)", f"{found.a} ({found.kinds[0]})")),
         (PLAIN, ("verdict", "B (under test)", f"{found.b} ({found.kinds[1]})")),
     ]
@@ -113,11 +104,11 @@ def _verdict(found: CheckpointComparison) -> Sheet:
     rows += [(PLAIN, ("not compared", None, text_of(said))) for said in found.coverage]
     rows += [(PLAIN, ("note", None, text_of(said))) for said in found.remarks]
     rows += [(PLAIN, ("tolerance", rule.rule, rule.records)) for rule in found.rules]
-    return Sheet.from_rows("verdict", _VERDICT, rows)
+    return Sheet.ours("verdict", _VERDICT, rows)
 
 
 def _parameters(name: str, findings: Iterable[Finding]) -> Sheet:
-    sheet = Sheet.from_rows(name, _PARAMETERS, [*map(_row, findings)])
+    sheet = Sheet.ours(name, _PARAMETERS, [*map(_row, findings)])
     return replace(sheet, frozen=_FROZEN)
 
 

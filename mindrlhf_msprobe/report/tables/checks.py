@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResults, Severity
 from mindrlhf_msprobe.report.console.checks import values_in_words
@@ -21,7 +21,6 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
     write_csv,
 )
-from mindrlhf_msprobe.report.tables.workbook import in_language
 from mindrlhf_msprobe.report.xlsx import workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.layout import benchmark_name
@@ -100,9 +99,8 @@ def write_checks(
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
-        sheets = [in_language(sheet, lang) for sheet in check_sheets(results)]
+        sheets = check_sheets(results)
     ranked = ranking(runs)
     tables = _tables(output) if ranked else _tables(output)[:1]
     with written(*tables, runs=[run.path for run in results.runs]) as (workbook, *of_benchmark):
@@ -128,7 +126,7 @@ def check_sheets(results: CheckResults) -> list[Sheet]:
         ]
         rest += [(PLAIN, (run.path, "not read", "", in_words(one))) for one in run.problems]
         rest += [(PLAIN, (run.path, "checked", name, "")) for name in run.checked]
-    return [Sheet.from_rows("checks", _COLUMNS, found), Sheet.from_rows("not checked", _REST, rest)]
+    return [Sheet.ours("checks", _COLUMNS, found), Sheet.ours("not checked", _REST, rest)]
 
 
 def _rows(run: str, finding: CheckFinding, level: int) -> Iterator[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.findings.mismatch import Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
@@ -16,13 +16,10 @@ from mindrlhf_msprobe.report.sheets import (
     Row,
     Sheet,
 )
-from mindrlhf_msprobe.report.tables.workbook import in_language
 from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, json_text, write_xlsx
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.outputs import Output, written
-
-TABLE, RESULT = "mismatch.xlsx", "mismatch.json"
 
 _PLACE = (("step", 7), ("rank", 7))
 _VALUES = (
@@ -31,6 +28,9 @@ _VALUES = (
     *(("entered", 12), ("rounding explains", 16), ("rows", 8), ("rows not equal", 14)),
     *(("rows born apart", 14), ("dtype of rollout", 16), ("dtype of training", 16)),
     *(("worst sample", 12), ("worst position", 12), ("worst token", 12), ("text", 40)),
+)
+FILES = AnswerFiles(
+    "mismatch.xlsx", _VALUES, "mismatch.json", ("schema", "runs", "status", "steps")
 )
 _WEIGHTS = (
     *_PLACE,
@@ -61,10 +61,9 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
-        sheets = [in_language(sheet, lang) for sheet in _sheets(found)]
-    outputs = outputs_of(output)
+        sheets = _sheets(found)
+    outputs = FILES.outputs(output)
     directory = outputs[0].path.parent
     held = [one for one in found.found if one.metrics]
     saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
@@ -77,15 +76,6 @@ def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = Non
             del parts[: len(paths)]
     keys = [directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] if saves else []
     return [*(output.path for output in outputs), *keys]
-
-
-def outputs_of(output: str | Path) -> list[Output]:
-    """Return the files of an answer in a directory, beside its key data.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    return workbook_and_json(output, TABLE, _VALUES, RESULT, "schema", "runs", "status", "steps")
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:
@@ -122,12 +112,12 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         ]
         rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
     return [
-        Sheet.from_rows("values", _VALUES, values),
-        Sheet.from_rows("weights", _WEIGHTS, weights),
-        Sheet.from_rows("metrics", _METRICS, metrics),
-        Sheet.from_rows("worst sampled tokens", _SAMPLED, sampled),
-        *([Sheet.from_rows("experts", _EXPERTS, experts)] if experts else []),
-        Sheet.from_rows("remarks", _REST, rest),
+        Sheet.ours("values", _VALUES, values),
+        Sheet.ours("weights", _WEIGHTS, weights),
+        Sheet.ours("metrics", _METRICS, metrics),
+        Sheet.ours("worst sampled tokens", _SAMPLED, sampled),
+        *([Sheet.ours("experts", _EXPERTS, experts)] if experts else []),
+        Sheet.ours("remarks", _REST, rest),
     ]
 
 

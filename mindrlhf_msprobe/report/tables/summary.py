@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,20 @@ from mindrlhf_msprobe.findings import (
     Cause,
     Comparison,
     Divergence,
-    Outcome,
     Preflight,
     Spread,
     Status,
     Weights,
 )
-from mindrlhf_msprobe.report.console.preflight import check_lines, values_of
-from mindrlhf_msprobe.report.console.wording import (
+from mindrlhf_msprobe.report.answer import (
     before,
-    chosen_of,
-    earlier_of,
+    by_subject,
+    facts_of,
     inside_words,
     occasion_in_words,
     origin_in_words,
-    ranks_in_words,
     settings_file,
+    values_of,
     weights_of,
 )
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
@@ -38,6 +37,7 @@ from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
     MISSING,
+    OUTCOMES,
     PLAIN,
     SUSPICIOUS,
     Cell,
@@ -47,12 +47,10 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of,
     colour_of_finding,
 )
-from mindrlhf_msprobe.report.tables.workbook import BITWISE, in_language
-from mindrlhf_msprobe.report.xlsx import json_text, workbook_and_json, write_xlsx
-from mindrlhf_msprobe.storage.outputs import Output, written
+from mindrlhf_msprobe.report.tables.workbook import BITWISE
+from mindrlhf_msprobe.report.xlsx import AnswerFiles
 
 STEM = "summary"
-TABLE, RESULT = "preflight.xlsx", "preflight.json"
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
 Links = Mapping[tuple[str, str], str]
 _WORST_FIRST = (MISSING, DIFFERS, SUSPICIOUS, CLOSE, PLAIN)
@@ -110,7 +108,7 @@ def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "
             _tolerance_sheet(comparison),
             legend_sheet(),
         )
-    return Table(STEM, tuple(in_language(sheet, lang) for sheet in sheets))
+    return Table(STEM, sheets)
 
 
 _VERDICT_COLUMNS = (
@@ -123,39 +121,32 @@ _VERDICT_COLUMNS = (
     ("max rel error", 14),
     ("factor", 12),
 )
-#: The colour of a comparison's outcome: as that of a record which ended like it.
-_OUTCOMES = {
-    Outcome.IDENTICAL: PLAIN,
-    Outcome.WITHIN_TOLERANCE: CLOSE,
-    Outcome.DIVERGED: DIFFERS,
-    Outcome.INCOMPARABLE: MISSING,
-}
 
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    told = by_subject(facts_of(comparison))
     rows: list[Row] = [
-        _row("verdict", "status", verdict.status.value, colour=_OUTCOMES[verdict.status]),
+        _row("verdict", "status", verdict.status.value, colour=OUTCOMES[verdict.status]),
         _row("verdict", "A (baseline)", comparison.run_a),
         _row("verdict", "B (under test)", comparison.run_b),
     ]
     if comparison.earlier is not None:
-        rows.append(_row("earlier", comparison.earlier[1].value, earlier_of(*comparison.earlier)))
-    if comparison.chosen is not None:
-        rows += [_row("chosen", None, line) for line in chosen_of(comparison.chosen)]
+        rows += [_row("earlier", comparison.earlier[1].value, line) for line in told["earlier"]]
+    rows += [_row("chosen", None, line) for line in told["chosen"]]
     if first is not None:
-        rows += _divergence_rows(first)
-    rows += [_row("ranks", None, line) for line in ranks_in_words(verdict)]
+        rows += _divergence_rows(first, told["check_first"])
+    rows += [_row("ranks", None, line) for line in told["ranks"]]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
-    return Sheet.from_rows("verdict", _VERDICT_COLUMNS, rows)
+    return Sheet.ours("verdict", _VERDICT_COLUMNS, rows)
 
 
 def _row(*values: Any, colour: str = PLAIN) -> Row:
     return colour, values
 
 
-def _divergence_rows(first: Divergence) -> list[Row]:
+def _divergence_rows(first: Divergence, check_first: Sequence[str]) -> list[Row]:
     rows = [
         ("where", occasion_in_words(first)),
         ("record", first.record),
@@ -168,7 +159,7 @@ def _divergence_rows(first: Divergence) -> list[Row]:
         ("inside", inside_words(first.inside) or say("tables.nothing_holds")),
         *([("max abs error", _rounded(first.max_abs_err))] if first.max_abs_err else []),
         *([("max rel error", _rounded(first.max_rel_err))] if first.max_abs_err else []),
-        *(("check first", line) for line in check_lines(first.check_first)),
+        *(("check first", line) for line in check_first),
         ("agreed before", before(first) or say("tables.nothing_before")),
         *([("last that agreed", first.last_agreeing)] if first.last_agreeing else []),
     ]
@@ -231,6 +222,12 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
 _PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("note", 60))
 
 
+PREFLIGHT_FILES = AnswerFiles(
+    *("preflight.xlsx", _PREFLIGHT_COLUMNS, "preflight.json"),
+    keys=("kind", "status", "differences"),
+)
+
+
 def preflight_sheet(preflight: Preflight) -> Sheet:
     """Return the sheet of what differs before any tensor."""
     rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
@@ -241,7 +238,7 @@ def preflight_sheet(preflight: Preflight) -> Sheet:
     rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
     if not rows:
         rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.from_rows("preflight", _PREFLIGHT_COLUMNS, rows)
+    return Sheet.ours("preflight", _PREFLIGHT_COLUMNS, rows)
 
 
 def _weights_rows(weights: Weights) -> Iterator[Row]:
@@ -273,7 +270,7 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows += [_row("problem", problem, None, None) for problem in comparison.problems]
     if not rows:
         rows = [_row(None, say("tables.all_compared"), None, None)]
-    return Sheet.from_rows("coverage", _COVERAGE_COLUMNS, rows)
+    return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
 
 
 _TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
@@ -285,7 +282,7 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
-    return Sheet.from_rows("tolerance", _TOLERANCE_COLUMNS, rows)
+    return Sheet.ours("tolerance", _TOLERANCE_COLUMNS, rows)
 
 
 def write_preflight(
@@ -300,25 +297,9 @@ def write_preflight(
     Raises:
         RunError: they cannot be written there.
     """
-    lang = lang or language()
     with speaking(lang):
-        sheet = in_language(preflight_sheet(found), lang)
-        text = json_text(found.as_result(*sides))
-    outputs = preflight_outputs(output)
-    with written(*outputs) as (table, result):
-        write_xlsx(table, [sheet])
-        result.write_bytes(text)
-    return [output.path for output in outputs]
-
-
-def preflight_outputs(output: str | Path) -> list[Output]:
-    """Return the files of a comparison of what was collected, in a directory.
-
-    Raises:
-        OutputError: it is no directory.
-    """
-    keys = ("kind", "status", "differences")
-    return workbook_and_json(output, TABLE, _PREFLIGHT_COLUMNS, RESULT, *keys)
+        sheets = [preflight_sheet(found)]
+        return PREFLIGHT_FILES.write(output, sheets, found.as_result(*sides))
 
 
 def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
@@ -344,15 +325,9 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
     ]
     if len(shown) < len(steps):
         left = say("tables.further_steps", number=len(steps) - len(shown))
-        rows.append((PLAIN, (left, *[None] * len(shown))))
-    return Sheet(
-        name="overview",
-        header=("phase or key", *(f"step {step}" for step in shown)),
-        rows=lambda: rows,
-        count=len(rows),
-        widths=(44, *[11] * len(shown)),
-        frozen=1,
-    )
+        rows.append((PLAIN, (left,)))
+    columns = (("phase or key", 44), *((f"step {step}", 11) for step in shown))
+    return replace(Sheet.ours("overview", columns, rows), frozen=1)
 
 
 def _counts_of_tables(comparison: Comparison) -> dict[tuple[str, str], dict[int, Counter[str]]]:
@@ -402,8 +377,8 @@ def legend_sheet() -> Sheet:
     rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
         short = [(colour, values[:3]) for colour, values in rows]
-        return Sheet.from_rows("legend", _LEGEND_IN_CHINESE, short)
-    return Sheet.from_rows("legend", _LEGEND_COLUMNS, rows)
+        return Sheet.ours("legend", _LEGEND_IN_CHINESE, short)
+    return Sheet.ours("legend", _LEGEND_COLUMNS, rows)
 
 
 def _called(name: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from mindrlhf_msprobe.findings import (
     Status,
     TableName,
 )
-from mindrlhf_msprobe.report.messages import text_of, texts_in, texts_of
+from mindrlhf_msprobe.report.messages import text_of, texts_of
 from mindrlhf_msprobe.report.sheets import (
     Percent,
     Row,
@@ -452,50 +452,3 @@ def _width(header: str) -> int:
     if header.startswith("text") or header in _SENTENCES:
         return _TEXT_WIDTH
     return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
-
-
-_LABELLED = ("verdict", "counts")  # sections whose items are labels, not names of the user's
-_COUNT = "_count"  # ends the names of labels that stand beside a number alone
-_KEYWORDS = frozenset(status.value for status in Status)  # no labels; `different` is a header, too
-
-
-def in_language(sheet: Sheet, lang: str) -> Sheet:
-    """Return a sheet of ours with its name, headers and labels in `lang`."""
-    if lang == "en":
-        return sheet
-    rows, words, items = sheet.rows, _words(lang), _items(lang)
-
-    def labelled() -> Iterator[Row]:
-        for colour, (first, *others) in rows():
-            if first in _LABELLED and others and others[0] not in _KEYWORDS:
-                others[0] = items.get(others[0], others[0])
-            yield colour, (words.get(first, first), *others)
-
-    return replace(
-        sheet,
-        name=words.get(sheet.name, sheet.name),
-        stem=sheet.name,
-        header=tuple(words.get(header, header) for header in sheet.header),
-        rows=labelled,
-    )
-
-
-@cache
-def _words(lang: str) -> dict[object, str]:
-    """Return what each label is called; what is not in here stands as it is."""
-    return {
-        label: text_of(message(f"tables.{name}"), lang)
-        for name, label in texts_in("en", "tables").items()
-        if isinstance(label, str) and "{" not in label and not name.endswith(_COUNT)
-    }
-
-
-@cache
-def _items(lang: str) -> dict[object, str]:
-    """Return what each item is called; a number of ranks is not called as what is said of ranks."""
-    counts: dict[object, str] = {
-        label: text_of(message(f"tables.{name}"), lang)
-        for name, label in texts_in("en", "tables").items()
-        if name.endswith(_COUNT)
-    }
-    return {**_words(lang), **counts}

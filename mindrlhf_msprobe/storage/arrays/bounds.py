@@ -16,6 +16,8 @@ DATA = 1 << 30
 #: Bytes of a journal, and of one line of it.
 JOURNAL = 4 << 30
 LINE = 64 << 20
+#: Bytes of a line of a part: what one step of a comparison's shard has found.
+PART_LINE = 1 << 30
 #: Steps of one rank whose times are read, and bytes of the line of one.
 TIMELINE_STEPS = 1_000_000
 TIMELINE_LINE = 4 << 20

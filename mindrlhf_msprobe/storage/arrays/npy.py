@@ -35,6 +35,8 @@ UNIT_ROUNDOFF = {
     "bfloat16": 2.0**-8 / 2,
 }
 BFLOAT16 = "BFloat16"
+#: The dtypes to which weights are rounded on their way.
+ROUNDED = ("Float16", BFLOAT16)
 
 
 class ArrayFileError(SpokenError):
@@ -52,6 +54,18 @@ def float32_to_bfloat16_bits(values: np.ndarray) -> np.ndarray:
     rounded = ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16)
     quiet = ((bits >> 16) | 0x40).astype(np.uint16)  # rounding up could turn a NaN into infinity
     return np.where(np.isnan(values), quiet, rounded)
+
+
+def rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
+    """Return values rounded to the nearest ones of a lower dtype, float32.
+
+    Args:
+        dtype: by MindSpore's name; None: float32.
+    """
+    if dtype == BFLOAT16:
+        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
+    with np.errstate(over="ignore"):
+        return values.astype((dtype or "float32").lower()).astype(np.float32)
 
 
 @lru_cache(maxsize=256)

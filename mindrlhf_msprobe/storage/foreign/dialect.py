@@ -11,7 +11,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, float32_to_bfloat16_bits
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, rounded
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def _float16(value: float) -> float:
 
 def _bfloat16(value: float) -> float:
     with np.errstate(over="ignore"):
-        bits = float32_to_bfloat16_bits(np.array([value], np.float32))
-    return float(bfloat16_bits_to_float32(bits)[0])
+        return float(rounded(np.array([value], np.float32), BFLOAT16)[0])
 
 
 #: This package's own.

@@ -445,6 +445,36 @@ def test_what_two_workers_died_of(reasons, note):
     assert engine.closed
 
 
+class DiesOfSeveral(executor.ThisProcess):
+    """A worker that dies of every task of several steps, and does those of one."""
+
+    died = 0
+
+    def next_result(self):
+        task, result = super().next_result()
+        if len(task.steps) == 1:
+            return task, result
+        self.died += 1
+        return task, executor.Failure("it died")
+
+
+def test_steps_of_a_task_that_died_are_compared_alone(tmp_path, monkeypatch):
+    """A step that kills its worker takes none of those along that were handed over with it."""
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.compare.FOLD_ABOVE", 0)
+    fault = Fault("rewards", step=20)
+    runs = [record_training(tmp_path / "a", steps=24, tokens=1)]
+    runs += [record_training(tmp_path / "b", steps=24, tokens=1, faults=[fault])]
+    expected = verdict(runs, tmp_path / "whole", workers=1)
+    started = []
+
+    def engine(_, job, *others):
+        return lambda: started.append(DiesOfSeveral(job)) or started[0]
+
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.compare._engine", engine)
+    assert verdict(runs, tmp_path / "alone", workers=2) == expected
+    assert started[0].died > 1
+
+
 @pytest.mark.parametrize("prelude", ["", A_THREAD], ids=["forked", "fresh"])
 def test_workers_killed_again_and_again(large, tmp_path, prelude):
     """Even if none lives for more than a moment, the comparison ends, and says what is missing."""

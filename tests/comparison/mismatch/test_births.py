@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Distances
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Token
 from mindrlhf_msprobe.sequences.calls import TokenRows
 

@@ -7,14 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    FusedRule,
-    find_fused,
-    interleaved,
-    load_cells,
-)
 from mindrlhf_msprobe.comparison.mismatch.weights.sketched import turned_alike, turned_distance
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
+from mindrlhf_msprobe.comparison.pairing.fused import find_fused
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     explained,
     sketch_distances,
     sums_in_order,
 )
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import interleaved
+from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Token
 from mindrlhf_msprobe.sequences.calls import TokenRows
 from mindrlhf_msprobe.storage.arrays.sketches import sketch_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.find import token_map
-from mindrlhf_msprobe.comparison.mismatch.names import Name
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Token
 
 SAMPLES, LENGTH = 5, 10

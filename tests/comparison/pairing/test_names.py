@@ -9,7 +9,7 @@ from helpers.runs import Fault, record_training, slightly_more
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import load_cells
+from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.errors import ConfigError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.runs import Fault, Recording, leave_as_killed, record_training
+from helpers.runs import PHASES, Fault, Recording, leave_as_killed, record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -18,14 +18,6 @@ from mindrlhf_msprobe.findings import Cause, Outcome
 from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 
-PHASES = (
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-)
 ERROR = "batch 7 holds\na \x1b[31mNaN"
 
 

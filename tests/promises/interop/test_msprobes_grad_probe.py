@@ -13,7 +13,6 @@ import pytest
 from reference_tool import interpreter
 
 from mindrlhf_msprobe import GradComparator
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.leaves import GradientLeaf
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 
@@ -85,7 +84,7 @@ def test_signs_shares_and_extremes_are_msprobes(probed):
             assert leaf.norm == pytest.approx(float(row["norm"]), rel=1e-5)
 
 
-def test_similarities_are_msprobes(probed, capsys):
+def test_similarities_are_msprobes(probed, cli):
     """GradComparator's table, of its directories; and ours beside its own."""
     python, root = probed
     compare = "from msprobe.core.grad_probe.grad_compare import GradComparator as G; import sys; "
@@ -97,6 +96,8 @@ def test_similarities_are_msprobes(probed, capsys):
         [*Path(root / name).rglob("similarities.csv")] for name in ("table", "own")
     )
     assert own.read_text().split() == theirs.read_text(encoding="utf-8-sig").split()
-    assert main(["trend", "--gradients", str(root / "ours"), str(root / "faulty")]) == 1
-    assert "step 1, rank 0, dump, update 0, 2.weight" in capsys.readouterr().out
-    assert main(["trend", "--gradients", str(root / "ours"), str(root / "theirs")]) == 0
+    assert (
+        "step 1, rank 0, dump, update 0, 2.weight"
+        in cli("trend", "--gradients", root / "ours", root / "faulty", code=1).out
+    )
+    cli("trend", "--gradients", root / "ours", root / "theirs")

@@ -12,7 +12,6 @@ from helpers.runs import MSPROBE_DATA
 from reference_tool import compare, interpreter, record
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison import Tolerance
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
 
@@ -89,13 +88,11 @@ def test_steps_phases_and_keys_are_known(dumps):
     np.testing.assert_array_equal(lists[1], np.arange(3))
 
 
-def test_show_lists_and_shows(dumps, capsys):
+def test_show_lists_and_shows(dumps, cli):
     """`show` says what lies in it, and what a cell's tensors were."""
-    assert main(["show", str(dumps / "tensor-0")]) == 0
-    assert "dump" in capsys.readouterr().out
+    assert "dump" in cli("show", dumps / "tensor-0").out
     name = "Cell.head.Dense.parameters_grad.0"
-    assert main(["show", str(dumps / "tensor-0"), name]) == 0
-    said = capsys.readouterr().out
+    said = cli("show", dumps / "tensor-0", name).out
     assert f"{name}.weight" in said
     assert "Float32 [7, 4]" in said
 
@@ -109,16 +106,14 @@ def test_the_gradients_of_parameters_come_after_the_cells(dumps):
     assert len(grads) == 6
 
 
-def test_paths_are_given_as_to_msprobe(dumps, tmp_path, capsys):
+def test_paths_are_given_as_to_msprobe(dumps, tmp_path, cli):
     """`-tp` and `-gp` with a step's directory, a rank's or its dump.json."""
     (a,), (b,) = ((dumps / f"tensor-{i}").glob("step0/*") for i in (1, 0))
     for tail in ("", "dump.json"):
         command = ["compare", "-tp", str(a / tail), "-gp", str(b / tail), "-o", str(tmp_path / "o")]
-        assert main(command) == 1
-        assert f"  {FAULTY}\n  cause: parameter" in capsys.readouterr().out
+        assert f"  {FAULTY}\n  cause: parameter" in cli(*command, code=1).out
     steps = ["-tp", str(a.parent), "-gp", str(b.parent)]
-    assert main(["compare", *steps, "-o", str(tmp_path / "o")]) == 1
-    assert f"  {FAULTY}\n" in capsys.readouterr().out
+    assert f"  {FAULTY}\n" in cli("compare", *steps, "-o", tmp_path / "o", code=1).out
 
 
 def test_both_tools_recorded_the_same(dumps, ours):
@@ -148,7 +143,7 @@ def test_versions_of_msprobe_line_up(dumped, task):
     assert not result.verdict.coverage
 
 
-def test_the_columns_say_what_msprobes_say(tmp_path):
+def test_the_columns_say_what_msprobes_say(tmp_path, cli):
     """NPU and Bench, what lies between them and relative to which: cell by cell, with its options.
 
     What its Result and Err_message mean is its own.
@@ -159,7 +154,7 @@ def test_the_columns_say_what_msprobes_say(tmp_path):
     )
     theirs = {row["NPU Name"]: row for row in compare(python, test, golden, tmp_path / "theirs")}
     options = ["-tp", str(test), "-gp", str(golden), "-o", str(tmp_path), "--csv"]
-    assert main(["compare", *options]) == 1
+    cli("compare", *options, code=1)
     (path,) = tmp_path.glob("compare_result_*.csv")
     with open(path, encoding="utf-8-sig", newline="") as file:
         ours = {row["NPU Name"]: row for row in csv.DictReader(file)}

@@ -15,7 +15,6 @@ from helpers.programs import read_json
 from helpers.runs import MSPROBE_DATA, record_training
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings import Outcome
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
@@ -118,24 +117,22 @@ def test_files_are_copied_where_they_cannot_be_linked(nodes, monkeypatch):
     assert compare_runs(nodes[0], nodes[2]).problems == ()
 
 
-def test_nodes_that_are_missing_are_told(nodes, capsys):
+def test_nodes_that_are_missing_are_told(nodes, cli):
     """Two of three nodes: what is there is merged, what is not is named."""
     shutil.rmtree(nodes[1])
     record_training(nodes[1], ranks=(3,), tokens=1, task="tensor")
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2])]) == 0
-    said = capsys.readouterr().out
+    said = cli("merge", *nodes[:2], "-o", nodes[2]).out
     assert "ranks 0-1, 3, steps 0-1" in said
     assert "ranks 2 of the job are in none of them" in said
 
 
-def test_what_belongs_to_no_run_is_left_out(nodes, capsys):
+def test_what_belongs_to_no_run_is_left_out(nodes, cli):
     """Notes beside the phases are not taken along, and are named."""
     (nodes[0] / "notes.txt").write_text("x")
     (nodes[0] / "old").mkdir()
     (nodes[0] / ".run.json.reserve").write_bytes(b"0")
     (nodes[0] / "actor_update/step0/rank0/.dump.json.1.tmp").write_bytes(b"0")
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2]), "--json"]) == 0
-    said = capsys.readouterr()
+    said = cli("merge", *nodes[:2], "-o", nodes[2], "--json")
     assert "2 file(s) or directories belong to no run and were left out" in said.err
     assert len(json.loads(said.out)["left_out"]) == 2
     assert not [p for p in nodes[2].rglob("*") if p.name.startswith((".", "notes"))]
@@ -212,120 +209,106 @@ def rewritten(path, **changes):
     path.write_text(json.dumps(content))
 
 
-def other_scheduler(nodes):
-    rewritten(nodes[1] / "run.rank2.json", world__scheduler="10.0.0.2:8118")
-
-
-def other_size(nodes):
-    rewritten(nodes[1] / "run.rank3.json", world__size=8)
-
-
-def other_config(nodes):
-    rewritten(nodes[1] / "run.rank2.json", config__step_end=3)
-
-
-def other_schema(nodes):
-    rewritten(nodes[1] / "run.rank2.json", schema=2)
-
-
-def other_rank(nodes):
-    rewritten(nodes[1] / "run.rank2.json", world__rank=1)
-
-
-def same_step(nodes):
-    shutil.copytree(nodes[0] / "actor_update/step1/rank1", nodes[1] / "actor_update/step1/rank1")
-
-
-def same_rank(nodes):
-    shutil.copy(nodes[0] / "run.json", nodes[1] / "run.json")
-
-
-def same_key_data(nodes):
-    shutil.copytree(nodes[0] / "data/loss/step0/rank0", nodes[1] / "data/loss/step0/rank0")
-
-
-def broken_manifest(nodes):
-    (nodes[1] / "run.rank2.json").write_text("{")
-
-
-def not_a_run(nodes):
-    shutil.rmtree(nodes[1])
-    nodes[1].mkdir()
-
-
-def not_there(nodes):
-    shutil.rmtree(nodes[1])
-
-
-def a_dump_of_msprobe(nodes):
-    shutil.rmtree(nodes[1])
-    shutil.copytree(MSPROBE_DATA / "statistics_a", nodes[1])
-
-
-def output_exists(nodes):
-    nodes[2].mkdir()
-
-
-def link_to_a_file(nodes):
-    (nodes[1] / "actor_update/step0/rank2/extra.npy").symlink_to("/etc/hostname")
-
-
-def link_to_a_rank(nodes):
+def elsewhere(nodes):
+    """Move what a rank recorded away, and leave a link to it."""
     path = nodes[1] / "actor_update/step0/rank2"
-    path.rename(nodes[1].parent / "node0" / "elsewhere")
+    path.rename(nodes[0] / "elsewhere")
     path.symlink_to(nodes[0] / "elsewhere")
 
 
-def link_to_a_phase(nodes):
-    (nodes[1] / "reward_compute").symlink_to(nodes[0] / "actor_update")
+def in_place_of(path, target):
+    """Put a link in the place of a file, or where there is none."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
 
 
-def link_to_a_manifest(nodes):
-    (nodes[1] / "run.rank2.json").unlink()
-    (nodes[1] / "run.rank2.json").symlink_to(nodes[0] / "run.json")
+def another(run):
+    """Put a dump of msprobe in the place of a run."""
+    shutil.rmtree(run)
+    shutil.copytree(MSPROBE_DATA / "statistics_a", run)
 
 
-def link_to_configurations(nodes):
-    (nodes[0] / "configurations.json").unlink()
-    (nodes[0] / "configurations.json").symlink_to("/etc/hostname")
+RANK2, RANK3, UPDATE = "run.rank2.json", "run.rank3.json", "actor_update"
+LOSS = "data/loss/step0/rank0"
+#: What is wrong of two nodes and their output → how it comes about, and what is said.
+REFUSED = {
+    "other scheduler": (
+        lambda a, b, _: rewritten(b / RANK2, world__scheduler="10.0.0.2:8118"),
+        r"not of one job: world.scheduler is '10.0.0.1:8118' .* '10.0.0.2:8118'",
+    ),
+    "other size": (
+        lambda a, b, _: rewritten(b / RANK3, world__size=8),
+        "not of one job: world.size is 4 .* 8 in the other",
+    ),
+    "other config": (
+        lambda a, b, _: rewritten(b / RANK2, config__step_end=3),
+        "not of one job: msprobe_config.step_end is 99 .* 3 in the other",
+    ),
+    "other schema": (
+        lambda a, b, _: rewritten(b / RANK2, schema=2),
+        "has the schema 2, this version reads 1",
+    ),
+    "other rank": (
+        lambda a, b, _: rewritten(b / RANK2, world__rank=1),
+        "does not say that it is of rank 2",
+    ),
+    "same step": (
+        lambda a, b, _: shutil.copytree(a / UPDATE / "step1/rank1", b / UPDATE / "step1/rank1"),
+        "step 1 of rank 1 lies in two of the directories",
+    ),
+    "same key data": (
+        lambda a, b, _: shutil.copytree(a / LOSS, b / LOSS),
+        "step 0 of rank 0 lies in two of the directories",
+    ),
+    "same rank": (
+        lambda a, b, _: shutil.copy(a / "run.json", b / "run.json"),
+        "both are of rank 0",
+    ),
+    "broken manifest": (
+        lambda a, b, _: (b / RANK2).write_text("{"),
+        "run.rank2.json is not valid JSON",
+    ),
+    "no run": (
+        lambda a, b, _: (shutil.rmtree(b), b.mkdir()),
+        "is not a run of this package: it holds no run.json",
+    ),
+    "not there": (lambda a, b, _: shutil.rmtree(b), "node1 does not exist"),
+    "msprobe's": (lambda a, b, _: another(b), "is not a run of this package"),
+    "output exists": (lambda a, b, merged: merged.mkdir(), "merged exists already"),
+    "link to a file": (
+        lambda a, b, _: (b / UPDATE / "step0/rank2/extra.npy").symlink_to("/etc/hostname"),
+        "extra.npy is a symbolic link",
+    ),
+    "link to a rank": (lambda *nodes: elsewhere(nodes), "rank2 is a symbolic link"),
+    "link to a phase": (
+        lambda a, b, _: (b / "reward_compute").symlink_to(a / UPDATE),
+        "reward_compute is a symbolic link",
+    ),
+    "link to a manifest": (
+        lambda a, b, _: in_place_of(b / RANK2, a / "run.json"),
+        "symbolic link that leaves the run",
+    ),
+    "link to configurations": (
+        lambda a, b, _: in_place_of(a / "configurations.json", "/etc/hostname"),
+        "configurations.json is a symbolic link",
+    ),
+    "pipe": (
+        lambda a, b, _: os.mkfifo(b / UPDATE / "step0/rank2/pipe"),
+        "pipe is neither a file nor a directory",
+    ),
+}
 
 
-def a_pipe(nodes):
-    os.mkfifo(nodes[1] / "actor_update/step0/rank2/pipe")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (other_scheduler, r"not of one job: world.scheduler is '10.0.0.1:8118' .* '10.0.0.2:8118'"),
-        (other_size, "not of one job: world.size is 4 .* 8 in the other"),
-        (other_config, "not of one job: msprobe_config.step_end is 99 .* 3 in the other"),
-        (other_schema, "has the schema 2, this version reads 1"),
-        (other_rank, "does not say that it is of rank 2"),
-        (same_step, "step 1 of rank 1 lies in two of the directories"),
-        (same_key_data, "step 0 of rank 0 lies in two of the directories"),
-        (same_rank, "both are of rank 0"),
-        (broken_manifest, "run.rank2.json is not valid JSON"),
-        (not_a_run, "is not a run of this package: it holds no run.json"),
-        (not_there, "node1 does not exist"),
-        (a_dump_of_msprobe, "is not a run of this package"),
-        (output_exists, "merged exists already"),
-        (link_to_a_file, "extra.npy is a symbolic link"),
-        (link_to_a_rank, "rank2 is a symbolic link"),
-        (link_to_a_phase, "reward_compute is a symbolic link"),
-        (link_to_a_manifest, "symbolic link that leaves the run"),
-        (link_to_configurations, "configurations.json is a symbolic link"),
-        (a_pipe, "pipe is neither a file nor a directory"),
-    ],
-)
-def test_what_is_refused(nodes, spoil, why, capsys):
+@pytest.mark.parametrize(("spoil", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(nodes, spoil, why, cli):
     """Nothing is made, the message says which file or setting is to blame, the exit code is 2."""
-    spoil(nodes)
+    spoil(*nodes)
     made = nodes[2].exists()
     with pytest.raises(MsprobeError, match=why):
         merge_runs(nodes[:2], nodes[2])
-    assert main(["merge", *map(str, nodes[:2]), "-o", str(nodes[2])]) == 2
-    assert capsys.readouterr().err.startswith("mindrlhf-msprobe merge: ")
+    assert cli("merge", *nodes[:2], "-o", nodes[2], code=2).err.startswith(
+        "mindrlhf-msprobe merge: "
+    )
     assert made or nothing_left(nodes)
 
 

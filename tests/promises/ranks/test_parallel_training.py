@@ -13,7 +13,6 @@ from jobs import CRASHED_AT_EXIT, MSRUN, _code, run_job, weights
 from split_training import train_split
 
 from mindrlhf_msprobe import Tolerance, compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Outcome
 
 pytestmark = [
@@ -169,11 +168,10 @@ def test_a_divergence_of_one_rank_ends_every_rank_in_the_same_step(jobs, root):
     assert not list((root / "parted/run").glob(".*"))
 
 
-def test_the_rank_that_parts_first_is_named(root, capsys):
+def test_the_rank_that_parts_first_is_named(root, cli):
     """A fault in rank 1 alone: rank 1 diverges first, rank 0 through the gradients a step later."""
     paths = [str(root / "shared/run"), str(root / "faulty/run")]
-    assert main(["compare", *paths, "-o", str(root / "compared")]) == 1
-    said = capsys.readouterr().out.splitlines()
+    said = cli("compare", *paths, "-o", root / "compared", code=1).out.splitlines()
     assert "DIVERGED at step 1, reference_compute_log_prob, rank 1" in said
     ranks = [line for line in said if line.startswith("Ranks: ")]
     assert [line.partition(":")[2].split(",")[0] for line in ranks] == [
@@ -209,7 +207,7 @@ def test_a_rank_that_is_killed_leaves_the_others_whole(jobs, root):
     assert {f.status.value for f in result.findings} <= {"identical", "only_in_a"}
 
 
-def test_ranks_that_see_different_directories_are_told(jobs, root, capsys):
+def test_ranks_that_see_different_directories_are_told(jobs, root, cli):
     """Each rank warns that the other writes elsewhere; `show` and `compare` say it too."""
     for rank in (0, 1):
         (line,) = [
@@ -219,18 +217,16 @@ def test_ranks_that_see_different_directories_are_told(jobs, root, capsys):
         assert "mindrlhf-msprobe merge" in line
         assert open_run(root / f"node{rank}").missing_ranks == [1 - rank]
     assert "have not begun" not in "".join(jobs[1]["shared"].said.values())
-    assert main(["show", str(root / "node0")]) == 0
-    assert "recorded nothing here: rank(s) 1 of the job" in capsys.readouterr().out
+    assert "recorded nothing here: rank(s) 1 of the job" in cli("show", root / "node0").out
     result = compare_runs(root / "node0", root / "shared/run")
     assert any("1 rank of the job (1) recorded nothing" in note for note in result.notes)
 
 
-def test_what_two_nodes_recorded_apart_is_merged(root, tmp_path, capsys):
+def test_what_two_nodes_recorded_apart_is_merged(root, tmp_path, cli):
     """The merged run is what one shared directory would have been."""
     merged = tmp_path / "merged"
     nodes = [str(root / "node0"), str(root / "node1")]
-    assert main(["merge", *nodes, "-o", str(merged)]) == 0
-    assert "ranks 0-1, steps 0-2" in capsys.readouterr().out
+    assert "ranks 0-1, steps 0-2" in cli("merge", *nodes, "-o", merged).out
     result = compare_runs(root / "shared/run", merged)
     assert result.verdict.status is Outcome.IDENTICAL
     assert (result.verdict.ranks, result.problems) == (2, ())

@@ -13,7 +13,6 @@ import sys
 import pytest
 
 from mindrlhf_msprobe import Probe, RunError, open_run
-from mindrlhf_msprobe.cli import main
 
 pytestmark = pytest.mark.slow
 
@@ -41,17 +40,23 @@ sys.stdin.readline()
 """
 
 
+def process(program, *arguments, **environment):
+    """Start a program in a process of its own, which is spoken to by pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 class RunningJob:
     """Another process that records key data, a step for each number it is given."""
 
     def __init__(self, path, existing="refuse", **environment):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", JOB, str(path), existing],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = process(JOB, path, existing, **environment)
         self.pid = self._process.pid
         assert self._process.stdout.readline() == "recording\n"
 
@@ -170,14 +175,9 @@ def test_ranks_of_another_job_are_refused(tmp_path, monkeypatch):
 
 def start(path, existing, **environment):
     """Begin to record in a process of its own; return its exit code and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", JOB, str(path), existing],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        input="100.5\n",
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stderr
+    job = process(JOB, path, existing, **environment)
+    said = job.communicate("100.5\n")[1]
+    return job.returncode, said
 
 
 def losses(path):
@@ -252,17 +252,12 @@ def test_two_probes_of_one_process_do_not_let_the_lock_go(tmp_path):
     probe = begin(path, "refuse")
     with pytest.raises(RunError, match="already holds a run"):
         begin(path, "refuse")
-    second = subprocess.run(
-        [sys.executable, "-c", JOB, str(path), "overwrite"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-    )
+    _, said = start(path, "overwrite")
     probe.close()
-    assert "is being written by a job that still runs" in second.stderr
+    assert "is being written by a job that still runs" in said
 
 
-def test_which_rank_did_not_end_is_said(tmp_path, capsys):
+def test_which_rank_did_not_end_is_said(tmp_path, cli):
     """`show` names the ranks where not all of them ended alike."""
     path = tmp_path / "run"
     jobs = [RunningJob(path, RANK_ID=rank, RANK_SIZE="3") for rank in "012"]
@@ -271,30 +266,15 @@ def test_which_rank_did_not_end_is_said(tmp_path, capsys):
     jobs[1].kill()
     for job in (jobs[0], jobs[2]):
         job.end()
-    assert main(["show", str(path)]) == 0
-    assert "finished (rank 0, 2), running (rank 1)" in capsys.readouterr().out
+    assert "finished (rank 0, 2), running (rank 1)" in cli("show", path).out
 
 
 def test_all_ranks_of_a_job_that_is_started_again_are_accepted(tmp_path):
     """They begin at once, beside what the job before left: none takes another for that job."""
     path = tmp_path / "run"
     for existing in ("refuse", "overwrite", "resume", "overwrite", "resume"):
-        jobs = [
-            subprocess.Popen(
-                [sys.executable, "-c", JOB, str(path), existing],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(sys.path),
-                    **{"RANK_ID": str(rank), "RANK_SIZE": "4", "MS_SCHED_HOST": "127.0.0.1"},
-                    "MS_SCHED_PORT": "8118",
-                },
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(4)
-        ]
+        world = {"RANK_SIZE": "4", "MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
+        jobs = [process(JOB, path, existing, RANK_ID=rank, **world) for rank in "0123"]
         said = [job.communicate("1.5\n2.5\n3.5\n")[1] for job in jobs]
         assert [job.returncode for job in jobs] == [0] * 4, said
         an_hour_ago(path)
@@ -308,13 +288,7 @@ def test_a_rank_that_has_not_yet_said_who_it_is_is_taken_for_one_of_this_job(tmp
     world = {"RANK_SIZE": "2", "MS_SCHED_HOST": "a", "MS_SCHED_PORT": "1"}
     assert start(path, "refuse", RANK_ID="1", **world)[0] == 0
     an_hour_ago(path)
-    holds = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **world},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    holds = process(HOLDS, path, **world)
     assert holds.stdout.readline() == "held\n"
     code, said = start(path, existing, RANK_ID="0", **world)
     holds.communicate("\n")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.replay.kernels import process
-from mindrlhf_msprobe.replay.kernels.asked import Asked
-from mindrlhf_msprobe.replay.kernels.asking import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.client import KernelProcess, NoAnswerError
+from mindrlhf_msprobe.replay.kernels.questions import Question
 
 X = np.random.default_rng(0).uniform(0.2, 0.8, (3, 4))
 
@@ -55,16 +55,16 @@ def test_gradients_that_differences_do_not_confirm_are_not_believed(monkeypatch)
 
 def test_a_process_that_ended_is_no_fault_of_the_training(kernels):
     """Its operator has no answer any more; the next one has."""
-    asked = Asked("Functional.hypot", (X, X), {}, ((X, X),))
-    (result,) = kernels.ask(asked).results
+    question = Question("Functional.hypot", (X, X), {}, ((X, X),))
+    (result,) = kernels.ask(question).results
     assert np.array_equal(result[0], np.hypot(X, X)) or np.allclose(result[0], np.hypot(X, X))
     kernels._process.kill()
     kernels._process.wait()
     with pytest.raises(NoAnswerError):
-        kernels.ask(asked)
+        kernels.ask(question)
     with pytest.raises(NoAnswerError):
-        kernels.ask(asked)
-    other = Asked("Functional.erfinv", (X,), {}, ((X,),))
+        kernels.ask(question)
+    other = Question("Functional.erfinv", (X,), {}, ((X,),))
     assert kernels.ask(other).results
 
 
@@ -75,4 +75,4 @@ def test_a_process_that_ended_is_no_fault_of_the_training(kernels):
 def test_what_does_more_than_compute_is_not_called(name, attributes):
     """Nor what is not in the installed list."""
     with pytest.raises(process.NoKernelError):
-        process.Kernels().answer(Asked(name, (X,), {}, ((X,),), attributes))
+        process.Kernels().answer(Question(name, (X,), {}, ((X,),), attributes))

@@ -27,9 +27,9 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
+from mindrlhf_msprobe.report.answer import before, merged
 from mindrlhf_msprobe.report.console.comparison import render
 from mindrlhf_msprobe.report.console.preflight import preflight_lines
-from mindrlhf_msprobe.report.console.wording import before, merged
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 
 

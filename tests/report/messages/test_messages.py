@@ -6,46 +6,67 @@ import ast
 import inspect
 import json
 import re
-import runpy
 import string
 from pathlib import Path
 
 import pytest
+from report.messages.chosen import EXAMPLES
 
 import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
 from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of
+from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of, texts_in
+from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
 TEXTS = PACKAGE / "report/messages/texts"
 AREAS = sorted(messages.areas())
 
 
-def texts(lang, area):
-    """Return what stands in an area: name → a template, or a function that is made of none."""
-    found = messages.texts_in(lang, area)
-    return {name: getattr(text, "template", text) for name, text in found.items()}
+def inside(name, spec):
+    """Return the templates that stand inside a place of one."""
+    if not name:
+        return alternatives(spec)[1:]
+    if condition := re.match(r"(\w+(?: \w+)?)?\?", spec):
+        return alternatives(spec[condition.end() :])
+    if spec[:1] == "=":
+        return [one.split("->", 1)[1] for one in alternatives(spec[1:])]
+    return alternatives(spec[1:])[:1] if spec[:1] == "*" else []
 
 
-def parameters(text):
-    """Return the names of the parameters that a text is made of."""
-    if callable(text):
-        return set(inspect.signature(text).parameters) - {"_"}
-    return {
-        name.split(".")[0].split("[")[0] for _, name, _, _ in string.Formatter().parse(text) if name
-    }
+def places(text):
+    """Yield (name, spec) of each place of a template, with those inside others."""
+    for _, name, spec, _ in string.Formatter().parse(text):
+        if name and not name[0].isdigit():
+            first = re.split(r"[.\[]", name)[0]
+            yield first, "&" if name == f"{first}[0]" else spec
+        for one in () if name is None else inside(name, spec):
+            yield from places(one)
+
+
+def parameters(lang, area, text):
+    """Return what a template must be given: what is said only under a condition may be left out."""
+    others = messages.pieces_in(lang, area).keys() | choices.CHOICES.get(area, {}).keys()
+    top = (one for one in string.Formatter().parse(text) if one[1] and "?" not in one[2])
+    return {re.split(r"[.\[]", name)[0] for _, name, _, _ in top} - others
 
 
 def test_both_languages_say_the_same():
     """Every code has words in both, made of the same parameters."""
     for area in AREAS:
-        english, chinese = texts("en", area), texts("zh", area)
+        english, chinese = texts_in("en", area), texts_in("zh", area)
         assert set(english) == set(chinese), area
-        for name, text in english.items():
-            if not callable(text) and not callable(chinese[name]):
-                assert parameters(text) == parameters(chinese[name]), f"{area}.{name}"
+        made = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+        made |= choices.CHOICES.get(area, {}).keys()
+        for name in english:
+            # English alone has plurals.
+            of_en, of_zh = (
+                {at for at, spec in places(of[name]) if not spec.startswith("one?")}
+                for of in (english, chinese)
+            )
+            if not (of_en | of_zh) & made:
+                assert of_en == of_zh, f"{area}.{name}"
 
 
 @pytest.mark.parametrize("file", sorted(TEXTS.glob("*.json")), ids=lambda file: file.stem)
@@ -63,52 +84,103 @@ def test_sentences_stand_once_and_are_written_in_one_way(file):
     assert all({*one} <= {"#", *LANGUAGES} for of in said for n, one in of.items() if n != "#")
 
 
-def choosing(name):
-    """Return the source of some choices, with that of the functions that they use."""
-    nodes = ast.parse((PACKAGE / "report/messages/choices.py").read_text()).body
-    own = next(n for n in nodes if isinstance(n, ast.AnnAssign) and n.target.id == name)
-    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
-    used = {node.id for node in ast.walk(own) if isinstance(node, ast.Name)}
-    return ast.Module([own, *(functions[one] for one in used & functions.keys())], [])
-
-
-@pytest.mark.parametrize("name", [name for name in vars(choices) if name.endswith("_CHOICES")])
-def test_what_is_chosen_has_words_in_both_languages(name):
+@pytest.mark.parametrize("area", choices.CHOICES)
+def test_what_is_chosen_has_words_in_both_languages(area):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
-    named = {node.value for node in ast.walk(choosing(name)) if isinstance(node, ast.Constant)}
-    areas = [area for area, used in choices.CHOICES.items() if used is getattr(choices, name)]
-    pieces = [{p for a in areas for p in messages.pieces_in(lang, a)} for lang in LANGUAGES]
-    assert named & pieces[0] == named & pieces[1]
-    assert named & pieces[0]
+    nodes = ast.walk(ast.parse(inspect.getsource(choices)))
+    named = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    english, chinese = (named & messages.pieces_in(lang, area).keys() for lang in LANGUAGES)
+    assert english == chinese
+    assert english
 
 
-def filling(template):
-    """Return a parameter for each place of a template: its name, a number where that is shown."""
-    found = string.Formatter().parse(template)
-    return {name: 1.5 if form else name for _, name, form, _ in found if name}
+#: Values of a parameter, by the words that show it.
+LISTS = {
+    ("spans", "sorted", "numbers", "ranks"): [[3], [0, 2, 3]],
+    ("ranges", "places"): [[[0, 2]], [[1, 1], [5, 7]]],
+    ("changes", "pairs"): [[[2, 0]], [[2, 0], [4, 1]]],
+    ("held",): [[4], [0, 1, 4]],
+    ("epsilons",): [[1e-8], [1e-8, 1e-5]],
+    ("&", "*", "quoted", "length", "last", "listed", "some", "few", "sections", "some_sections"): [
+        ["§1"],
+        [f"§{n}" for n in range(10)],
+    ],
+}
+NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|millions|ordinal).*")
+
+
+def reached(lang, area, text):
+    """Yield (name, spec) of each place of a template, and of the pieces that it has."""
+    pieces = messages.pieces_in(lang, area)
+    for name, spec in places(text):
+        yield name, spec
+        word, _, prefix = spec.partition(" ")
+        for piece in pieces:
+            if piece == name or (word == "piece" and prefix and piece.startswith(prefix)):
+                yield from reached(lang, area, pieces[piece])
+
+
+def values_of(area, name, specs):
+    """Return values of a parameter with which each text that they choose is said, "" last."""
+    words = {spec[:1] if spec[:1] in ("&", "*") else spec.split(" ")[0] for spec in specs}
+    conditions = {spec.partition("?")[0] for spec in specs if re.match(r"\w*\?", spec)}
+    forms = [spec for spec in specs if re.fullmatch(r"[+]?[.,0-9]*[a-z%]|[,0-9]+", spec)]
+    found = next((of for shapes, of in LISTS.items() if words & {*shapes}), [])
+    if numbered := [spec.count("{") for spec in specs if spec[:1] == "*" and "{1" in spec]:
+        found = [[["§1", "§2", "§3"][: max(numbered)]] * n for n in (1, 2)]
+    if not found and any(NUMBER.fullmatch(spec) for spec in specs):
+        found = [1, 2, *([-1] if conditions & {"positive", "negative"} else [])]
+    elif not found and forms:
+        found = [2 if forms[0][-1] in "d,5" else 1.5]
+    if not found:
+        texts = [alternatives(spec[1:]) for spec in specs if spec[:1] == "="]
+        found = [key for of in texts for one in of if (key := one.split("->")[0])]
+        pieces = messages.pieces_in("en", area)
+        prefixes = [spec.removeprefix("piece ") for spec in specs if spec.startswith("piece ")]
+        found += [p.removeprefix(of) for of in prefixes for p in pieces if p.startswith(of)]
+    found = found or [name]
+    nothing = {list: [], str: ""}.get(type(found[0]), 0)
+    return [*found, *[nothing] * ("" in conditions), *[None] * ("known" in conditions)]
+
+
+#: A word whose argument is another parameter, and how that one is shown.
+OTHERS = {
+    r"same (\w+)\?": "",
+    r"many (\w+)\?": "#",
+    r"(?:some|left|changes|pairs|non_finite) (?:of )?([a-z]\w*)": "#",
+}
+
+
+def made_up(area, name):
+    """Return parameters of a text: each value of each, the others as first; [] if code chooses."""
+    specs = {}
+    for lang in LANGUAGES:
+        for at, spec in reached(lang, area, texts_in(lang, area)[name]):
+            specs.setdefault(at, []).append(spec)
+            for other, shown in OTHERS.items():
+                if argument := re.match(other, spec):
+                    specs.setdefault(argument[1], []).append(shown)
+            if spec == "unaccounted":
+                specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
+    if specs.keys() & choices.CHOICES.get(area, {}).keys():
+        return []
+    pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+    values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}
+    first = {at: of[0] for at, of in values.items()}
+    return [first, *({**first, at: one} for at, of in values.items() for one in of[1:])]
 
 
 def examples(area):
-    """Return what stands in the texts of an area: by name, parameters as they may be.
-
-    Those of functions are in message_examples/ROOM/AREA.py; a template has its own names.
-    """
-    files = (Path(__file__).parent / "message_examples").rglob(f"{area}.py")
-    given = {k: v for file in files for k, v in runpy.run_path(str(file))["EXAMPLES"].items()}
-    filled = {
-        name: [filling(text)]
-        for name, text in texts("en", area).items()
-        if not callable(text) and not callable(texts("zh", area)[name])
-    }
-    return {**filled, **given}
+    """Return parameters as they may be of the texts of an area, by name."""
+    given = EXAMPLES.get(area, {})
+    return {name: given.get(name) or made_up(area, name) for name in texts_in("en", area)}
 
 
 @pytest.mark.parametrize("area", AREAS)
 def test_every_text_is_made_in_both_languages(area):
     """Of parameters as they occur, also after they were read from JSON."""
-    found = examples(area)
-    assert set(found) == set(texts("en", area)), f"message_examples/{area}.py"
-    for name, cases in found.items():
+    for name, cases in examples(area).items():
+        assert cases, f"chosen.py: {area}.{name}"
         for params in cases:
             said = Message(f"{area}.{name}", params)
             english, chinese = (text_of(said, lang) for lang in LANGUAGES)
@@ -122,7 +194,7 @@ def test_every_text_is_made_in_both_languages(area):
 
 def test_every_culprit_and_every_status_that_differs_has_words():
     """Their codes are made of enums."""
-    assert {code.value for code in CulpritCode} == set(texts("en", "culprit"))
+    assert {code.value for code in CulpritCode} == set(texts_in("en", "culprit"))
     for status in Status:
         if not status.agrees:
             params = {"record": "r", "argument": "", "status": status.value, "note": ""}
@@ -157,14 +229,9 @@ def test_every_code_in_the_package_has_words_for_its_parameters(lang):
         area, _, name = code.partition(".")
         where = f"{file}:{line}: {code}"
         assert area in AREAS, where
-        assert name in texts(lang, area), where
-        text = texts(lang, area)[name]
-        if None in given:  # **params
-            continue
-        if callable(text):
-            inspect.signature(text).bind(**dict.fromkeys(given))
-        else:
-            assert parameters(text) <= set(given), where
+        assert name in texts_in(lang, area), where
+        if None not in given:  # **params
+            assert parameters(lang, area, texts_in(lang, area)[name]) <= set(given), where
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -8,10 +8,9 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_header, open_npy
@@ -98,10 +97,7 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
     """200 GB of holes, whose header is what was recorded: unreadable, and at once."""
     runs, sizes = [], (50_000_000_000,)
     for name in "ab":
-        recording = Recording(tmp_path / name)
-        recording.data("loss", np.zeros(4, np.float32))
-        recording.end_step()
-        runs.append(recording.close())
+        runs.append(record_data(tmp_path / name, [("loss", np.zeros(4, np.float32))]))
         place = runs[-1] / "data/loss/step0/rank0/micro_step0"
         content = json.loads((place / "loss.json").read_text())
         content["data"]["shape"] = list(sizes)
@@ -121,12 +117,11 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
         "data/loss/step0/rank0/micro_step0/loss.json",
     ],
 )
-def test_a_file_without_an_end_is_not_read(run, recorded, name, capsys):
+def test_a_file_without_an_end_is_not_read(run, recorded, name, cli):
     """It is named, with its size and how much is read; the rest of the run is read."""
     (run / "configurations.json").write_text("{}")
     os.truncate(run / name, 60_000_000_000)
-    assert main(["show", str(run)]) == 2
-    shown = capsys.readouterr().out
+    shown = cli("show", run, code=2).out
     assert "reference_compute_log_prob" in shown
     result = compare_runs(run, recorded)
     assert not result
@@ -183,7 +178,7 @@ def test_an_entry_that_is_none_costs_itself_alone(tmp_path, bad):
     assert compare_runs(a, b).verdict.counts["identical"] == 1
 
 
-def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
+def test_a_call_number_of_any_length_is_read(tmp_path, cli):
     """Python takes no more than 4300 digits for a number; such a name is a name."""
     for digits in (19, 3000):
         name = f"Cell.net.Dense.forward.{'9' * digits}"
@@ -191,9 +186,8 @@ def test_a_call_number_of_any_length_is_read(tmp_path, capsys):
         runs = [dump(tmp_path / f"{n}{digits}", data) for n in "ab"]
         assert compare_runs(*runs).verdict.status is Outcome.IDENTICAL
         out = str(tmp_path / f"out{digits}")
-        assert main(["compare", *map(str, runs), "-o", out]) == 0
-        assert main(["show", str(runs[0]), name]) == 0
-    capsys.readouterr()
+        cli("compare", *runs, "-o", out)
+        cli("show", runs[0], name)
 
 
 @pytest.mark.parametrize("field", ["seq", "end", "opening", "token"])

@@ -1,4 +1,4 @@
-"""What a dialect says is all that a comparison knows of the tool that wrote a dump."""
+"""A run knows which tool wrote it, whatever is left of it."""
 
 from __future__ import annotations
 
@@ -61,55 +61,44 @@ def test_what_a_tool_never_records_is_said_in_its_dialects_words():
     }
 
 
-def test_in_our_own_dialect_all_of_it_is_missing():
-    missing = gaps(OWN, None)
-    assert len(missing) == 5  # loss is not loss.0 either
-    assert set(missing.values()) == {None}
-
-
-def test_a_run_keeps_its_dialect_on_its_way_to_a_worker(tmp_path):
-    recording = Recording(tmp_path / "run")
-    with recording.phase(PHASE):
-        recording.call("a", "Dense", lambda x: x, np.float32(1))
-    recording.end_step()
-    recording.close()
-    for path, foreign in ((tmp_path / "run", False), (MSPROBE_DATA / "statistics_a", True)):
-        run = open_run(path)
-        assert run.foreign is foreign
-        assert pickle.loads(pickle.dumps(run)).foreign is foreign
-
-
-@pytest.mark.parametrize("journal", [True, False])
-def test_a_run_has_the_dialect_of_the_tool_that_wrote_it(tmp_path, journal):
-    """A run of ours that lost its journals is one of ours, and no dump of another tool's."""
-    recording = Recording(tmp_path / "run")
-    with recording.phase(PHASE):
-        recording.call("a", "Dense", lambda x: x, np.float32(1))
-    recording.end_step()
-    recording.close()
-    for path in [] if journal else (tmp_path / "run").rglob(JOURNAL_FILE):
-        path.unlink()
-    ours, theirs = open_run(tmp_path / "run"), open_run(MSPROBE_DATA / "statistics_a")
-    assert (ours.dialect, ours.foreign) == (OWN, False)
-    assert (theirs.dialect, theirs.foreign) == (MSPROBE, True)
-
-
-def test_statistics_are_of_the_dialect_that_their_reader_says(tmp_path):
-    """Also where a leaf counts nothing itself, and where dump.json is all that is left of a run."""
+@pytest.fixture
+def run(tmp_path):
+    """Return the directory of a run with a cell and a loss."""
     recording = Recording(tmp_path / "run")
     with recording.phase(PHASE):
         recording.call("a", "Dense", lambda x: x, np.float32(1))
     recording.data("loss", np.float32(1))
     recording.end_step()
-    recording.close()
-    for journal in (tmp_path / "run").rglob(JOURNAL_FILE):
+    return recording.close()
+
+
+def test_a_run_keeps_its_dialect_on_its_way_to_a_worker(run):
+    for path, foreign in ((run, False), (MSPROBE_DATA / "statistics_a", True)):
+        opened = open_run(path)
+        assert opened.foreign is foreign
+        assert pickle.loads(pickle.dumps(opened)).foreign is foreign
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_run_has_the_dialect_of_the_tool_that_wrote_it(run, journal):
+    """A run of ours that lost its journals is one of ours, and no dump of another tool's."""
+    for path in [] if journal else run.rglob(JOURNAL_FILE):
+        path.unlink()
+    ours, theirs = open_run(run), open_run(MSPROBE_DATA / "statistics_a")
+    assert (ours.dialect, ours.foreign) == (OWN, False)
+    assert (theirs.dialect, theirs.foreign) == (MSPROBE, True)
+
+
+def test_statistics_are_of_the_dialect_that_their_reader_says(run):
+    """Also where a leaf counts nothing itself, and where dump.json is all that is left of a run."""
+    for journal in run.rglob(JOURNAL_FILE):
         text = journal.read_text()
         journal.write_text(text.replace('"nan_count": 0, "inf_count": 0, ', ""))
         assert journal.read_text() != text
-    assert dialects(tmp_path / "run") == {""}
-    for gone in [*(tmp_path / "run").rglob(JOURNAL_FILE), tmp_path / "run/run.json"]:
+    assert dialects(run) == {""}
+    for gone in [*run.rglob(JOURNAL_FILE), run / "run.json"]:
         gone.unlink()
-    assert dialects(tmp_path / "run") == {""}
+    assert dialects(run) == {""}
     for name in ("statistics_a", "statistics_8x_a", "key_data_a"):
         assert dialects(MSPROBE_DATA / name) == {"msprobe"}
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage import layout
 
 STEPS, RANKS = 3, 2
@@ -78,14 +77,11 @@ def test_a_rollout_of_older_weights_is_found(tmp_path):
     assert (found.rule, found.place.step, found.place.rank) == ("rl.policy_version", 2, 0)
 
 
-def test_commands_take_it(tmp_path, capsys):
+def test_commands_take_it(tmp_path, cli):
     run = str(record(tmp_path / "run"))
-    assert main(["show", run]) == 0
-    assert "rollout_log_prob" in capsys.readouterr().out
-    assert main(["trend", run, "--key", "rollout_log_prob"]) == 0
-    assert "3 values" in capsys.readouterr().out
-    assert main(["mismatch", run]) == 2
-    assert "key data alone" in capsys.readouterr().err
+    assert "rollout_log_prob" in cli("show", run).out
+    assert "3 values" in cli("trend", run, "--key", "rollout_log_prob").out
+    assert "key data alone" in cli("mismatch", run, code=2).err
 
 
 def of_dtype(dtype, content):

@@ -10,7 +10,6 @@ import pytest
 from helpers.runs import MSPROBE_DATA, Recording
 
 from mindrlhf_msprobe import RunError, check_run, compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 
 DATA = MSPROBE_DATA.parent / "mindformers_log" / "a"
 PARAMETERS = [f"decoder.layers.0.mlp.linear_fc{n}.weight" for n in (1, 2)]
@@ -43,12 +42,13 @@ def test_numbers_are_key_data_by_step() -> None:
     }
 
 
-def test_commands_take_it(log: Path, tmp_path: Path, capsys) -> None:
+def test_commands_take_it(log: Path, tmp_path: Path, cli) -> None:
     log.write_text(log.read_text().replace("0.002925", "0.003925"))
-    assert main(["trend", str(DATA), "--key", "local_loss"]) == 0
-    assert "local_loss.0" in capsys.readouterr().out
-    assert main(["compare", str(DATA), str(log.parent.parent), "-o", str(tmp_path / "o")]) == 1
-    assert f"local_norm.{PARAMETERS[0]}.0" in capsys.readouterr().out
+    assert "local_loss.0" in cli("trend", DATA, "--key", "local_loss").out
+    assert (
+        f"local_norm.{PARAMETERS[0]}.0"
+        in cli("compare", DATA, log.parent.parent, "-o", tmp_path / "o", code=1).out
+    )
 
 
 def test_tokens_of_each_expert_are_read(log: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 
 DATA = MSPROBE_DATA.parent / "mindformers_monitor"
 KEYS = ["adam_m_norm", "adam_v_norm", "batch-size", "grad-norm", "learning-rate", "loss"]
@@ -42,14 +41,11 @@ def test_one_rank_of_it_is_a_run_too():
     assert open_run(DATA / "a" / "rank_0").ranks == [0]
 
 
-def test_commands_take_it(tmp_path, capsys):
-    assert main(["show", str(DATA / "a")]) == 0
-    assert "weight_norm" in capsys.readouterr().out
-    assert main(["trend", str(DATA / "a"), "--key", "grad-norm"]) == 0
-    assert "6 values" in capsys.readouterr().out
+def test_commands_take_it(tmp_path, cli):
+    assert "weight_norm" in cli("show", DATA / "a").out
+    assert "6 values" in cli("trend", DATA / "a", "--key", "grad-norm").out
     out = str(tmp_path / "out")
-    assert main(["compare", str(DATA / "a"), str(DATA / "b"), "-o", out]) == 1
-    assert "learning-rate" in capsys.readouterr().out
+    assert "learning-rate" in cli("compare", DATA / "a", DATA / "b", "-o", out, code=1).out
 
 
 def test_two_directories_of_one_rank_are_not_taken_for_one(events):

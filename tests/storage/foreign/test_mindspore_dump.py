@@ -15,7 +15,6 @@ import pytest
 from helpers.runs import MSPROBE_DATA
 
 from mindrlhf_msprobe import compare_runs, open_run
-from mindrlhf_msprobe.cli import main
 
 DATA = MSPROBE_DATA.parent / "mindspore_dump"
 DENSE = "Primitive.Default_network-WithLossCell__backbone-SequentialCell_0-Dense_MatMul-op0"
@@ -118,14 +117,15 @@ def test_what_has_no_names_in_common_with_it_is_said_with_what_to_do(dump):
     assert not any("dump of MindSpore" in str(note) for note in result.notes)
 
 
-def test_show_and_trend_compute_what_was_not_recorded(capsys):
+def test_show_and_trend_compute_what_was_not_recorded(cli):
     (series,) = open_run(DATA / "a").trend(record=f"{RELU}.*output", statistic="max")
     expected = [open_run(DATA / "a").entries(step=s)[1].records[1].array().max() for s in (0, 1)]
     assert series.values.tolist() == expected
-    assert main(["show", str(DATA / "a")]) == 0
-    assert "graph0" in capsys.readouterr().out
-    assert main(["show", str(DATA / "a"), f"{RELU}.ReLU.0.forward.output.0", "--step", "0"]) == 0
-    assert f"max {expected[0]}  min 0.0  mean 0.7" in capsys.readouterr().out
+    assert "graph0" in cli("show", DATA / "a").out
+    assert (
+        f"max {expected[0]}  min 0.0  mean 0.7"
+        in cli("show", DATA / "a", f"{RELU}.ReLU.0.forward.output.0", "--step", "0").out
+    )
 
 
 def test_rows_of_statistic_csv_are_records(tmp_path):

@@ -11,21 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, Recording, record_training
+from helpers.runs import MSPROBE_DATA, PHASES, record_data, record_training
 
 from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
-
-PHASES = [
-    "actor_generate_sequences",
-    "actor_compute_log_prob",
-    "reference_compute_log_prob",
-    "critic_compute_values",
-    "actor_update",
-    "critic_update",
-]
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +99,7 @@ def test_key_data_come_back_as_they_were_saved(tmp_path):
         "=1+1": -7,
         "step5": [],
     }
-    recording = Recording(tmp_path)
-    for key, value in saved.items():
-        recording.data(key, value)
-    recording.end_step()
-    run = open_run(recording.close())
+    run = open_run(record_data(tmp_path, saved.items()))
     assert run.keys == sorted(saved)
     for key, value in saved.items():
         found = run.key_data(key)[0].value
@@ -123,11 +110,8 @@ def test_key_data_come_back_as_they_were_saved(tmp_path):
 
 def test_micro_steps_are_counted_by_key(tmp_path):
     """The n-th save of a key in a step is its n-th micro-step."""
-    recording = Recording(tmp_path)
-    for value in range(12):
-        recording.data("loss", float(value))
-    recording.end_step()
-    data = open_run(recording.close()).key_data("loss")
+    run = record_data(tmp_path, [("loss", float(value)) for value in range(12)])
+    data = open_run(run).key_data("loss")
     assert [(d.micro_step, float(d.value)) for d in data] == [(i, float(i)) for i in range(12)]
 
 
@@ -138,27 +122,6 @@ def test_one_phase_or_one_step_can_be_opened_alone(recorded):
     step = open_run(recorded / "actor_update/step1")
     assert (step.phases, step.steps, step.ranks) == (["actor_update"], [1], [0, 1])
     assert len(step.entries(rank=0)) == len(phase.entries(step=1, rank=0))
-
-
-# Not a run.
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("nowhere", "nowhere does not exist"),
-        ("file", "is not a directory"),
-        ("empty", "It is empty"),
-        ("other", r"neither run.json nor layer data .* nor key data"),
-    ],
-)
-def test_what_is_no_run_is_said_to_be_none(tmp_path, name, said):
-    """With what is there instead, or what a run would hold."""
-    (tmp_path / "file").write_text("")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "other/src/step").mkdir(parents=True)
-    with pytest.raises(RunError, match=said):
-        open_run(tmp_path / name)
 
 
 # Damaged runs.

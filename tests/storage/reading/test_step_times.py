@@ -8,7 +8,6 @@ import tracemalloc
 import pytest
 from helpers.runs import record_training
 
-from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.layout import timeline_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -153,26 +152,23 @@ def test_a_line_or_a_file_without_end_is_not_read(root, monkeypatch):
     assert "4 GiB" in str(run.problems[0])
 
 
-def test_show_prints_how_long_phases_took(root, capsys):
+def test_show_prints_how_long_phases_took(root, cli):
     """The mean over the steps, or one step; in both languages, names made printable."""
     odd = {**PHASE, "phase": "\x1b[31m\u202e", "seconds": 0.5}
     for step in (0, 1):
         phases = [{**PHASE, "seconds": 1.0 + step}] * 2 + [odd]
         append_times(root, 0, {**LINE, "step": step, "phases": phases, "unlisted": {}})
-    assert main(["show", str(root)]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", root).out
     assert "Time of a step, rank 0, mean of 2 steps: 4.00 s" in text
     assert "  actor_update: 3.000 s, opened 2 time(s)" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-    assert main(["show", str(root), "--step", "1", "--lang", "zh"]) == 0
-    text = capsys.readouterr().out
+    text = cli("show", root, "--step", "1", "--lang", "zh").out
     assert "step 1 用时，rank 0：4.00 s" in text
     assert "  actor_update：4.000 s，打开 2 次" in text
 
 
-def test_show_says_what_of_the_times_cannot_be_read(root, capsys):
+def test_show_says_what_of_the_times_cannot_be_read(root, cli):
     """They are part of the run."""
     (root / timeline_name(0)).write_text("?\n")
-    assert main(["show", str(root)]) == 2
-    assert timeline_name(0) in capsys.readouterr().out
+    assert timeline_name(0) in cli("show", root, code=2).out

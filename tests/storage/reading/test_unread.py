@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.runs import MSPROBE_DATA, Fault, Recording, record_training
+from helpers.runs import MSPROBE_DATA, Fault, Recording, record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -61,15 +61,14 @@ BROKEN = {
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("name", ["run.json", "configurations.json"])
 def test_settings_that_cannot_be_read_are_no_agreement(
-    recorded, b, tmp_path, name, how, swapped, capsys
+    recorded, b, tmp_path, name, how, swapped, cli
 ):
     """All records agree, and the answer is that it cannot be told: exit code 2, with the file."""
     if (name, how) == ("configurations.json", "another kind"):
         pytest.skip("configurations may be a list")
     BROKEN[how](b / name)
     runs = [str(b), str(recorded)] if swapped else [str(recorded), str(b)]
-    assert main(["compare", *runs, "-o", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().out
+    said = cli("compare", *runs, "-o", tmp_path / "out", code=2).out
     assert "INCOMPARABLE: " in said
     assert " agree, but not all that was recorded could be read" in said
     assert f"{'A' if swapped else 'B'}: {b / name}: " in said
@@ -287,13 +286,9 @@ def test_a_journal_that_lost_whole_lines_is_damaged(both):
 
 def test_configurations_that_are_gone_are_missed(tmp_path):
     """run.json says that they were written."""
-    recording = Recording(tmp_path / "a")
-    recording.writer.save_configurations(lambda: {"actor": {"lr": 1}})
-    recording.data("loss", 1.0)
-    recording.end_step()
-    recording.close()
-    b = shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert compare_runs(tmp_path / "a", b)
+    a = record_data(tmp_path / "a", [("loss", 1.0)], configurations={"actor": {"lr": 1}})
+    b = shutil.copytree(a, tmp_path / "b")
+    assert compare_runs(a, b)
     (b / "configurations.json").unlink()
     assert "configurations.json: is missing" in compare_runs(tmp_path / "a", b).verdict.unread[0]
 
@@ -378,10 +373,7 @@ def test_msprobes_dump_without_its_dump_json_is_unreadable(tmp_path, beside):
 def test_a_save_without_data_is_said_in_words(tmp_path, content):
     """JSON that describes no save is unreadable, and the note needs no knowledge of Python."""
     for name in "ab":
-        recording = Recording(tmp_path / name)
-        recording.data("loss", 1.0)
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [("loss", 1.0)])
     (tmp_path / "b/data/loss/step0/rank0/micro_step0/loss.json").write_text(content)
     (finding,) = compare_runs(tmp_path / "a", tmp_path / "b").findings
     assert finding.status.value == "unreadable"

@@ -12,6 +12,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, kind_of
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     OF_ROUNDING,
+    Parted,
     lower_of,
     other_numbers,
     position_drift,
@@ -20,9 +21,9 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     unlike_dtypes,
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
-from mindrlhf_msprobe.comparison.mismatch.names import Name, around
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
 
@@ -99,7 +100,7 @@ def also_different(
     Args:
         cause, first, said: what is named first, where, and what is said of it.
     """
-    found = [*_weights(weights, cause)]
+    found = [] if cause is Cause.WEIGHTS else said_of_weights(weights)
     if (drift := position_drift(walk)) is not None:
         found.append(drift)
     found += _given(walk, first)
@@ -117,11 +118,6 @@ def also_different(
     )
 
 
-def _weights(weights: Sequence[Weight], cause: Cause | None) -> list[Message]:
-    """Say which parameters differ, where something else is named."""
-    return [] if cause is Cause.WEIGHTS or not weights else said_of_weights(weights)
-
-
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
     """Yield what masks let in, and whole numbers that cells are given, where error is born."""
     for name, stage in walk.stages.items():
@@ -136,7 +132,7 @@ def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
 def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     """Yield the first value, behind that named for its dtype, that no such rounding explains."""
     at = next(name for name, stage in walk.stages.items() if stage is first)
-    dtype = lower_of(walk, at, first)
+    dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
         is_born = stage.born and stage.lasting and name not in walk.masks

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, Name, is_around, of_any_layer
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
-from mindrlhf_msprobe.findings.mismatch import Stage, Token
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, of_any_layer
+from mindrlhf_msprobe.findings.mismatch import Stage, Token, is_around
 from mindrlhf_msprobe.sequences.calls import TokenRows
 
 #: Times what entered: what one cell may make of it.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.conclusion.one_sided import ran_alone
-from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
-from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
+from mindrlhf_msprobe.comparison.pairing.names import Name
+from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight, is_around
 from mindrlhf_msprobe.sequences.beginnings import holds, longest_common
 from mindrlhf_msprobe.sequences.calls import PhaseTokens
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
@@ -44,50 +45,79 @@ def few_aligned(walk: Walk) -> Message | None:
     return message("mismatch.few_saved", rows=counts.saved_aligned, tokens=counts.saved)
 
 
-def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> tuple[Name, Stage] | None:
+class Parted(NamedTuple):
+    """The value at which both sides part, and the parameters that differ."""
+
+    walk: Walk
+    name: Name
+    stage: Stage
+    weights: Sequence[Weight] = ()
+
+    def is_given(self) -> bool:
+        """Return whether it is what a cell is given."""
+        return self.name.io == "input"
+
+    def is_returned(self) -> bool:
+        """Return whether it is what a cell returns."""
+        return self.name.io == "output"
+
+    def is_mask(self) -> bool:
+        """Return whether it says which tokens may be seen."""
+        return self.name in self.walk.masks
+
+    def is_gradual(self) -> bool:
+        """Return whether no error begins there, but roundings alone add up."""
+        return not self.stage.born
+
+    @property
+    def around(self) -> str:
+        """The cell whose code or inner cells made it."""
+        return self.name.cell if self.is_returned() else _around(self.walk, self.name)
+
+
+def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> Parted | None:
     """Return the value at which both part, in causal order; None where they do not.
 
     Args:
         weights: those that differ. What rounding them explains comes behind all else.
     """
-    lasting = [(n, s) for n, s in walk.stages.items() if s.born and s.lasting]
-    others = (one for one in lasting if not _rounded_weights_of(walk, *one, weights))
+    every = [Parted(walk, name, stage, weights) for name, stage in walk.stages.items()]
+    lasting = [at for at in every if at.stage.born and at.stage.lasting]
+    others = (at for at in lasting if not _rounded_weights_of(at))
     if (first := next(others, None)) is not None:
         return first
     if lasting and (other := other_weight(weights)).rounded is None:
         shown = stage_of(walk, other)
-        lasting = [one for one in walk.stages.items() if one[1] is shown] or lasting
-    return next(iter(lasting), None) or _gradual(walk)
+        lasting = [at for at in every if at.stage is shown] or lasting
+    return lasting[0] if lasting else _gradual(every)
 
 
-def _rounded_weights_of(
-    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
-) -> list[Weight]:
+def _rounded_weights_of(at: Parted) -> list[Weight]:
     """Return the weights that are only rounded, and explain by this how far a value is apart.
 
     What is 16 times as far apart as what entered is so by rounding only up to a few roundoffs.
     """
     return [
         weight
-        for weight in weights
+        for weight in at.weights
         if weight.rounded is not None
-        and _may_make(walk, weight, name)
-        and stage.apart <= max(OF_ROUNDING * roundoff(weight.rounded), GROWTH * stage.entered)
+        and _may_make(at.walk, weight, at.name)
+        and at.stage.apart <= max(OF_ROUNDING * roundoff(weight.rounded), GROWTH * at.stage.entered)
     ]
 
 
-def _gradual(walk: Walk) -> tuple[Name, Stage] | None:
+def _gradual(every: Sequence[Parted]) -> Parted | None:
     """Return the first value that is further apart than the roundings of all cells before it.
 
     Only where the last value is, too: what is apart before may have come together again.
     """
-    outputs = [(name, stage) for name, stage in walk.stages.items() if stage.io == "output"]
+    outputs = [at for at in every if at.is_returned()]
     beyond = [
-        (name, stage)
-        for cells, (name, stage) in enumerate(outputs)
-        if stage.apart > gradual_limit(stage, cells) and stage.lasting
+        at
+        for cells, at in enumerate(outputs)
+        if at.stage.apart > gradual_limit(at.stage, cells) and at.stage.lasting
     ]
-    return beyond[0] if beyond and beyond[-1] == outputs[-1] else None
+    return beyond[0] if beyond and beyond[-1] is outputs[-1] else None
 
 
 def gradual_limit(stage: Stage, before: int) -> float:
@@ -95,66 +125,124 @@ def gradual_limit(stage: Stage, before: int) -> float:
     return _GRADUAL * stage.allowed * math.sqrt(before + 1)
 
 
-def blame(
-    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
-) -> tuple[Cause | None, list[Message]]:
-    """Return what is to blame for the value at which both part, and why.
+#: What is to blame, and why. The cause is None where nothing that was recorded decides it.
+Blame = tuple[Cause | None, list[Message]]
 
-    The cause is None where it may be weights of which nothing says whether they agree.
-    """
-    cause, said = _blame(walk, name, stage, weights)
-    if (rounded := rounded_weights(weights)) is not None and rounded not in said:
+
+def blame(at: Parted) -> Blame:
+    """Return what is to blame for the value at which both part, and why."""
+    found = first_answer(_BLAME, at)
+    assert found is not None
+    cause, said = found
+    if (rounded := rounded_weights(at.weights)) is not None and rounded not in said:
         said.append(rounded)
-    if not math.isfinite(stage.apart) and (sides := walk.non_finite(name)):
-        said.append(message("mismatch.non_finite", cell=name.cell, sides=sides))
+    if not math.isfinite(at.stage.apart) and (sides := at.walk.non_finite(at.name)):
+        said.append(message("mismatch.non_finite", cell=at.name.cell, sides=sides))
     return cause, said
 
 
-def _blame(
-    walk: Walk, name: Name, stage: Stage, weights: Sequence[Weight]
-) -> tuple[Cause | None, list[Message]]:
-    if guilty := [w for w in weights if w.rounded is None and _may_make(walk, w, name)]:
-        return Cause.WEIGHTS, [_of_weight(guilty[0], len(guilty))]
-    if _rounded_weights_of(walk, name, stage, weights):
-        return Cause.WEIGHTS, said_of_weights(weights)
-    if (drift := position_drift(walk)) is not None:
-        return Cause.INPUT, [drift]
-    if name.io == "output" and (numbers := other_numbers(walk, name)) is not None:
-        return Cause.INPUT, [numbers, _of_rows(walk, name, stage)]
-    if name in walk.masks:
-        cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
-        return cause, [*said_of_mask(name, walk.masks[name]), _of_rows(walk, name, stage)]
-    if (dtypes := _lower_dtype(walk, name, stage)) is not None:
-        return Cause.DTYPE, [message("mismatch.lower_dtype", cell=name.cell, **dtypes)]
-    return _by_place(walk, name, stage)
+def _by_other_weights(at: Parted) -> Blame | None:
+    other = [w for w in at.weights if w.rounded is None and _may_make(at.walk, w, at.name)]
+    return (Cause.WEIGHTS, [_of_weight(other[0], len(other))]) if other else None
 
 
-def _by_place(walk: Walk, name: Name, stage: Stage) -> tuple[Cause | None, list[Message]]:
-    """Return what is to blame where nothing that was recorded explains it."""
-    if not stage.born:
-        return Cause.GRADUAL, [message("mismatch.gradual", cell=name.cell)]
-    if (leak := _leak(walk, name)) is not None:
-        return Cause.INPUT, [leak, _of_rows(walk, name, stage)]
-    around = name.cell if name.io == "output" else _around(walk, name)
-    names = _undecided_weights(walk, name)
-    of_both = {cell_of_parameter(of) for of in names}.difference(*walk.cells_alone)
-    if not of_both and (alone := ran_alone(walk, name, around)) is not None:
-        cause = Cause.INPUT if name.io == "input" else Cause.COMPUTATION
-        looked_at = _looked_at(walk, name, stage, around)
-        return cause, [alone, *(looked_at[:1] if alone.params["skipped"] else looked_at)]
-    if names:
-        values = {"cell": name.cell, "io": name.io, "names": names}
-        undecided = message("mismatch.weights_undecided", **values)
-        return None, [undecided, *_looked_at(walk, name, stage, around)]
-    if name.io == "input":
-        rounded = stage.entered > stage.allowed
-        left = sum(other.io == "output" for other, _ in walk.not_compared)
-        left += len(_unseen(walk, around))
-        cells = {"cell": name.cell, "around": around}
-        made = message("mismatch.handed_on", **cells, rounded=rounded, left=left)
-        return Cause.INPUT, [made, *_looked_at(walk, name, stage, around)]
-    decided, computed = _computed(walk, name)
-    return decided, [computed, *_looked_at(walk, name, stage, name.cell)]
+@rule(_rounded_weights_of)
+def _by_rounded_weights(at: Parted) -> Blame:
+    return Cause.WEIGHTS, said_of_weights(at.weights)
+
+
+def _by_positions(at: Parted) -> Blame | None:
+    drift = position_drift(at.walk)
+    return None if drift is None else (Cause.INPUT, [drift])
+
+
+@rule(Parted.is_returned)
+def _by_numbers(at: Parted) -> Blame | None:
+    numbers = other_numbers(at.walk, at.name)
+    return None if numbers is None else (Cause.INPUT, [numbers, _of_rows(at)])
+
+
+@rule(Parted.is_mask)
+def _by_mask(at: Parted) -> Blame:
+    cause = Cause.INPUT if at.is_given() else Cause.COMPUTATION
+    return cause, [*said_of_mask(at.name, at.walk.masks[at.name]), _of_rows(at)]
+
+
+def _by_dtype(at: Parted) -> Blame | None:
+    dtypes = _lower_dtype(at)
+    if dtypes is None:
+        return None
+    return Cause.DTYPE, [message("mismatch.lower_dtype", cell=at.name.cell, **dtypes)]
+
+
+@rule(Parted.is_gradual)
+def _by_many_roundings(at: Parted) -> Blame:
+    return Cause.GRADUAL, [message("mismatch.gradual", cell=at.name.cell)]
+
+
+def _by_other_samples(at: Parted) -> Blame | None:
+    leak = _leak(at.walk, at.name)
+    return None if leak is None else (Cause.INPUT, [leak, _of_rows(at)])
+
+
+def _by_cells_alone(at: Parted) -> Blame | None:
+    names = _undecided_weights(at.walk, at.name)
+    if {cell_of_parameter(of) for of in names}.difference(*at.walk.cells_alone):
+        return None
+    alone = ran_alone(at.walk, at.name, at.around)
+    if alone is None:
+        return None
+    cause = Cause.INPUT if at.is_given() else Cause.COMPUTATION
+    looked_at = _looked_at(at)
+    return cause, [alone, *(looked_at[:1] if alone.params["skipped"] else looked_at)]
+
+
+def _by_unknown_weights(at: Parted) -> Blame | None:
+    names = _undecided_weights(at.walk, at.name)
+    values = {"cell": at.name.cell, "io": at.name.io, "names": names}
+    said = message("mismatch.weights_undecided", **values)
+    return (None, [said, *_looked_at(at)]) if names else None
+
+
+@rule(Parted.is_given)
+def _by_what_is_handed_on(at: Parted) -> Blame:
+    rounded = at.stage.entered > at.stage.allowed
+    left = sum(other.io == "output" for other, _ in at.walk.not_compared)
+    left += len(_unseen(at.walk, at.around))
+    cells = {"cell": at.name.cell, "around": at.around}
+    made = message("mismatch.handed_on", **cells, rounded=rounded, left=left)
+    return Cause.INPUT, [made, *_looked_at(at)]
+
+
+def _by_computation(at: Parted) -> Blame:
+    """Blame what a cell computes; of what it was given only what was compared is said.
+
+    The cause is None where something else that it was given was not.
+    """
+    walk, cell = at.walk, at.name.cell
+    given = [str(other) for other in walk.stages if _is_given(other, cell)]
+    cause: Cause | None = Cause.COMPUTATION
+    said = message("mismatch.computation", cell=cell)
+    merged = (
+        pair
+        for pair in walk.merged.values()
+        if cell in {cell_of_parameter(of) for of in (pair.rollout, *pair.training)}
+    )
+    if not given:
+        said = message("mismatch.returned", cell=cell)
+    elif (pair := next(merged, None)) is not None:
+        cause, said = None, message("mismatch.merged_otherwise", cell=cell, **_merged(pair))
+    elif _unseen(walk, cell):
+        cause, said = None, message("mismatch.computation_or_given", cell=cell, values=given)
+    return cause, [said, *_looked_at(at)]
+
+
+#: In the order in which they are asked; from `_by_many_roundings` on nothing recorded explains it.
+_BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
+    *(_by_other_weights, _by_rounded_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
+    *(_by_many_roundings, _by_other_samples, _by_cells_alone, _by_unknown_weights),
+    *(_by_what_is_handed_on, _by_computation),
+)
 
 
 def _leak(walk: Walk, name: Name) -> Message | None:
@@ -176,24 +264,6 @@ def _leak(walk: Walk, name: Name) -> Message | None:
             count = sum(int(call.leaks.sum()) for call in calls if call.leaks is not None)
             return message("mismatch.leak", side=side, rows=count)
     return None
-
-
-def _computed(walk: Walk, name: Name) -> tuple[Cause | None, Message]:
-    """Say that a cell returns something else, and of what it was given only what was compared.
-
-    The cause is None where something else that it was given was not.
-    """
-    given = [str(other) for other in walk.stages if _is_given(other, name.cell)]
-    for pair in walk.merged.values() if given else ():
-        cells = {cell_of_parameter(of) for of in (pair.rollout, *pair.training)}
-        if name.cell in cells:
-            return None, message("mismatch.merged_otherwise", cell=name.cell, **_merged(pair))
-    if not given:
-        return Cause.COMPUTATION, message("mismatch.returned", cell=name.cell)
-    if _unseen(walk, name.cell):
-        values = {"cell": name.cell, "values": given}
-        return None, message("mismatch.computation_or_given", **values)
-    return Cause.COMPUTATION, message("mismatch.computation", cell=name.cell)
 
 
 def said_of_merged(merged: Sequence[WeightPair]) -> Message | None:
@@ -234,13 +304,10 @@ def said_of_mask(name: Name, lets_in: LetsIn) -> list[Message]:
     return found
 
 
-def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Message]:
-    """Return which rows part, whether they are those of other positions, and what was not seen.
-
-    Args:
-        around: the cell whose code or inner cells made the value.
-    """
-    said = [_of_rows(walk, name, stage)]
+def _looked_at(at: Parted) -> list[Message]:
+    """Return which rows part, whether they are those of other positions, and what was not seen."""
+    walk, name, around = at.walk, at.name, at.around
+    said = [_of_rows(at)]
     if (size := _from_borders_on(walk, name)) is not None:
         said.append(message("mismatch.from_borders_on", size=size))
     if (by := walk.shift(name)) is not None:
@@ -252,7 +319,7 @@ def _looked_at(walk: Walk, name: Name, stage: Stage, around: str) -> list[Messag
         for other, _ in walk.not_compared
         if other.io == "output" and (other.cell.rpartition(".")[0] or "root") == around
     ]
-    if name.io == "input" and unread:
+    if at.is_given() and unread:
         said.append(message("mismatch.unread", values=unread))
     return said
 
@@ -347,9 +414,9 @@ def _of_weight(weight: Weight, count: int) -> Message:
     return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
 
 
-def _lower_dtype(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
+def _lower_dtype(at: Parted) -> dict[str, str] | None:
     """Return both dtypes of a cell if one is lower and its rounding explains the distance."""
-    dtypes = unlike_dtypes(walk, name, stage)
+    dtypes, stage = unlike_dtypes(at.walk, at.name, at.stage), at.stage
     if dtypes is None or not math.isfinite(stage.apart):
         return None
     low = max(map(roundoff, dtypes.values()))
@@ -367,15 +434,16 @@ def unlike_dtypes(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None
     return {"rollout": sides[0].lower(), "training": sides[1].lower()}
 
 
-def lower_of(walk: Walk, name: Name, stage: Stage) -> str | None:
+def lower_of(at: Parted) -> str | None:
     """Return the lower of both dtypes of a cell, if its rounding explains how far it is apart."""
-    dtypes = _lower_dtype(walk, name, stage)
+    dtypes = _lower_dtype(at)
     return None if dtypes is None else max(dtypes.values(), key=roundoff)
 
 
-def _of_rows(walk: Walk, name: Name, stage: Stage) -> Message:
+def _of_rows(at: Parted) -> Message:
     """Say of which tokens the rows are that part."""
-    rows = walk.born_at(name)
+    walk, stage = at.walk, at.stage
+    rows = walk.born_at(at.name)
     roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where

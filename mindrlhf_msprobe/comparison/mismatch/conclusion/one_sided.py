@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import kind_of
-from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, Name, is_around, with_numbers
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, with_numbers
+from mindrlhf_msprobe.findings.mismatch import is_around
 
 
 def ran_alone(walk: Walk, name: Name, around: str) -> Message | None:

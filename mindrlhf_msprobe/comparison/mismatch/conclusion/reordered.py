@@ -19,9 +19,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import OF_ROUNDING
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
 from mindrlhf_msprobe.sequences.saved import of_saved

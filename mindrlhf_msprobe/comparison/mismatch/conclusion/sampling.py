@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.names import Name, is_around
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken
+from mindrlhf_msprobe.comparison.pairing.names import Name
+from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken, is_around
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB, ROLLOUT_PROMPTS, ROLLOUT_TOKENS
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.beginnings import prefix_names

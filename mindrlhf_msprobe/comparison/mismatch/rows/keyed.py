@@ -16,7 +16,6 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.names import Name
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     Distances,
@@ -27,6 +26,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     joined,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.keys import Form, Queries, key_form
 from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -141,8 +141,11 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     if not (_are_heads(mine) or _are_heads(theirs)):
         return None
     (columns,) = widths
+    # A sequence that has more tokens up to a call than there are columns.
     longer = any(
-        _longest(side, number) > columns for side in (mine, theirs) for number in side.calls
+        int(side.side.tokens.calls[number].position.max(initial=-1)) + 1 > columns
+        for side in (mine, theirs)
+        for number in side.calls
     )
     return Columns.FEATURES if longer else Columns.EITHER
 
@@ -152,11 +155,6 @@ def _are_heads(side: _Keyed) -> bool:
     calls = side.side.tokens.calls
     shapes = [(number, side.shape(number)) for number in side.calls]
     return any(len(s) == 4 and s[-1] == s[-2] == calls[number].width for number, s in shapes)
-
-
-def _longest(side: _Keyed, number: int) -> int:
-    """Return how many tokens the longest sequence has up to a call."""
-    return int(side.side.tokens.calls[number].position.max(initial=-1)) + 1
 
 
 def _shown(mine: _Keyed, theirs: _Keyed) -> bool:

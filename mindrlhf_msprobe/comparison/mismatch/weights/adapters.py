@@ -11,7 +11,8 @@ from itertools import permutations, product
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.names import around, is_around
+from mindrlhf_msprobe.comparison.pairing.names import around
+from mindrlhf_msprobe.findings.mismatch import is_around
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 

@@ -9,29 +9,13 @@ import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, sums_in_order
 from mindrlhf_msprobe.storage.arrays.npy import (
-    BFLOAT16,
+    ROUNDED,
     ArrayFileError,
-    bfloat16_bits_to_float32,
-    float32_to_bfloat16_bits,
+    rounded,
     roundoff,
 )
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
 from mindrlhf_msprobe.storage.records import Record
-
-#: The dtypes.
-ROUNDED = ("Float16", BFLOAT16)
-
-
-def rounded(values: np.ndarray, dtype: str | None) -> np.ndarray:
-    """Return values rounded to the nearest ones of a lower dtype, float32.
-
-    Args:
-        dtype: by MindSpore's name; None: float32.
-    """
-    if dtype == BFLOAT16:
-        return bfloat16_bits_to_float32(float32_to_bfloat16_bits(values.astype(np.float32)))
-    with np.errstate(over="ignore"):
-        return values.astype((dtype or "float32").lower()).astype(np.float32)
 
 
 def rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:

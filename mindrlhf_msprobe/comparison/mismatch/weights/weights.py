@@ -19,26 +19,20 @@ from mindrlhf_msprobe.comparison.mismatch.weights.adapters import (
     outer_name,
     shape_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    Fused,
-    FusedRule,
-    find_fused,
-    find_reordered,
-    parts_of,
-)
 from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
     extremes_differ,
     fused_vector_distance,
-    rounded,
     rounded_by_extremes,
     rounded_to,
     turned_alike,
     turned_distance,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, rounded, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 

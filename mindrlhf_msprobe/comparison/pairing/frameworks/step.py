@@ -14,15 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.names import of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import (
-    PRESETS,
-    Fused,
-    FusedRule,
-    find_fused,
-    find_reordered,
-    row_keys,
-)
+from mindrlhf_msprobe.comparison.pairing.composed import composed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     SAME_PARAMETERS,
@@ -31,8 +23,15 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     of_pytorch,
     transposed,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import piece_of
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.fused import (
+    PRESETS,
+    Fused,
+    find_fused,
+    find_reordered,
+    row_keys,
+)
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
+from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -228,7 +227,7 @@ class _Side:
                 for twin, (_, gradient) in mine.items()
                 if twin in theirs and twin in weights
             ):
-                marked = piece_of(record, gap=message("coverage.shared_parameter"))
+                marked = composed(record, gap=message("coverage.shared_parameter"))
                 left = changed.get(id(entry)) or entry
                 records = tuple(marked if r is record else r for r in left.records)
                 changed[id(entry)] = replace(left, records=records)
@@ -628,27 +627,23 @@ def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) 
     if len(same) < len(each) or not all(record.leaf.shape for record in same):
         return None
     several = len(each) > 1
-    if several and sum(_rows(record, fused) for record in same) != len(fused.order):
+    shapes = [[*(record.leaf.shape or ())] for record in same]
+    is_weight = first.io in _WEIGHTS
+    matrix = is_weight and len(shapes[0]) == 2
+    axis = (1 if matrix and fused.parts_transposed else 0) if is_weight else -1
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
         return None
-    matrix = _of_matrix(first)
+    rows = sum(shape.pop(axis) for shape in shapes)
+    if (several and rows != len(fused.order)) or any(shape != shapes[0] for shape in shapes):
+        return None
     return joined(
         same,
         name,
-        axis=0 if first.io in _WEIGHTS else -1,
+        axis=0 if is_weight else -1,
         order=fused.order.tolist() if several else None,
         turned=matrix and fused.parts_transposed,
         turned_back=matrix and fused.transposed,
     )
-
-
-def _of_matrix(record: Record) -> bool:
-    return record.io in _WEIGHTS and len(record.leaf.shape or ()) == 2
-
-
-def _rows(record: Record, fused: Fused) -> int:
-    """Return how many rows of a fused cell a record has; of what is no weight, in its last axis."""
-    turned = _of_matrix(record) and fused.parts_transposed
-    return (record.leaf.shape or ())[1 if turned else 0 if record.io in _WEIGHTS else -1]
 
 
 def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:

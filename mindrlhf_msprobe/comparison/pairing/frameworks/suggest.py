@@ -19,11 +19,12 @@ import yaml
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.names import NUMBER, of_any_layer
-from mindrlhf_msprobe.comparison.mismatch.weights.fused import PRESETS, find_fused, interleaved
+from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS, together
-from mindrlhf_msprobe.comparison.pairing.names import ROOT, renamed
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
+from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, of_any_layer, renamed
 from mindrlhf_msprobe.comparison.pairing.operators import may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError

@@ -10,10 +10,11 @@ otherwise, the mode of the phase.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
@@ -23,8 +24,8 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     states_differ,
 )
-from mindrlhf_msprobe.comparison.verdict.culprits.losses import loss_or_schedule
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import sampling
+from mindrlhf_msprobe.comparison.verdict.culprits.losses import aggregation, loss, schedule
+from mindrlhf_msprobe.comparison.verdict.culprits.sampling import last_token, next_token
 from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
     agreement_of,
@@ -39,8 +40,14 @@ from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     update_before,
     written,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
-from mindrlhf_msprobe.comparison.verdict.history import History, Opened, Parameter, matched, same
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, status
+from mindrlhf_msprobe.comparison.verdict.history import (
+    Opened,
+    Parameter,
+    StepFindings,
+    matched,
+    same,
+)
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -50,7 +57,6 @@ from mindrlhf_msprobe.findings import (
     Difference,
     Finding,
     Nearness,
-    Occasion,
     Preflight,
     Status,
 )
@@ -73,32 +79,20 @@ _NOT_RECORDED = (
     CulpritCode.UPDATE_NOT_RECORDED,
     CulpritCode.MOVED_SINCE,
 )
+#: What leaves it open where the weights diverge: another rule may know.
+_UNDECIDED = (CulpritCode.UPDATE_NOT_RECORDED, CulpritCode.OPTIMIZER_OR_SYNCHRONISATION)
 #: Arithmetic on values that agree bit for bit: nothing is drawn in it.
 OF_WHAT_AGREES = (CulpritCode.LOSS, CulpritCode.AGGREGATION)
-#: What leaves it open where the weights diverge.
-_UNDECIDED = (
-    None,
-    CulpritCode.UPDATE_NOT_RECORDED,
-    CulpritCode.OPTIMIZER_OR_SYNCHRONISATION,
-)
 
 
-def culprit_of(first: FirstDifference, history: History, occasion: Occasion) -> Culprit | None:
+def culprit_of(first: FirstDifference) -> Culprit | None:
     """Return what else is to blame for the first difference; None if unknown."""
     if first.is_of_state:
         return None
-    differing = Differing.of(first.step, first.pair, first.finding, history)
+    differing = Differing.of(first)
     if differing is None:
-        found = sampling(first) or before_optimizer(first) or loss_or_schedule(first)
-        return found or earlier_update(first, occasion) or moved_since(first, history)
-    found = synchronisation(differing) or changed_between(differing)
-    if found is None and first.record.leaf.is_discrete:
-        return written(differing)
-    if found is None:
-        found = optimizer(differing, first)
-        if (found and found.code) in _UNDECIDED:
-            found = not_moved(differing) or found
-    return found
+        return first_answer(_CULPRITS, first)
+    return first_answer(_OF_PARAMETERS, differing)
 
 
 def culprit_reasons(
@@ -122,6 +116,7 @@ def enters_optimizer(pair: Pair) -> bool:
     return all(record is not None and record.leaf.at_optimizer for record in (pair.a, pair.b))
 
 
+@rule(status(Status.DIFFERENT, Status.NON_FINITE), lambda first: enters_optimizer(first.pair))
 def before_optimizer(first: FirstDifference) -> Culprit | None:
     """Return that all gradients of an update differ where they enter the optimizer, and none of
     its backward pass does.
@@ -130,15 +125,13 @@ def before_optimizer(first: FirstDifference) -> Culprit | None:
     `phase`, `gradients` (how many there are) and `backward` (how many records of the backward pass
     agree bit for bit).
     """
-    entry, status = first.entry, first.finding.status
-    if entry is None or entry.direction != PARAMETERS_GRAD or not enters_optimizer(first.pair):
-        return None
-    if status not in (Status.DIFFERENT, Status.NON_FINITE):
+    entry = first.entry
+    if entry is None or entry.direction != PARAMETERS_GRAD:
         return None
     gradients, backward = _statuses_of_update(first, entry)
-    if len(gradients) < 2 or any(status.agrees for status in gradients):
+    if len(gradients) < 2 or any(found.agrees for found in gradients):
         return None
-    if not backward or any(status is not Status.IDENTICAL for status in backward):
+    if not backward or any(found is not Status.IDENTICAL for found in backward):
         return None
     details = {"phase": entry.phase, "gradients": len(gradients), "backward": len(backward)}
     return Culprit(CulpritCode.BEFORE_OPTIMIZER, details)
@@ -158,7 +151,12 @@ def _statuses_of_update(first: FirstDifference, entry: Entry) -> tuple[list[Stat
     return gradients, backward
 
 
-def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
+def _is_undecided(culprit: Culprit) -> bool:
+    return culprit.code in _UNDECIDED
+
+
+@rule(Differing.is_continuous, yields=_is_undecided)
+def optimizer(differing: Differing) -> Culprit | None:
     """Return what is known of the update before a parameter that differs; None without any.
 
     The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
@@ -167,8 +165,8 @@ def optimizer(differing: Differing, first: FirstDifference) -> Culprit | None:
     optimizer), `filtered` (cells were left out) and `ranks_unseen` (the gradients of other ranks
     were not recorded).
     """
+    first, here = differing.first, differing.opened(0)
     phases = differing.history.training_phases(differing.role)
-    here = differing.opened(0)
     if here is None or not phases:
         return None
     after = _after(differing, here, phases)
@@ -223,7 +221,7 @@ def _code(
     known = [finding.status for finding in gradients if finding is not None]
     if begun is None or not known or len(known) != len(gradients):
         return CulpritCode.GRADIENTS_NOT_RECORDED
-    if any(status is not Status.IDENTICAL for status in (begun, *known)):
+    if any(found is not Status.IDENTICAL for found in (begun, *known)):
         return CulpritCode.UPDATE_CLOSE
     if after is not None and not after.agrees:
         return CulpritCode.OPTIMIZER
@@ -291,6 +289,16 @@ def _ranks_unseen(run: Run) -> bool:
         return True
     return any(config.ranks for rank in run.ranks[:1] if (config := run.config(rank)) is not None)
 
+
+#: In the order in which they are asked: of what is no parameter, and of a parameter.
+_CULPRITS: tuple[Callable[[FirstDifference], Culprit | None], ...] = (
+    *(next_token, last_token, before_optimizer, schedule, aggregation, loss),
+    *(earlier_update, moved_since),
+)
+_OF_PARAMETERS: tuple[Callable[[Differing], Culprit | None], ...] = (
+    *(synchronisation, changed_between, written, optimizer),
+    Rule(not_moved, (Differing.is_continuous,)),
+)
 
 MAX_CHECKS = 20
 

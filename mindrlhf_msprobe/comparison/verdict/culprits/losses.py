@@ -6,7 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.common.rules import rule
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
+    event,
+    key,
+    status,
+)
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import (
     LOG_PROB,
@@ -30,43 +37,55 @@ _GIVEN = (LOSS_INPUTS, *_NAMED["advantages"], *MASK, *OLD_LOG_PROB, *REF_LOG_PRO
 _OF_CRITIC = ("value_loss", "critic_loss")
 
 
-def loss_or_schedule(first: FirstDifference) -> Culprit | None:
-    """Return that a key of an update is not of its network.
+_OTHER = status(Status.DIFFERENT, Status.NON_FINITE, Status.SHAPE_MISMATCH)
 
-    It is set for the update. Or one number was made otherwise of tokens that agree bit for bit in
-    this micro-step; the details: `key`, `agree` (the keys of these), `inputs` (whether what the
-    loss is given was recorded, and agrees), what else it may be given: `given` (the keys that
-    agree bit for bit), `unlike` (those that do not) and `missing` (what was not saved), what
-    `means_of` tells, and `parts`: the numbers that a loss is the sum of, where these agree. Or the
-    loss made it of what it was
-    given and of log_prob, which agree bit for bit; the details: `agree`, how many records.
+
+@rule(_OTHER, event(DATA), key(SET_KEYS))
+def schedule(first: FirstDifference) -> Culprit | None:
+    """Return that a key was set for the update; the details: `phase`."""
+    phase = first.event.phase
+    return None if phase is None else Culprit(CulpritCode.SCHEDULE, {"phase": phase})
+
+
+@rule(_OTHER, event(DATA), key(_NUMBERS))
+def aggregation(first: FirstDifference) -> Culprit | None:
+    """Return that one number was made otherwise of tokens that agree bit for bit.
+
+    They agree in its micro-step. The details: `key`, `agree` (the keys of these), `inputs` (whether
+    what the loss is given was recorded, and agrees), what else it may be given: `given` (the keys
+    that agree bit for bit), `unlike` (those that do not) and `missing` (what was not saved), what
+    `means_of` tells, and `parts`: the numbers that a loss is the sum of, where these agree.
     """
-    finding, phase = first.finding, first.event.phase
-    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE, Status.SHAPE_MISMATCH):
+    phase, number, statuses = first.event.phase, first.finding.key, _statuses(first)
+    agree = [one for one in _MADE_BEFORE if statuses.get(one) and _identical(statuses[one])]
+    if phase is None or not {*LOG_PROB} & {*agree} or not _is_of_tokens(first, statuses):
         return None
-    if finding.key in SET_KEYS and phase is not None:
-        return Culprit(CulpritCode.SCHEDULE, {"phase": phase})
-    if phase is None or first.entry is not None:
-        return None
-    statuses = _statuses(first)
-    agree = [key for key in _MADE_BEFORE if statuses.get(key) and _identical(statuses[key])]
     inputs = statuses.get(LOSS_INPUTS, [])
-    if finding.key in _NUMBERS and {*LOG_PROB} & {*agree} and _is_of_tokens(first, statuses):
-        known: dict[str, Any] = {"phase": phase, "key": finding.key, "agree": agree}
-        known["inputs"] = bool(inputs) and _identical(inputs)
-        known |= _given(_statuses(first, all_micro_steps=True))
-        if finding.key == "loss" and "actor_loss" in agree:
-            known["parts"] = [key for key in _PARTS if key in agree]
-            if known["parts"] == [*_PARTS[:2]]:
-                known |= _coefficients(first)
-            return Culprit(CulpritCode.AGGREGATION, known)
-        # It reads the tokens, for which much is loaded.
-        from mindrlhf_msprobe.comparison.verdict.culprits.means import means_of
+    known: dict[str, Any] = {"phase": phase, "key": number, "agree": agree}
+    known["inputs"] = bool(inputs) and _identical(inputs)
+    known |= _given(_statuses(first, all_micro_steps=True))
+    if number == "loss" and "actor_loss" in agree:
+        known["parts"] = [part for part in _PARTS if part in agree]
+        if known["parts"] == [*_PARTS[:2]]:
+            known |= _coefficients(first)
+        return Culprit(CulpritCode.AGGREGATION, known)
+    # It reads the tokens, for which much is loaded.
+    from mindrlhf_msprobe.comparison.verdict.culprits.means import means_of
 
-        return Culprit(CulpritCode.AGGREGATION, known | means_of(first))
-    log_probs = [status for key in LOG_PROB for status in statuses.get(key, [])]
+    return Culprit(CulpritCode.AGGREGATION, known | means_of(first))
+
+
+@rule(_OTHER, event(DATA), key(_OF_LOSS))
+def loss(first: FirstDifference) -> Culprit | None:
+    """Return that the loss made a key otherwise of what it was given and of log_prob.
+
+    Both agree bit for bit; the details: `phase`, and `agree`, how many records these are.
+    """
+    phase, statuses = first.event.phase, _statuses(first)
+    inputs = statuses.get(LOSS_INPUTS, [])
+    log_probs = [found for name in LOG_PROB for found in statuses.get(name, [])]
     made_of = [*inputs, *log_probs]
-    if finding.key not in _OF_LOSS or not (inputs and log_probs and _identical(made_of)):
+    if phase is None or not (inputs and log_probs and _identical(made_of)):
         return None
     return Culprit(CulpritCode.LOSS, {"phase": phase, "agree": len(made_of)})
 
@@ -82,7 +101,7 @@ def _coefficients(first: FirstDifference) -> dict[str, Any]:
     }
     found = {}
     for side in "ab":
-        records = [getattr(pairs[key], side) for key in (*_PARTS[:2], "loss")]
+        records = [getattr(pairs[name], side) for name in (*_PARTS[:2], "loss")]
         actor, kl, loss = map(number_of, records)
         if not (actor is not None and kl and loss is not None and math.isfinite(loss / kl)):
             return {}
@@ -91,13 +110,13 @@ def _coefficients(first: FirstDifference) -> dict[str, Any]:
 
 
 def _identical(statuses: list[Status]) -> bool:
-    return all(status is Status.IDENTICAL for status in statuses)
+    return all(found is Status.IDENTICAL for found in statuses)
 
 
 def _given(statuses: Mapping[str, list[Status]]) -> dict[str, list[str]]:
     """Return what is known of that which a loss may be given beside the policy's values."""
-    saved = [key for key in _GIVEN if statuses.get(key)]
-    agree = [key for key in saved if _identical(statuses[key])]
+    saved = [name for name in _GIVEN if statuses.get(name)]
+    agree = [name for name in saved if _identical(statuses[name])]
     whole = LOSS_INPUTS in saved
     missing = [name for name, keys in _NAMED.items() if not (whole or {*keys} & {*saved})]
     return {"given": agree, "unlike": [k for k in saved if k not in agree], "missing": missing}
@@ -121,7 +140,7 @@ def _is_of_tokens(first: FirstDifference, statuses: Mapping[str, list[Status]]) 
     sizes = [math.prod(r.leaf.shape or ()) for r in (first.pair.a, first.pair.b) if r is not None]
     if any(size != 1 for size in sizes):
         return False
-    critics = [status for key in _OF_CRITIC for status in statuses.get(key, [])]
+    critics = [found for name in _OF_CRITIC for found in statuses.get(name, [])]
     if first.finding.key != "loss" or not any("values" in run.keys for run in first.runs):
         return _identical(critics)
     return bool(critics) and _identical(critics)

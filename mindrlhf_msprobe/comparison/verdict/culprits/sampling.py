@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
-    StepFindings,
     configs,
+    event,
+    key,
+    part,
+    status,
 )
+from mindrlhf_msprobe.comparison.verdict.history import StepFindings
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -20,26 +25,21 @@ from mindrlhf_msprobe.storage.records import Entry, Record
 _NO_TOKENS = ("mask", "position", "length", "slot", "block", "table", "index", "cache", "segment")
 
 
-def sampling(first: FirstDifference) -> Culprit | None:
+_OTHER = status(Status.DIFFERENT, Status.SHAPE_MISMATCH)
+
+
+@rule(_OTHER, event(BEGIN), part("input"))
+def next_token(first: FirstDifference) -> Culprit | None:
     """Return the choice of a token, where the network gave the same and the next pass is given
-    other tokens, or the responses differ after the last pass.
+    other tokens.
 
     The details: `phase`, `token` (the pass of whose output the token was chosen), `last` (whether
     it is the last pass), `prompt` (whether a new prompt may have been given instead).
     """
-    if first.finding.status not in (Status.DIFFERENT, Status.SHAPE_MISMATCH):
+    entry = first.entry
+    if entry is None or not entry.token or entry.direction != "forward":
         return None
-    if first.event.kind == DATA:
-        return _of_responses(first)
-    if first.event.kind == BEGIN and first.entry is not None and first.finding.io == "input":
-        return _of_next_pass(first, first.entry)
-    return None
-
-
-def _of_next_pass(first: FirstDifference, entry: Entry) -> Culprit | None:
-    if not entry.token or entry.direction != "forward" or not _outermost(first, first.pair):
-        return None
-    if not _are_token_ids(first.record):
+    if not (_are_token_ids(first.record) and _outermost(first, first.pair)):
         return None
     if any(_is_of_pass(p, entry, entry.token) and p.event != first.event for p, _ in first.before):
         return None  # a cell further on in the same pass: a head, say
@@ -67,10 +67,14 @@ def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
     return (entry.phase, entry.opening, entry.token) == (like.phase, like.opening, token)
 
 
-def _of_responses(first: FirstDifference) -> Culprit | None:
-    key = first.event.name
-    home = key_data_home(key)
-    if key not in INPUT_KEYS or key in PROMPTS or home is None:
+@rule(_OTHER, event(DATA), key({*INPUT_KEYS} - {*PROMPTS}))
+def last_token(first: FirstDifference) -> Culprit | None:
+    """Return the choice of a token, where the responses differ after the last pass.
+
+    The details are those of `next_token`.
+    """
+    home = key_data_home(first.event.name)
+    if home is None:
         return None
     entries = [p.entry for p, _ in first.before if p.entry and p.entry.phase == home.phase]
     if not entries or not all_tokens(first, home.phase):
@@ -176,10 +180,8 @@ def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
         return False
     if shape[-1] != last[-1]:
         return None
-    prompts = [f.status for _, f in first.pairs if f is not None and f.key in PROMPTS]
-    if not all(status.agrees for status in prompts):
-        return None
-    return not prompts
+    prompts = [f.status.agrees for _, f in first.pairs if f is not None and f.key in PROMPTS]
+    return not prompts if all(prompts) else None
 
 
 def _shape_before(first: FirstDifference, entry: Entry) -> tuple[int, ...]:

@@ -12,22 +12,28 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import counts_tokens
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, StepFindings
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
 from mindrlhf_msprobe.comparison.verdict.history import (
     History,
     Opened,
     Parameter,
+    StepFindings,
     matched,
     parameter_of,
     same,
 )
-from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
+from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES, key_data_home
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _RUNS = "AB"
+
+
+_IS_OTHER = status(Status.DIFFERENT, Status.NON_FINITE)
 
 
 @dataclass(frozen=True)
@@ -35,35 +41,52 @@ class Differing:
     """A parameter that is the first difference of two runs.
 
     Attributes:
-        step: the step of a rank, with what was found of each pair.
-        history: the steps of its rank.
+        role: whose network holds it.
         names: the parameter in each run.
     """
 
-    step: StepFindings
-    pair: Pair
-    history: History
+    first: FirstDifference
     role: str
     phase: str
     opening: int
     names: tuple[Parameter, Parameter]
 
     @classmethod
-    def of(
-        cls, step: StepFindings, pair: Pair, finding: Finding, history: History
-    ) -> Differing | None:
-        """Return what was found of a pair; None if it is no parameter that differs in both runs."""
-        if pair.entry is None or finding.io != "parameters":
+    def of(cls, first: FirstDifference) -> Differing | None:
+        """Return what is known of a parameter that differs in both runs; None of anything else."""
+        pair, finding = first.pair, first.finding
+        if pair.entry is None or finding.io != "parameters" or pair.a is None or pair.b is None:
             return None
-        if finding.status not in (Status.DIFFERENT, Status.NON_FINITE) or not history.comparable:
+        if not _IS_OTHER(first) or not first.history.comparable:
             return None
-        if pair.a is None or pair.b is None:
-            return None
-        role = history.role_of(pair.entry.phase)
+        role = first.history.role_of(pair.entry.phase)
+        names = parameter_of(pair.a), parameter_of(pair.b)
         if role is None:
             return None
-        names = parameter_of(pair.a), parameter_of(pair.b)
-        return cls(step, pair, history, role, pair.entry.phase, pair.entry.opening, names)
+        return cls(first, role, pair.entry.phase, pair.entry.opening, names)
+
+    @property
+    def step(self) -> StepFindings:
+        """The step of the rank, with what was found of each pair."""
+        return self.first.step
+
+    @property
+    def history(self) -> History:
+        """The steps of its rank."""
+        return self.first.history
+
+    def is_discrete(self) -> bool:
+        """Return whether it holds integers or bool, which have no gradient."""
+        return self.first.record.leaf.is_discrete
+
+    def is_continuous(self) -> bool:
+        """Return whether it may have a gradient."""
+        return not self.is_discrete()
+
+    def is_copied(self) -> bool:
+        """Return whether its network is not trained in the phase in which it differs."""
+        here = self.opened(0)
+        return here is not None and not is_trained_here(self, here)
 
     def opened(self, side: int) -> Opened | None:
         """Return the opening of the phase in which it differs, in one run."""
@@ -158,6 +181,7 @@ class _Origin:
     exact: bool = True
 
 
+@rule(Differing.is_copied)
 def synchronisation(differing: Differing) -> Culprit | None:
     """Return what brought other weights into a network that is not trained itself, if that is it.
 
@@ -167,9 +191,6 @@ def synchronisation(differing: Differing) -> Culprit | None:
     `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`; of `moved`,
     `run`, `phase`, `parameters` and `of`.
     """
-    here = differing.opened(0)
-    if here is None or is_trained_here(differing, here):
-        return None
     phases = differing.history.training_phases(differing.role)
     frozen = not phases
     if frozen:
@@ -255,15 +276,16 @@ def _moved(differing: Differing, origins: Sequence[_Origin] = ()) -> Culprit | N
     return Culprit(CulpritCode.MOVED, details)
 
 
-def moved_since(first: FirstDifference, history: History) -> Culprit | None:
+@rule(_IS_OTHER, event(DATA))
+def moved_since(first: FirstDifference) -> Culprit | None:
     """Return that a network which may have made key data was changed after the start in one run.
 
     By the next step with its weights, where it did not record those of this one: they do not tell
     when it was changed. The details: `run`, `phase`, `parameters` and `of` as of `moved`; `seen`,
     the step with the weights, `step`, that of the key data, and `record`, the phases to record.
     """
-    step = first.finding.step
-    for phase in _may_have_made(first, history):
+    step, history = first.finding.step, first.history
+    for phase in _may_have_made(first):
         if any(history.opened(side, step, [phase]) for side in (0, 1)):
             continue  # its weights here say more
         later = (s for s in history.steps if s > step and history.opened(0, s, [phase]))
@@ -281,19 +303,18 @@ def moved_since(first: FirstDifference, history: History) -> Culprit | None:
     return None
 
 
-def _may_have_made(first: FirstDifference, history: History) -> list[str]:
+def _may_have_made(first: FirstDifference) -> list[str]:
     """Return the phase that key data come of; of an update, or of none, those of frozen networks.
 
     Without those of which other key data of the step agree.
     """
-    finding = first.finding
-    home = key_data_home(finding.key) if finding.key is not None else None
-    if home is None or finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
+    home = key_data_home(first.event.name)
+    if home is None:
         return []
     if home.phase is not None and home.phase not in UPDATE_PHASES:
         return [home.phase]
     agreed = {pair.event.phase for pair, f in first.before if f is not None and f.key is not None}
-    frozen = (p.name for p in PHASES if not history.training_phases(p.role))
+    frozen = (p.name for p in PHASES if not first.history.training_phases(p.role))
     return [phase for phase in frozen if phase not in agreed]
 
 
@@ -302,12 +323,12 @@ def _first_parameter(history: History, step: int, phase: str) -> Differing | Non
     compared = history.compared(step)
     if compared is None:
         return None
-    for pair, finding in compared.pairs:
-        if finding is not None and pair.event.phase == phase:
-            found = Differing.of(compared, pair, finding, history)
-            if found is not None:
-                return found
-    return None
+    of_phase = (
+        FirstDifference(compared, index, history)
+        for index, (pair, finding) in enumerate(compared.pairs)
+        if finding is not None and pair.event.phase == phase
+    )
+    return next((one for one in map(Differing.of, of_phase) if one is not None), None)
 
 
 def _culprit(
@@ -616,18 +637,19 @@ def _changed(differing: Differing, side: int, step: int) -> _Changes | None:
     return _Changes(changed, len(answers), exact)
 
 
+@rule(Differing.is_discrete)
 def written(differing: Differing) -> Culprit | None:
     """Return in which run alone a parameter of integers or bool was changed, which has no gradient.
 
     The details: `run`, `phase`, `dtype`, and `step`, since which the other run has not changed it;
     without it since the start.
     """
-    kept = differing.history.kept(differing.pair, differing.step.plan.step)
+    kept = differing.history.kept(differing.first.pair, differing.step.plan.step)
     if kept is None or kept[0].alike is kept[1].alike:
         return None
     side = int(kept[0].alike)
     details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
-    details["dtype"] = differing.pair.record.leaf.dtype
-    if (since := kept[1 - side].before.step) is not None:
+    details["dtype"] = differing.first.record.leaf.dtype
+    if (since := kept[1 - side].step) is not None:
         details["step"] = since
     return Culprit(CulpritCode.WRITTEN, details)

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
@@ -62,16 +61,6 @@ def home_of(operator: Operator) -> str:
     if operator.kind == "Tensor":
         return "mindspore.Tensor"
     return str(operator.owner.__name__)
-
-
-def prepare() -> None:
-    """Let operators of entries be computed in this process."""
-    from mindrlhf_msprobe.replay.offline import computing
-    from mindrlhf_msprobe.replay.offline.script import template
-    from mindrlhf_msprobe.replay.offline.script.folder import words_of
-
-    template.WORDS.update(words_of(language()))
-    computing.prepare()
 
 
 def check_installed() -> None:

@@ -5,7 +5,7 @@ Outputs and gradients come with what rounding does to them (`Precise`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +28,10 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     PRIMITIVES,
     NoFormulaError,
     OtherFormError,
-    leaves_of,
 )
 from mindrlhf_msprobe.replay.precise.gradients import backward
 from mindrlhf_msprobe.replay.precise.values import DRAWS, Precision, Tape, Value
+from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
 
 def has_formula(kind: str, name: str) -> bool:
@@ -133,25 +133,15 @@ def compute_operator(
     tape = Tape(precision, seed=seed, draws=draws, dtype=dtype)
     inputs: list[Value] = []
 
-    def lifted(array: np.ndarray) -> Value:
-        inputs.append(tape.value(array))
+    def lifted(leaf: Any) -> Any:
+        if isinstance(leaf, slice):
+            return slice(*map(lifted, (leaf.start, leaf.stop, leaf.step)))
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        inputs.append(tape.value(leaf))
         return inputs[-1]
 
-    given = [replaced(argument, lifted) for argument in args]
-    named = {key: replaced(argument, lifted) for key, argument in kwargs.items()}
+    given, named = replaced([*args], lifted), replaced(dict(kwargs), lifted)
     result = answer(Basic(tape), kind, name, given, named, settings)
     outputs = [leaf if isinstance(leaf, Value) else None for leaf in leaves_of(result)]
     return Precise(outputs, inputs, tape)
-
-
-def replaced(value: Any, of_array: Callable[[np.ndarray], Any]) -> Any:
-    """Return a structure with each array in it replaced."""
-    if isinstance(value, np.ndarray):
-        return of_array(value)
-    if isinstance(value, slice):
-        return slice(*(replaced(end, of_array) for end in (value.start, value.stop, value.step)))
-    if isinstance(value, (tuple, list)):
-        return type(value)(replaced(item, of_array) for item in value)
-    if isinstance(value, Mapping):
-        return {key: replaced(item, of_array) for key, item in value.items()}
-    return value

@@ -18,25 +18,10 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
 from mindrlhf_msprobe.replay.precise.values import Value
 
 
-@formula("matmul", "bmm", "mm", "dot", "mv", "__matmul__")
-def _matmul(b: Basic, input: Any, other: Any) -> Value:
-    return b.matmul(input, other)
-
-
 @formula("linear", "dense")
 def _linear(b: Basic, input: Any, weight: Any, bias: Any = None) -> Value:
     product = b.matmul(input, b.swap(weight) if b.of(weight).ndim > 1 else weight)
     return product if bias is None else b.add(product, bias)
-
-
-@formula("__rmatmul__")
-def _rmatmul(b: Basic, input: Any, other: Any) -> Value:
-    return b.matmul(other, input)
-
-
-@formula("bias_add")
-def _bias_add_function(b: Basic, input: Any, bias: Any) -> Value:
-    return _bias_add(b, None, input, bias)
 
 
 @formula("baddbmm", "addmm", "addmv")
@@ -58,8 +43,8 @@ def _matmul_primitive(b: Basic, p: Any, input: Any, other: Any) -> Value:
     return b.matmul(left, right)
 
 
-@primitive("BiasAdd")
-def _bias_add(b: Basic, p: Any, input: Any, bias: Any) -> Value:
+@formula("bias_add")
+def _bias_add(b: Basic, input: Any, bias: Any) -> Value:
     value = b.of(input)
     shape = (1, -1) + (1,) * (value.ndim - 2)
     return b.add(value, b.reshape(bias, shape))
@@ -255,20 +240,10 @@ def _conv2d(
     )
 
 
-@primitive("Conv2D")
-def _conv2d_primitive(b: Basic, p: Any, input: Any, weight: Any) -> Value:
-    return _by_attributes(b, p, input, weight, ("NCHW", "0"))
-
-
-@primitive("Conv3D")
-def _conv3d_primitive(b: Basic, p: Any, input: Any, weight: Any) -> Value:
-    return _by_attributes(b, p, input, weight, ("NCDHW", "0"))
-
-
 @primitive("Conv2DTranspose", "Conv2DBackpropInput")
 def _conv2d_transpose(b: Basic, p: Any, out: Any, weight: Any, shape: Any) -> Value:
     sizes = numbers(shape)[-2:]
-    widths, steps, gaps = _attributes(p, sizes, b.of(weight).shape[2:], ("NCHW", "0"))
+    widths, steps, gaps = _attributes(p, sizes, b.of(weight).shape[2:])
     return _convolved_back(
         *(b, out, weight, sizes),
         steps=steps,
@@ -278,22 +253,22 @@ def _conv2d_transpose(b: Basic, p: Any, out: Any, weight: Any, shape: Any) -> Va
     )
 
 
-def _by_attributes(b: Basic, p: Any, input: Any, weight: Any, formats: tuple[str, ...]) -> Value:
-    """Return a convolution of a primitive."""
+@primitive("Conv2D", "Conv3D")
+def _convolution(b: Basic, p: Any, input: Any, weight: Any) -> Value:
     sizes, kernel = b.of(input).shape[2:], b.of(weight).shape[2:]
-    widths, steps, gaps = _attributes(p, sizes, kernel, formats)
+    widths, steps, gaps = _attributes(p, sizes, kernel)
     return _convolved(
         b, input, weight, None, steps=steps, widths=widths, gaps=gaps, groups=int(p.group)
     )
 
 
 def _attributes(
-    p: Any, sizes: tuple[int, ...], kernel: tuple[int, ...], formats: tuple[str, ...]
+    p: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Return the zeros around an image of some sizes, the steps, and the gaps of a primitive."""
-    if str(p.data_format) not in formats or p.mode != 1:
-        raise OtherFormError
     axes = len(kernel)
+    if str(p.data_format) not in ("0", "NCHW" if axes == 2 else "NCDHW") or p.mode != 1:
+        raise OtherFormError
     found = [numbers(a)[-axes:] for a in (p.stride, p.dilation)]
     steps, gaps = (one * axes if len(one) == 1 else one for one in found)
     mode = str(p.pad_mode).lower()

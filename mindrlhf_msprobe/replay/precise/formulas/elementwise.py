@@ -28,14 +28,24 @@ def _sub(b: Basic, input: Any, other: Any, alpha: Any = 1) -> Value:
     return b.subtract(input, other if alpha == 1 else b.multiply(other, number(alpha)))
 
 
-@formula("__rsub__")
-def _rsub(b: Basic, input: Any, other: Any) -> Value:
-    return b.subtract(other, input)
+def _of_two(function: Any, *, swapped: bool = False) -> Any:
+    """Return the formula of an operation on two operands, or on them in the other order."""
+
+    def computed(b: Basic, input: Any, other: Any) -> Value:
+        return function(b, other, input) if swapped else function(b, input, other)
+
+    return computed
 
 
-@formula("mul", "multiply", "__mul__", "__rmul__")
-def _mul(b: Basic, input: Any, other: Any) -> Value:
-    return b.multiply(input, other)
+formula("mul", "multiply", "__mul__", "__rmul__")(_of_two(Basic.multiply))
+formula("pow", "__pow__", "float_power")(_of_two(Basic.power))
+formula("maximum")(_of_two(Basic.maximum))
+formula("minimum")(_of_two(Basic.minimum))
+formula("matmul", "bmm", "mm", "dot", "mv", "__matmul__")(_of_two(Basic.matmul))
+formula("__rsub__")(_of_two(Basic.subtract, swapped=True))
+formula("__rtruediv__")(_of_two(Basic.divide, swapped=True))
+formula("__rpow__")(_of_two(Basic.power, swapped=True))
+formula("__rmatmul__")(_of_two(Basic.matmul, swapped=True))
 
 
 @formula("div", "divide", "true_divide", "__truediv__")
@@ -49,16 +59,6 @@ def _div(b: Basic, input: Any, other: Any, rounding_mode: Any = None) -> Value:
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     quotient = np.trunc(a / b)
     return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
-
-
-@formula("__rtruediv__")
-def _rdiv(b: Basic, input: Any, other: Any) -> Value:
-    return b.divide(other, input)
-
-
-@formula("floor_divide", "floor_div", "__floordiv__")
-def _floor_divide(b: Basic, input: Any, other: Any) -> Value:
-    return b.compare(np.floor_divide, input, other)
 
 
 @formula("remainder", "__mod__", "floor_mod")
@@ -75,31 +75,6 @@ def _logit(b: Basic, input: Any, eps: Any = None) -> Value:
     if eps is not None and eps >= 0:
         input = b.minimum(b.maximum(input, eps), b.subtract(1.0, eps))
     return b.log(b.divide(input, b.subtract(1.0, input)))
-
-
-@formula("pow", "__pow__", "float_power")
-def _pow(b: Basic, input: Any, other: Any) -> Value:
-    return b.power(input, other)
-
-
-@formula("__rpow__")
-def _rpow(b: Basic, input: Any, other: Any) -> Value:
-    return b.power(other, input)
-
-
-@formula("neg", "negative", "__neg__")
-def _neg(b: Basic, input: Any) -> Value:
-    return b.negative(input)
-
-
-@formula("maximum")
-def _maximum(b: Basic, input: Any, other: Any) -> Value:
-    return b.maximum(input, other)
-
-
-@formula("minimum")
-def _minimum(b: Basic, input: Any, other: Any) -> Value:
-    return b.minimum(input, other)
 
 
 @formula("clamp", "clip", "clip_by_value")
@@ -138,6 +113,15 @@ _ONE = {
     "abs": Basic.absolute,
     "absolute": Basic.absolute,
     "__abs__": Basic.absolute,
+    "neg": Basic.negative,
+    "negative": Basic.negative,
+    "__neg__": Basic.negative,
+    "positive": Basic.of,
+    "__pos__": Basic.of,
+    "float": Basic.floating,
+    "double": Basic.floating,
+    "stop_gradient": Basic.detached,
+    "detach": Basic.detached,
 }
 
 
@@ -291,11 +275,6 @@ def _isclose(
     )
 
 
-@formula("positive", "__pos__")
-def _positive(b: Basic, input: Any) -> Value:
-    return b.of(input)
-
-
 _FLAT = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -306,8 +285,13 @@ _FLAT = {
     "isinf": np.isinf,
     "isfinite": np.isfinite,
     "logical_not": np.logical_not,
+    "bitwise_not": np.invert,
+    "__invert__": np.invert,
 }
 _PAIRS = {
+    "floor_divide": np.floor_divide,
+    "floor_div": np.floor_divide,
+    "__floordiv__": np.floor_divide,
     "eq": np.equal,
     "equal": np.equal,
     "__eq__": np.equal,
@@ -349,11 +333,6 @@ for _name, _flat in [*_FLAT.items(), *_PAIRS.items()]:
     formula(_name)(_without_gradient(_flat))
 
 
-@formula("__invert__", "bitwise_not")
-def _invert(b: Basic, input: Any) -> Value:
-    return b.compare(np.invert, input)
-
-
 @formula("where")
 def _where(b: Basic, condition: Any, input: Any, other: Any) -> Value:
     return b.where(condition, input, other)
@@ -384,34 +363,20 @@ def _type_as(b: Basic, input: Any, other: Any) -> Value:
     return b.cast(input, b.of(other).exact.dtype)
 
 
-@formula("float", "double")
-def _float(b: Basic, input: Any) -> Value:
-    return b.floating(input)
-
-
 @formula("half", "bfloat16")
 def _half(b: Basic, input: Any) -> Value:
     return b.rounded_to(input, "bfloat16")
 
 
-@formula("int")
-def _int(b: Basic, input: Any) -> Value:
-    return b.cast(input, np.dtype(np.int32))
+def _cast_to(dtype: Any) -> Any:
+    def computed(b: Basic, input: Any) -> Value:
+        return b.cast(input, np.dtype(dtype))
+
+    return computed
 
 
-@formula("long")
-def _long(b: Basic, input: Any) -> Value:
-    return b.cast(input, np.dtype(np.int64))
-
-
-@formula("bool")
-def _bool(b: Basic, input: Any) -> Value:
-    return b.cast(input, np.dtype(bool))
-
-
-@formula("stop_gradient", "detach")
-def _stop_gradient(b: Basic, input: Any) -> Value:
-    return b.detached(input)
+for _name, _dtype in (("int", np.int32), ("long", np.int64), ("bool", bool)):
+    formula(_name)(_cast_to(_dtype))
 
 
 @formula("identity", "clone", "copy", "contiguous", "depend", "deepcopy")
@@ -524,6 +489,15 @@ _CLASSES = {
     "OnesLikeExt": "ones_like",
     "GroupNorm": "group_norm",
     "AddLayerNorm": "add_layer_norm",
+    "BiasAdd": "bias_add",
+    "ZerosLike": "zeros_like",
+    "OnesLike": "ones_like",
+    "Reshape": "reshape",
+    "Transpose": "permute",
+    "ExpandDims": "expand_dims",
+    "Tile": "tile",
+    "GatherD": "gather_elements",
+    "TopK": "topk",
 }
 for _class_name, _name in _CLASSES.items():
     primitive(_class_name)(as_function(_name))

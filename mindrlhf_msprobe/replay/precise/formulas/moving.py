@@ -31,16 +31,24 @@ def _like(b: Basic, input: Any, value: Any, dtype: Any) -> Value:
     return b.of(np.full(b.of(input).shape, number(value), given_dtype))
 
 
-@formula("zeros")
-def _zeros(b: Basic, *shape: Any, dtype: Any = None, **named: Any) -> Value:
-    dtype = dtype or (shape[1] if len(shape) == 2 and not isinstance(shape[1], int) else None)
-    return _filled(b, named.get("shape", shape[0] if len(shape) < 3 else shape), 0, dtype)
+def _of_shape(value: int) -> Any:
+    def made(b: Basic, *shape: Any, dtype: Any = None, **named: Any) -> Value:
+        dtype = dtype or (shape[1] if len(shape) == 2 and not isinstance(shape[1], int) else None)
+        return _filled(b, named.get("shape", shape[0] if len(shape) < 3 else shape), value, dtype)
+
+    return made
 
 
-@formula("ones")
-def _ones(b: Basic, *shape: Any, dtype: Any = None, **named: Any) -> Value:
-    dtype = dtype or (shape[1] if len(shape) == 2 and not isinstance(shape[1], int) else None)
-    return _filled(b, named.get("shape", shape[0] if len(shape) < 3 else shape), 1, dtype)
+def _of_shape_like(value: int) -> Any:
+    def made(b: Basic, input: Any, dtype: Any = None) -> Value:
+        return _like(b, input, value, dtype)
+
+    return made
+
+
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    formula(_name)(_of_shape(_value))
+    formula(f"{_name}_like")(_of_shape_like(_value))
 
 
 @formula("full")
@@ -49,29 +57,9 @@ def _full(b: Basic, shape: Any, fill_value: Any, dtype: Any = None) -> Value:
     return _filled(b, shape, fill_value, kind)
 
 
-@formula("zeros_like")
-def _zeros_like(b: Basic, input: Any, dtype: Any = None) -> Value:
-    return _like(b, input, 0, dtype)
-
-
-@formula("ones_like")
-def _ones_like(b: Basic, input: Any, dtype: Any = None) -> Value:
-    return _like(b, input, 1, dtype)
-
-
 @formula("full_like")
 def _full_like(b: Basic, input: Any, fill_value: Any, dtype: Any = None) -> Value:
     return _like(b, input, fill_value, dtype)
-
-
-@primitive("ZerosLike")
-def _zeros_like_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _like(b, input, 0, None)
-
-
-@primitive("OnesLike")
-def _ones_like_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _like(b, input, 1, None)
 
 
 @formula("arange")
@@ -96,7 +84,7 @@ def _one_hot(b: Basic, input: Any, num_classes: Any = -1, *values: Any, **named:
     return b.compare(lambda a: (a[..., None] == classes).astype(np.int64), input)
 
 
-@primitive("OneHotExt")
+@primitive("OneHot", "OneHotExt")
 def _one_hot_ext(b: Basic, p: Any, input: Any, depth: Any, on: Any, off: Any) -> Value:
     classes = int(number(depth))
     if p.axis != -1 or classes < 1:
@@ -114,15 +102,6 @@ def _sequence_mask(b: Basic, lengths: Any, maxlen: Any = None) -> Value:
 @formula("eye")
 def _eye(b: Basic, n: Any, m: Any = None, dtype: Any = None) -> Value:
     return b.of(np.eye(int(number(n)), None if m is None else int(number(m))))
-
-
-@primitive("OneHot")
-def _one_hot_primitive(b: Basic, p: Any, input: Any, depth: Any, on: Any, off: Any) -> Value:
-    if p.axis != -1:
-        raise OtherFormError
-    classes = np.arange(int(number(depth)))
-    chosen = b.compare(lambda a: a[..., None] == classes, input)
-    return b.where(chosen, on, off)
 
 
 @formula("reshape", "view")
@@ -328,7 +307,7 @@ def _setitem(b: Basic, input: Any, key: Any, source: Any) -> Value:
     return b.where(new.reshape(value.shape), spread_out, value)
 
 
-@formula("gather_elements")
+@formula("gather_elements", "gather_d")
 def _gather_elements(b: Basic, input: Any, dim: Any, index: Any) -> Value:
     return b.along(_cut(b, b.of(input), int(number(dim)), b.of(index)), index, int(number(dim)))
 
@@ -373,16 +352,15 @@ def _index_select(b: Basic, input: Any, *rest: Any, **named: Any) -> Value:
     return b.take(input, index, int(number(axis)))
 
 
-@formula("triu")
-def _triu(b: Basic, input: Any, diagonal: Any = 0) -> Value:
-    k = int(number(diagonal))
-    return b.move(input, lambda a: np.triu(a, k), lambda g, a: _triu(b, g, k))
+def _triangle(keep: Any) -> Any:
+    def kept(b: Basic, input: Any, diagonal: Any = 0) -> Value:
+        k = int(number(diagonal))
+        return b.move(input, lambda a: keep(a, k), lambda g, a: kept(b, g, k))
+
+    return kept
 
 
-@formula("tril")
-def _tril(b: Basic, input: Any, diagonal: Any = 0) -> Value:
-    k = int(number(diagonal))
-    return b.move(input, lambda a: np.tril(a, k), lambda g, a: _tril(b, g, k))
+_triu, _tril = formula("triu")(_triangle(np.triu)), formula("tril")(_triangle(np.tril))
 
 
 @formula("scatter")
@@ -435,11 +413,6 @@ def _nonzero(b: Basic, input: Any, as_tuple: Any = False) -> Any:
 def _gather_nd(b: Basic, input: Any, indices: Any) -> Value:
     places = b.of(indices).exact
     return b.index(input, tuple(b.of(places[..., i]) for i in range(places.shape[-1])))
-
-
-@formula("gather_d")
-def _gather_d(b: Basic, input: Any, dim: Any, index: Any) -> Value:
-    return _gather_elements(b, input, dim, index)
 
 
 @formula("index_add", "scatter_add")
@@ -525,21 +498,6 @@ for _name, _function, _attribute in (
     primitive(_name)(with_attribute(_function, _attribute))
 
 
-@primitive("Reshape")
-def _reshape_primitive(b: Basic, p: Any, input: Any, shape: Any) -> Value:
-    return b.reshape(input, numbers(shape))
-
-
-@primitive("Transpose")
-def _transpose_primitive(b: Basic, p: Any, input: Any, order: Any) -> Value:
-    return b.transpose(input, numbers(order))
-
-
-@primitive("ExpandDims")
-def _expand_dims_primitive(b: Basic, p: Any, input: Any, dim: Any) -> Value:
-    return _unsqueeze(b, input, dim)
-
-
 @primitive("Squeeze")
 def _squeeze_primitive(b: Basic, p: Any, input: Any) -> Value:
     return _squeeze(b, input, p.axis if p.axis != () else None)
@@ -548,11 +506,6 @@ def _squeeze_primitive(b: Basic, p: Any, input: Any) -> Value:
 @primitive("BroadcastTo")
 def _broadcast_to_primitive(b: Basic, p: Any, input: Any, *shape: Any) -> Value:
     return _expand(b, input, shape[0] if shape else p.shape)
-
-
-@primitive("Tile")
-def _tile_primitive(b: Basic, p: Any, input: Any, times: Any) -> Value:
-    return _tile(b, input, times)
 
 
 @primitive("Concat")
@@ -578,11 +531,6 @@ def _gather_primitive(b: Basic, p: Any, input: Any, indices: Any, dim: Any) -> V
     if p.batch_dims:
         raise OtherFormError
     return b.take(input, indices, int(number(dim)))
-
-
-@primitive("GatherD")
-def _gather_d_primitive(b: Basic, p: Any, input: Any, dim: Any, index: Any) -> Value:
-    return _gather_elements(b, input, dim, index)
 
 
 @primitive("StridedSlice")

@@ -87,56 +87,60 @@ def _note_equal(b: Basic, value: Value, axis: int) -> None:
     b.tape.ties |= bool(np.any(first == last))
 
 
-@formula("max")
-def _max(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
-    if isinstance(dim, Value) and (dim.ndim or dim.floating):
-        return b.maximum(input, dim)
-    return _extreme(b, np.max, np.argmax, input, dim, keepdim)
+def _register_extremes(name: str, function: Any, which: Any, choice: Any) -> None:
+    """Register what gives the largest (`max`) or smallest (`min`) elements, or their places."""
+
+    def extreme(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
+        if isinstance(dim, Value) and (dim.ndim or dim.floating):
+            return choice(b, input, dim)
+        return _extreme(b, function, which, input, dim, keepdim)
+
+    def values(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+        return b.extreme(function, input, dim, bool(keepdim))
+
+    def places(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+        return _place(b, which, input, dim, keepdim)
+
+    def with_places(b: Basic, p: Any, input: Any) -> Any:
+        return tuple(_extreme(b, function, which, input, p.axis, p.keep_dims))[::-1]
+
+    formula(name)(extreme)
+    formula(f"a{name}")(values)
+    formula(f"arg{name}")(places)
+    primitive(f"Reduce{name.title()}")(_reducing(values))
+    primitive(f"Arg{name.title()}WithValue")(with_places)
 
 
-@formula("min")
-def _min(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
-    if isinstance(dim, Value) and (dim.ndim or dim.floating):
-        return b.minimum(input, dim)
-    return _extreme(b, np.min, np.argmin, input, dim, keepdim)
+def _reducing(function: Any) -> Any:
+    """Return the formula of a primitive that reduces the axes it is given."""
+
+    def computed(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
+        return function(b, input, dim, p.keep_dims)
+
+    return computed
 
 
-@formula("amax")
-def _amax(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    return b.extreme(np.max, input, dim, bool(keepdim))
+def _test(function: Any) -> Any:
+    def computed(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
+        over = b.axes(b.of(input), dim)
+        return b.compare(lambda a: function(a, axis=over, keepdims=bool(keepdim)), input)
+
+    return computed
 
 
-@formula("amin")
-def _amin(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    return b.extreme(np.min, input, dim, bool(keepdim))
-
-
-@formula("argmax")
-def _argmax(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    return _place(b, np.argmax, input, dim, keepdim)
-
-
-@formula("argmin")
-def _argmin(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    return _place(b, np.argmin, input, dim, keepdim)
+_register_extremes("max", np.max, np.argmax, Basic.maximum)
+_register_extremes("min", np.min, np.argmin, Basic.minimum)
+for _name, _function in (("all", np.all), ("any", np.any)):
+    formula(_name)(_test(_function))
+    primitive(f"Reduce{_name.title()}")(_reducing(_test(_function)))
+for _name, _reduced in (("Prod", _prod), ("Sum", Basic.sum), ("Mean", Basic.mean)):
+    primitive(f"Reduce{_name}")(_reducing(_reduced))
 
 
 def _place(b: Basic, function: Any, input: Any, dim: Any, keepdim: Any) -> Value:
     axis = None if dim is None else int(number(dim))
     _note_ties(b, np.max if function is np.argmax else np.min, b.of(input), axis)
     return b.compare(lambda a: function(a, axis=axis, keepdims=bool(keepdim)), input)
-
-
-@formula("all")
-def _all(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    over = b.axes(b.of(input), dim)
-    return b.compare(lambda a: np.all(a, axis=over, keepdims=bool(keepdim)), input)
-
-
-@formula("any")
-def _any(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    over = b.axes(b.of(input), dim)
-    return b.compare(lambda a: np.any(a, axis=over, keepdims=bool(keepdim)), input)
 
 
 @formula("count_nonzero")
@@ -185,7 +189,7 @@ def _std(b: Basic, *args: Any, **named: Any) -> Value:
     return b.sqrt(_var(b, *args, **named))
 
 
-@formula("norm")
+@formula("norm", "vector_norm")
 def _norm(
     b: Basic, input: Any, ord: Any = None, dim: Any = None, keepdim: Any = False, **named: Any
 ) -> Value:
@@ -193,11 +197,6 @@ def _norm(
     if ord not in (None, 2, 2.0, "fro"):
         raise OtherFormError
     return b.sqrt(b.sum(b.square(b.floating(input)), dim, bool(keepdim)))
-
-
-@formula("vector_norm")
-def _vector_norm(b: Basic, input: Any, *args: Any, **named: Any) -> Value:
-    return _norm(b, input, *args, **named)
 
 
 @formula("var_mean")
@@ -269,64 +268,14 @@ def _sort(b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: 
     return Found(b.along(value, indices, axis), indices)
 
 
-@primitive("TopK")
-def _topk_primitive(b: Basic, p: Any, input: Any, k: Any) -> Any:
-    return _topk(b, input, k)
-
-
 @primitive("Sort")
 def _sort_primitive(b: Basic, p: Any, input: Any) -> Any:
     return _sort(b, input, p.axis, p.descending)
 
 
-@primitive("ArgMaxWithValue")
-def _arg_max_with_value(b: Basic, p: Any, input: Any) -> Any:
-    return tuple(_extreme(b, np.max, np.argmax, input, p.axis, p.keep_dims))[::-1]
-
-
-@primitive("ArgMinWithValue")
-def _arg_min_with_value(b: Basic, p: Any, input: Any) -> Any:
-    return tuple(_extreme(b, np.min, np.argmin, input, p.axis, p.keep_dims))[::-1]
-
-
 @primitive("Argmax", "ArgMax")
 def _arg_max(b: Basic, p: Any, input: Any) -> Value:
     return _place(b, np.argmax, input, p.axis, False)
-
-
-@primitive("ReduceAny")
-def _reduce_any(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
-    return _any(b, input, dim, p.keep_dims)
-
-
-@primitive("ReduceAll")
-def _reduce_all(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
-    return _all(b, input, dim, p.keep_dims)
-
-
-@primitive("ReduceProd")
-def _reduce_prod(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
-    return _prod(b, input, dim, p.keep_dims)
-
-
-@primitive("ReduceSum")
-def _reduce_sum(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
-    return b.sum(input, dim, p.keep_dims)
-
-
-@primitive("ReduceMean")
-def _reduce_mean(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
-    return b.mean(input, dim, p.keep_dims)
-
-
-@primitive("ReduceMax")
-def _reduce_max(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
-    return b.extreme(np.max, input, dim, p.keep_dims)
-
-
-@primitive("ReduceMin")
-def _reduce_min(b: Basic, p: Any, input: Any, dim: Any = ()) -> Value:
-    return b.extreme(np.min, input, dim, p.keep_dims)
 
 
 @primitive("CumSum")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,12 +106,3 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     """Return numpy's dtype for one of MindSpore; any floating one is float64 here."""
     name = dtype_name(dtype)
     return np.dtype(np.float64 if "float" in name else name)
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """Return what stands in tuples, lists and dicts, in order; one value where it is one."""
-    if isinstance(value, Mapping):
-        return [leaf for item in value.values() for leaf in leaves_of(item)]
-    if isinstance(value, (tuple, list)):
-        return [leaf for item in value for leaf in leaves_of(item)]
-    return [value]

@@ -44,7 +44,7 @@ class RecordedTensor(StoredTensor):
         return self._record.location is not None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
+        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
         try:
             array = self._record.array()
             part = np.array(array.reshape(-1)[start:stop])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +14,11 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.arrays.expression import BySpans, Tile, Tiled
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
+    ComposedTensor,
     StoredTensor,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy, read_strategies
@@ -25,7 +27,6 @@ _RANK = re.compile(r"rank_?([0-9]{1,6})")
 _SAVED_AT = re.compile(r"-([0-9]{1,9})_([0-9]{1,9})\.(?:ckpt|safetensors)")
 _SUFFIXES = (".ckpt", ".safetensors")
 _SHOWN = 4
-_LONG_ROW = 1 << 18  # elements; longer rows are not put together as a whole
 
 Ranks = Mapping[int, Mapping[str, StoredTensor]]
 
@@ -160,7 +161,7 @@ def _whole(name: str, ranks: Ranks, strategy: Strategy, size: int) -> StoredTens
         local = {r: tensor for r, tensor in held.items() if tensor is not None}
         if local:
             copies.append(_of_stage(name, local, strategy[stage].get(name), stage * size))
-    return copies[0] if len(copies) == 1 else Copies(name, copies)
+    return _one(name, copies)
 
 
 def _of_stage(
@@ -175,7 +176,7 @@ def _of_stage(
     if why is not None:
         return StoredTensor(name, dtype, shape, why)
     if not isinstance(cut, Cut) or math.prod(cut.parts) == 1:  # every rank has all of it
-        return tensors[0] if len(tensors) == 1 else Copies(name, tensors)
+        return _one(name, tensors)
 
     if len(cut.parts) != len(shape):
         return StoredTensor(name, dtype, shape, message("checkpoint.other_axes"))
@@ -187,7 +188,7 @@ def _of_stage(
             missing = [first + d for d in range(math.prod(cut.devices)) if cut.part_of(d) == part]
             what = message("checkpoint.shard_missing", ranks=few_numbers(missing))
             return StoredTensor(name, dtype, shape, what)
-    return Sharded(name, cut.parts, shards)
+    return _of_shards(name, cut.parts, shards)
 
 
 def _why_not_one(held: Sequence[StoredTensor]) -> Message | None:
@@ -199,112 +200,51 @@ def _why_not_one(held: Sequence[StoredTensor]) -> Message | None:
     return why
 
 
-class Copies(StoredTensor):
-    """A parameter that several ranks hold, which have to agree."""
+class Copies(BySpans):
+    """A tensor that several ranks hold, which have to agree."""
 
     def __init__(self, name: str, copies: Sequence[StoredTensor]) -> None:
-        first = copies[0]
-        super().__init__(name, first.dtype, first.shape, _why_not_one(copies))
-        self._copies = copies
+        super().__init__(copies[0].shape, copies)
+        self._name = name
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says.
+        """Return the elements from `start` to before `stop`, as `StoredTensor` says.
 
         Raises:
-            CheckpointError: the ranks hold other elements; or as `StoredTensor.read`.
+            CheckpointError: the ranks hold other elements; or as `StoredTensor`.
         """
-        found = self._copies[0].read(start, stop)
-        for other in self._copies[1:]:
-            if other.read(start, stop).tobytes() != found.tobytes():
-                name = shortened(self.name)
-                raise CheckpointError.saying("checkpoint.copies_differ", name=name)
+        found, *others = (copy.read(start, stop) for copy in self.sources)
+        if any(other.tobytes() != found.tobytes() for other in others):
+            name = shortened(self._name)
+            raise CheckpointError.saying("checkpoint.copies_differ", name=name)
         return found
 
 
-class Sharded(StoredTensor):
-    """A parameter that is put together from shards of equal shape.
+def _one(name: str, copies: Sequence[StoredTensor]) -> StoredTensor:
+    """Return what several ranks hold as one parameter."""
+    if len(copies) == 1:
+        return copies[0]
+    made_of = Copies(name, copies)
+    return ComposedTensor(name, copies[0].dtype, made_of, _why_not_one(copies))
 
-    An axis that is not cut is one with the axis before it, so that there are few axes. What is
-    asked for in whole rows is put together by rows, the rest run by run.
+
+def _of_shards(
+    name: str,
+    parts: tuple[int, ...],
+    shards: Mapping[tuple[int, ...], Sequence[StoredTensor]],
+) -> StoredTensor:
+    """Return a parameter that is put together from shards of equal shape.
 
     Args:
         parts: how many shards lie along each axis.
         shards: by their places along the axes; those of one place are copies.
     """
-
-    def __init__(
-        self,
-        name: str,
-        parts: tuple[int, ...],
-        shards: Mapping[tuple[int, ...], Sequence[StoredTensor]],
-    ) -> None:
-        first = next(iter(shards.values()))[0]
-        shape = tuple(n * size for n, size in zip(parts, first.shape))
-        super().__init__(name, first.dtype, shape)
-        self._axes: list[tuple[int, int]] = []  # into how many parts, and the size of a part
-        kept = [i for i, n in enumerate(parts) if n > 1 or i == 0]
-        for i, (n, size) in enumerate(zip(parts, first.shape)):
-            if i in kept:
-                self._axes.append((n, size))
-            else:
-                self._axes[-1] = self._axes[-1][0], self._axes[-1][1] * size
-        self._shards = {
-            tuple(part[i] for i in kept): same[0] if len(same) == 1 else Copies(name, same)
-            for part, same in shards.items()
-        }
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
-        row = math.prod(n * size for n, size in self._axes[1:])
-        first, last = -(-start // row), stop // row
-        if row > _LONG_ROW or first >= last:
-            return self._by_runs(start, stop)
-        parts = [self._by_rows(first, last)]
-        if start < first * row:
-            parts.insert(0, self._by_runs(start, first * row))
-        if last * row < stop:
-            parts.append(self._by_runs(last * row, stop))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _by_rows(self, first: int, last: int) -> np.ndarray:
-        """Return the elements of the rows from `first` to before `last`."""
-        (_, height), *others = self._axes
-        own = math.prod(size for _, size in others)
-        whole: np.ndarray | None = None
-        for part, shard in self._shards.items():
-            begin = part[0] * height
-            low, high = max(first, begin), min(last, begin + height)
-            if low >= high:
-                continue
-            rows = shard.read((low - begin) * own, (high - begin) * own)
-            if whole is None:
-                whole = np.empty((last - first, *(n * size for n, size in others)), rows.dtype)
-            place = (slice(p * size, (p + 1) * size) for p, (_, size) in zip(part[1:], others))
-            shape = (high - low, *(size for _, size in others))
-            own_place = (slice(low - first, high - first), *place)
-            whole[own_place] = rows.reshape(shape)
-        assert whole is not None
-        return whole.reshape(-1)
-
-    def _by_runs(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, each run of one shard by itself."""
-        runs = self._runs(0, start, stop)
-        return np.concatenate([self._shards[part].read(at, at + n) for part, at, n in runs])
-
-    def _runs(self, axis: int, start: int, stop: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
-        """Yield where the elements lie of what the axes from `axis` on span: shard, begin, size."""
-        _, size = self._axes[axis]
-        row = math.prod(n * of for n, of in self._axes[axis + 1 :])
-        own = math.prod(of for _, of in self._axes[axis + 1 :])
-        at = start
-        while at < stop:
-            index = at // row
-            part, inner = divmod(index, size)
-            if row == 1:  # what is left of the part is one run
-                end = min(stop, (part + 1) * size)
-                yield (part,), inner, end - at
-            else:
-                end = min(stop, (index + 1) * row)
-                for rest, begin, n in self._runs(axis + 1, at - index * row, end - index * row):
-                    yield (part, *rest), inner * own + begin, n
-            at = end
+    first = next(iter(shards.values()))[0]
+    zeros = (0,) * len(parts)
+    tiles = [
+        Tile(tuple(p * n for p, n in zip(place, first.shape)), first.shape, number, zeros)
+        for number, place in enumerate(shards)
+    ]
+    shape = [n * size for n, size in zip(parts, first.shape)]
+    whole = Tiled([_one(name, same) for same in shards.values()], tiles, shape)
+    return ComposedTensor(name, first.dtype, whole)

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.expression import BySpans, Expression
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, bfloat16_bits_to_float32
 
@@ -137,8 +139,10 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class StoredTensor:
-    """One parameter, whose elements are read where they are asked for.
+class StoredTensor(BySpans):
+    """One parameter; bfloat16 and 8-bit floats are read as float32, all else in its dtype.
+
+    Reading raises CheckpointError where the file was changed, or cannot be read.
 
     Attributes:
         name, shape: as the checkpoint has them.
@@ -153,21 +157,34 @@ class StoredTensor:
         shape: tuple[int, ...],
         why: Message | None = None,
     ) -> None:
+        super().__init__(shape)
         self.name = name
         self.dtype = dtype
-        self.shape = shape
         self.why = why
         self.size = math.prod(shape)
 
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of what is read."""
+        wider = self.dtype == BFLOAT16 or self.dtype in FLOAT8
+        return np.dtype(np.float32) if wider else STORED[self.dtype]
+
+
+class ComposedTensor(StoredTensor):
+    """A parameter that is made of others."""
+
+    def __init__(
+        self, name: str, dtype: str, made_of: Expression, why: Message | None = None
+    ) -> None:
+        super().__init__(name, dtype, made_of.shape, why)
+        self.sources = (made_of,)
+
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, in row-major order: 1-d.
-
-        bfloat16 and 8-bit floats come as float32, all else in its dtype.
-
-        Raises:
-            CheckpointError: the file was changed, or cannot be read.
-        """
-        raise NotImplementedError
+        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
+        return self.sources[0].read(start, stop)
 
 
 class FileTensor(StoredTensor):
@@ -180,7 +197,7 @@ class FileTensor(StoredTensor):
         self._pieces = pieces
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor.read` says."""
+        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
         stored = STORED[self.dtype]
         first, last = start * stored.itemsize, stop * stored.itemsize
         parts, at = [], 0

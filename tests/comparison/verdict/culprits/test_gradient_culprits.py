@@ -42,6 +42,9 @@ def training(root, *faults, clip=None, **settings):
             line.values[part] = described
         recording.writer.append_entry(PHASE, recording.step, line)
 
+    def ended(name, begin, parent, **values):
+        write(name, begin, next(clock), parent, **values)
+
     late = []
 
     def gradient_of(entry, place, value):
@@ -54,57 +57,28 @@ def training(root, *faults, clip=None, **settings):
         return recording.touch(place, np.asarray(value, np.float32))
 
     with recording.phase(PHASE):
-        start = next(clock)
-        begin_a = next(clock)
-        hidden = touch("a", x @ weight_a)
-        write(
-            f"{A}.forward.0",
-            begin_a,
-            next(clock),
-            f"{ROOT}.forward.0",
-            input_args=[x],
-            output=[hidden],
-            parameters={"weight": weight_a},
-        )
-        begin_b = next(clock)
+        start, begin = next(clock), next(clock)
+        hidden, root = touch("a", x @ weight_a), f"{ROOT}.forward.0"
+        given = {"input_args": [x], "parameters": {"weight": weight_a}}
+        ended(f"{A}.forward.0", begin, root, **given, output=[hidden])
+        begin = next(clock)
         out = touch("b", hidden @ weight_b)
-        write(
-            f"{B}.forward.0",
-            begin_b,
-            next(clock),
-            f"{ROOT}.forward.0",
-            input_args=[hidden],
-            output=[out],
-            parameters={"weight": weight_b},
-        )
-        write(f"{ROOT}.forward.0", start, next(clock), None, input_args=[x], output=[out])
+        given = {"input_args": [hidden], "parameters": {"weight": weight_b}}
+        ended(f"{B}.forward.0", begin, root, **given, output=[out])
+        ended(root, start, None, input_args=[x], output=[out])
 
-        start = next(clock)
+        start, root = next(clock), f"{ROOT}.backward.0"
         arrives = touch("loss", gradient)
-        begin_b = next(clock)
+        begin = next(clock)
         at_hidden = touch("b.backward", arrives @ weight_b.T)
-        write(
-            f"{B}.backward.0",
-            begin_b,
-            next(clock),
-            f"{ROOT}.backward.0",
-            input=[arrives],
-            output=[at_hidden],
-        )
+        ended(f"{B}.backward.0", begin, root, input=[arrives], output=[at_hidden])
         gradient_of(f"{B}.parameters_grad.0", "b.weight", hidden.T @ arrives)
-        begin_a = next(clock)
+        begin = next(clock)
         handed = touch("between", at_hidden)
         at_x = touch("a.backward", handed @ weight_a.T)
-        write(
-            f"{A}.backward.0",
-            begin_a,
-            next(clock),
-            f"{ROOT}.backward.0",
-            input=[handed],
-            output=[at_x],
-        )
+        ended(f"{A}.backward.0", begin, root, input=[handed], output=[at_x])
         gradient_of(f"{A}.parameters_grad.0", "a.weight", x.T @ handed)
-        write(f"{ROOT}.backward.0", start, next(clock), None, input=[arrives], output=[at_x])
+        ended(root, start, None, input=[arrives], output=[at_x])
         for entry, value in late:
             write(entry, next(clock), next(clock), None, at_optimizer=True, weight=[value])
     recording.end_step()

@@ -1,0 +1,177 @@
+"""A record that is compared in another form than it was recorded in, or not compared, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
+from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, rows_of
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
+
+
+@dataclass(frozen=True)
+class Composed(Record):
+    """A record, with what is known of it for this comparison alone.
+
+    Attributes:
+        expression: what its elements are made of; None: they are its own.
+        gap: why it is not compared; None if it is.
+        gap_if_unlike: why it does not count if it differs; None if it does.
+        beside: the largest element of what it stands beside; 0 where that is unknown.
+    """
+
+    expression: Expression | None = None
+    gap: Message | None = None
+    gap_if_unlike: Message | None = None
+    beside: float = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = (self.expression, self.gap, self.gap_if_unlike, self.beside)
+        return Composed, (*Record.__reduce__(self)[1], *own)
+
+    def array(self) -> np.ndarray:
+        """Return the elements; a large tensor that is put together lies in a file.
+
+        Raises:
+            ArrayFileError: as `Record.array`, for any of the records that it is made of.
+        """
+        if self.expression is None or self.location is None:
+            return Record.array(self)
+        return self.expression.array()
+
+
+class OfRecord(Expression):
+    """The elements of a record, read by opening it."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.leaf.shape or ())
+        self.record = record
+
+    def __str__(self) -> str:
+        return self.record.name
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of what is read."""
+        return self.opened().numpy_dtype
+
+    def opened(self) -> Expression:
+        """Return the record's elements, opened; see `opened`."""
+        found = opened(self.record)
+        if found.shape != self.shape:
+            shapes = {"held": str(list(found.shape)), "recorded": str(list(self.shape))}
+            raise ArrayFileError.saying("unread.other_shape", **shapes)
+        return found
+
+    def box(self, start: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+        """Return the elements of a box, as `Expression.box` says."""
+        return self.opened().box(start, shape)
+
+
+def opened(record: Record) -> Expression:
+    """Return the elements of a record, its files opened, to be read by boxes and spans.
+
+    Raises:
+        ArrayFileError: as `Record.array`.
+    """
+    made_of = record.expression if isinstance(record, Composed) else None
+    if made_of is None or record.location is None:
+        return InMemory(record.array())
+    return made_of.opened()
+
+
+def composed(record: Record, **changes: Any) -> Composed:
+    """Return a record with other attributes than it has, those of `Composed` among them."""
+    own = record if isinstance(record, Composed) else Composed(*Record.__reduce__(record)[1])
+    return replace(own, **changes)
+
+
+def cut_out(
+    record: Record, sources: Sequence[tuple[Record, Sequence[int]]], axis: int, each: int = 1
+) -> Composed:
+    """Return what rows of several records make up, under the name of `record`, of their dtype.
+
+    Args:
+        sources: the records, and the rows of each, in this order.
+        axis, each: along which axis the rows lie, and how many places each has there.
+    """
+    made_of = rows_of([(OfRecord(source), rows) for source, rows in sources], axis, each)
+    old = record.leaf
+    leaf = Leaf(old.type, old.dtype, made_of.shape, data_name=old.data_name)
+    return composed(record, leaf=leaf, expression=made_of)
+
+
+def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:
+    """Return why two records are not compared, or do not count if they differ; None if they do."""
+    known = [record for record in pair if isinstance(record, Composed)]
+    gaps = (record.gap_if_unlike if if_unlike else record.gap for record in known)
+    return next(filter(None, gaps), None)
+
+
+def together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
+    """Return the description of a tensor by those of its parts, each once.
+
+    Largest, smallest and counts are exact; mean and norm are rounded once more. The fingerprint of
+    the whole does not follow from those of parts.
+    """
+    first = leaves[0]
+    some = [leaf for leaf in leaves if math.prod(leaf.shape or ())]
+    return Leaf(
+        first.type,
+        first.dtype,
+        shape,
+        max=_extreme([leaf.max for leaf in some], max),
+        min=_extreme([leaf.min for leaf in some], min),
+        mean=_mean(some),
+        norm=_norm([leaf.norm for leaf in some]),
+        nan_count=_sum([leaf.nan_count for leaf in leaves]),
+        inf_count=_sum([leaf.inf_count for leaf in leaves]),
+        data_name=first.data_name,
+        why=next((leaf.why for leaf in leaves if leaf.why is not None), None),
+        dialect=first.dialect,
+    )
+
+
+def _known(values: Sequence[Any]) -> bool:
+    return bool(values) and all(map(is_number, values))
+
+
+def _finite(values: Sequence[Any]) -> bool:
+    return all(map(is_finite, values))
+
+
+def _mean(leaves: Sequence[Leaf]) -> Any:
+    """Return the mean of all elements of parts that have some; None where one is unknown."""
+    means: list[Any] = [leaf.mean for leaf in leaves]
+    if not _known(means):
+        return None
+    sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
+    total = math.fsum(m * n for m, n in zip(means, sizes)) if _finite(means) else sum(means)
+    return total / sum(sizes)
+
+
+def _norm(norms: Sequence[Any]) -> float | None:
+    if not _known(norms):
+        return None
+    if _finite(norms):
+        return math.hypot(*norms)
+    return math.nan if any(map(is_nan, norms)) else math.inf
+
+
+def _extreme(values: Sequence[Any], most: Callable[[Sequence[Any]], Any]) -> Any:
+    if not _known(values):
+        return None
+    return math.nan if any(map(is_nan, values)) else most(values)
+
+
+def _sum(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(n for n in values if n is not None)

@@ -1,0 +1,459 @@
+"""Several weights of one network that are one weight of the other: by a user's mapping or by rows.
+
+A fused projection (`w_qkv` of `wq`, `wk` and `wv`) has the rows of its parts, in whatever order:
+one behind the other, or interleaved by head. Which row is which is read from the values. Where they
+differ in one layer, because it was not synchronised, the order of the other layers holds for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import xxhash
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
+from mindrlhf_msprobe.storage.arrays.npy import (
+    BFLOAT16,
+    ROUNDED,
+    ArrayFileError,
+    float32_to_bfloat16_bits,
+    roundoff,
+)
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+
+_MOST_ROWS = 1 << 22
+_ENOUGH_COLUMNS = 64  # that tell in which order the rows are
+#: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
+_ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
+
+#: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
+PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
+    (
+        ("w_qkv", "wqkv", "qkv", "qkv_proj", "linear_qkv", "query_key_value"),
+        (
+            *(("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v")),
+            *(("linear_q", "linear_k", "linear_v"), ("query", "key", "value")),
+        ),
+    ),
+    (
+        ("w_gate_hidden", "gate_up_proj", "linear_fc1"),
+        (("w1", "w3"), ("gate_proj", "up_proj"), ("gating", "hidden")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One cell of the rollout network that does what several of the training network do.
+
+    Attributes:
+        cell: of the rollout network.
+        parts: the cells of the training network.
+        order: int64 [rows of the fused weight], which row of the parts, one behind the other, each
+            of its rows is. Columns of its output are in the same order.
+        transposed: whether the fused weight is [inputs, outputs]: its columns are then its rows.
+        parts_transposed: whether the weights of the parts are.
+    """
+
+    cell: str
+    parts: tuple[str, ...]
+    order: np.ndarray
+    transposed: bool = False
+    parts_transposed: bool = False
+
+
+def find_fused(
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    rules: Sequence[FusedRule] = (),
+) -> dict[str, Fused]:
+    """Return the fused cells of the rollout network.
+
+    Args:
+        rollout, training: parameters by name that the other network has not.
+        rules: what a user says of fused cells; it counts where the values of no layer say it.
+    """
+    found: dict[str, Fused] = {}
+    left = {name: record for name, record in rollout.items() if _matrix(record)}
+    for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
+        found |= _by_values(left, training, transposed, dtype)
+        left = {n: record for n, record in left.items() if cell_of_parameter(n) not in found}
+    shapes: dict[str, tuple[int, int]] = {}
+    for name, record in training.items():  # a cell's own weight stands before its adapters
+        if shape := _matrix(record):
+            shapes.setdefault(cell_of_parameter(name), shape)
+    cells = [cell_of_parameter(name) for name, record in rollout.items() if _matrix(record)]
+    found = _in_their_layers(found, cells, rules, shapes)
+    usual: dict[str, Fused] = {}
+    for name, record in left.items():
+        shape, cell = _matrix(record), cell_of_parameter(name)
+        said = shape and _as_said(cell, shape, rules, found.values(), shapes)
+        fused = said or (shape and _by_preset(cell, shape, shapes))
+        if fused:
+            of = usual if not said else found
+            of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
+    for cell, fused in usual.items():
+        most = _as_elsewhere(cell, usual.values())
+        found[cell] = most if most and len(most.order) == len(fused.order) else fused
+    return found
+
+
+def find_reordered(
+    rollout: Mapping[str, Record], training: Mapping[str, Record]
+) -> dict[str, Fused]:
+    """Return the fused cells of both networks that have the same rows in another order.
+
+    Heads stand together in one, queries, keys and values in the other. Only cells that are called
+    as fused ones usually are: of any other, rows in another order are an error.
+
+    Args:
+        rollout, training: parameters of the same names and shapes that are unlike.
+    """
+    usual = {name for names, _ in PRESETS for name in names}
+    found: dict[str, Fused] = {}
+    for name, record in rollout.items():
+        cell = cell_of_parameter(name)
+        if cell.rpartition(".")[2] in usual and _matrix(record):
+            for rounded in (None, *ROUNDED):
+                dtype = lower_dtype(record, training[name], rounded)
+                mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
+                fused = None
+                if mine is not None and theirs is not None:
+                    fused = _by_rows(name, mine, {name: theirs})
+                if fused is not None:
+                    found[cell] = fused
+                    break
+    return found
+
+
+def _as_it_agrees(
+    fused: Fused,
+    name: str,
+    record: Record,
+    training: Mapping[str, Record],
+    shapes: Mapping[str, tuple[int, int]],
+    *,
+    any_groups: bool,
+) -> Fused:
+    """Return a fused cell, its weights transposed as they are nearest to each other.
+
+    Of square ones the shapes do not say it.
+
+    Args:
+        name, record: the fused weight.
+        training: parameters of the parts, and `shapes` of the weights of their cells.
+        any_groups: whether the parts may also alternate in its rows, in any number of groups.
+    """
+    parts = parts_of(fused, name, training)
+    ways = [
+        (own, others)
+        for own, others in _ORIENTATIONS
+        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, (own, others))
+    ]
+    if parts is None or (len(ways) < 2 and not any_groups):
+        return fused
+    try:
+        whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
+    except ArrayFileError:
+        return fused
+
+    best, least = fused, None
+    for own, others in ways:
+        mine = (whole.T if own else whole)[:, :_ENOUGH_COLUMNS]
+        theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
+        rows = np.concatenate(theirs)
+        sizes = [len(part) for part in theirs]
+        for order in (fused.order, *(_alternating(sizes) if any_groups else ())):
+            apart = float(np.linalg.norm(mine - rows[order]))
+            if least is None or apart < least:  # where it is NaN, the first one
+                best = replace(fused, order=order, transposed=own, parts_transposed=others)
+                least = apart
+    return best
+
+
+def _alternating(sizes: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the orders of rows in which parts of these sizes can alternate."""
+    for groups in range(2, math.gcd(*sizes) + 1):
+        if (order := interleaved(sizes, groups)) is not None:
+            yield order
+
+
+def _matrix(record: Record) -> tuple[int, int] | None:
+    """Return the shape of a matrix; None of what is none."""
+    shape = record.leaf.shape or ()
+    return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
+
+
+def _as_said(
+    cell: str,
+    shape: tuple[int, int],
+    rules: Sequence[FusedRule],
+    known: Iterable[Fused],
+    shapes: Mapping[str, tuple[int, int]],
+) -> Fused | None:
+    """Return what a user or other layers say of a cell, in this order."""
+    found = by_rule(cell, shape, rules, shapes)
+    if found is None and (elsewhere := _as_elsewhere(cell, known)) is not None:
+        turned = elsewhere.transposed, elsewhere.parts_transposed
+        rows = _rows_as(shape, elsewhere.parts, shapes, turned)
+        found = elsewhere if rows and sum(rows) == len(elsewhere.order) else None
+    return found
+
+
+def by_rule(
+    cell: str,
+    shape: tuple[int, int],
+    rules: Sequence[FusedRule],
+    shapes: Mapping[str, tuple[int, int]],
+) -> Fused | None:
+    """Return what a user says of a fused cell; None where nothing is said, or it does not fit.
+
+    Args:
+        shape: of its weight.
+        shapes: of the weights of the training network's cells.
+    """
+    for rule in rules:
+        parts = rule.parts_of(cell)
+        if parts is not None and all(part in shapes for part in parts):
+            return _of_parts(cell, shape, parts, shapes, rule.order)
+    return None
+
+
+def _of_parts(
+    cell: str,
+    shape: tuple[int, int],
+    parts: tuple[str, ...],
+    shapes: Mapping[str, tuple[int, int]],
+    order_of: Callable[[Sequence[int]], np.ndarray | None],
+) -> Fused | None:
+    """Return a cell that is made of parts, read in the first way in which the shapes fit."""
+    for transposed in _ORIENTATIONS:
+        rows = _rows_as(shape, parts, shapes, transposed)
+        order = order_of(rows) if rows else None
+        if order is not None:
+            return Fused(cell, parts, order, *transposed)
+    return None
+
+
+def _rows_as(
+    shape: tuple[int, int],
+    parts: Sequence[str],
+    shapes: Mapping[str, tuple[int, int]],
+    transposed: tuple[bool, bool],
+) -> list[int] | None:
+    """Return how many rows each part has in a fused weight; None where the shapes do not fit."""
+    turned = [shapes.get(part, (0, 0))[:: -1 if transposed[1] else 1] for part in parts]
+    rows = [of_part[0] for of_part in turned]
+    inputs = {of_part[1] for of_part in turned}
+    whole = shape[:: -1 if transposed[0] else 1]
+    return rows if all(rows) and (sum(rows), {whole[1]}) == (whole[0], inputs) else None
+
+
+def _by_values(
+    rollout: Mapping[str, Record],
+    training: Mapping[str, Record],
+    transposed: tuple[bool, bool],
+    rounded: str | None = None,
+) -> dict[str, Fused]:
+    """Return the cells whose weights have exactly the rows of others.
+
+    Args:
+        rounded: a dtype to which all are rounded before.
+        transposed: whether the rollout's columns are taken for its rows; and the training's.
+    """
+    found = {}
+    known: dict[tuple[str, str | None], np.ndarray | None] = {}
+    own, others = transposed
+    columns = {n: shape[0 if others else 1] for n, r in training.items() if (shape := _matrix(r))}
+    for name, record in rollout.items():
+        wide = (record.leaf.shape or (0, 0))[0 if own else 1]
+        fitting: dict[str | None, dict[str, np.ndarray]] = defaultdict(dict)
+        for other, theirs in training.items():
+            dtype = lower_dtype(record, theirs, rounded)
+            if columns.get(other) == wide:
+                if (other, dtype) not in known:
+                    known[other, dtype] = row_keys(theirs, transposed=others, dtype=dtype)
+                if (keys := known[other, dtype]) is not None:
+                    fitting[dtype][other] = keys
+        for dtype, matrices in fitting.items():
+            mine = row_keys(record, transposed=own, dtype=dtype)
+            if mine is not None and (fused := _by_rows(name, mine, matrices)) is not None:
+                found[fused.cell] = replace(fused, transposed=own, parts_transposed=others)
+    return found
+
+
+def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
+    """Return the dtype of two records, or another one, that rounds most."""
+    return max((a.leaf.dtype, b.leaf.dtype, other), key=roundoff)
+
+
+def _in_their_layers(
+    found: Mapping[str, Fused],
+    cells: Sequence[str],
+    rules: Sequence[FusedRule],
+    shapes: Mapping[str, tuple[int, int]],
+) -> dict[str, Fused]:
+    """Return the fused cells with the parts of their own layers.
+
+    Rows that are those of another layer than a user or the other layers say are weights that were
+    mixed up: they tell the order of the rows, and are no reason to compare with that layer. Layers
+    are numbered otherwise only where each of them has its parts under that number.
+
+    Args:
+        cells: all of the rollout network that have a matrix.
+    """
+    usual: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for cell, fused in found.items():
+        usual[of_any_layer(cell)].update({s for part in fused.parts if (s := _shift(cell, part))})
+    alike: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        alike[of_any_layer(cell)].append(cell)
+    shifts: dict[str, tuple[int, ...]] = {}
+    result = {}
+    for cell, fused in found.items():
+        named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
+        kind = of_any_layer(cell)
+        if kind not in shifts:
+            shifts[kind] = _usual_shift(usual[kind], fused.parts, alike[kind], shapes)
+        shift = shifts[kind]
+        own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
+        fits = len({*own}) == len(own) and all(
+            shapes.get(mine) == shapes[part] for mine, part in zip(own, fused.parts)
+        )
+        result[cell] = replace(fused, parts=own) if fits else fused
+    return result
+
+
+def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) -> str:
+    """Return the part of a cell's own layer that stands where a part of any layer does."""
+    for other in named:
+        if of_any_layer(other) == of_any_layer(part):
+            return other
+    if named or not _shift(cell, part):
+        return part
+    return with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
+
+
+def _usual_shift(
+    seen: Counter[tuple[int, ...]],
+    parts: Sequence[str],
+    cells: Sequence[str],
+    shapes: Mapping[str, tuple[int, int]],
+) -> tuple[int, ...]:
+    """Return how far the numbers in parts are from those in their cells, in all layers.
+
+    Args:
+        seen: by the rows, how often.
+        parts: of one of the cells.
+        cells: of all layers.
+    """
+
+    def fits(shift: Sequence[int]) -> bool:
+        return all(_own_part(cell, part, (), shift) in shapes for cell in cells for part in parts)
+
+    own = {(0,) * len(shift) for shift in seen}
+    fitting = [s for s in seen if fits(s)] or [s for s in own if fits(s)] or seen
+    return max(fitting, key=lambda s: (seen[s], not any(s)), default=())
+
+
+def _shift(cell: str, part: str) -> tuple[int, ...]:
+    """Return how far the numbers in a part's name are from those in its cell's; () if unknown."""
+    of_cell, of_part = NUMBER.findall(cell), NUMBER.findall(part)
+    if len(of_cell) != len(of_part):
+        return ()
+    return tuple(int(y) - int(x) for x, y in zip(of_cell, of_part))
+
+
+def parts_of(
+    fused: Fused, parameter: str, training: Mapping[str, Record]
+) -> tuple[Record, ...] | None:
+    """Return what a fused parameter is made of in the training network; None if one is missing."""
+    own = parameter.rpartition(".")[2]
+    found = [training.get(f"{part}.{own}") for part in fused.parts]
+    return tuple(record for record in found if record) if all(found) else None
+
+
+def row_keys(
+    record: Record, *, transposed: bool = False, dtype: str | None = None
+) -> np.ndarray | None:
+    """Return a fingerprint of each row of a matrix of weights, uint64; None if none can be had.
+
+    Args:
+        transposed: of each column instead.
+        dtype: to which the values are rounded before; None: to none.
+    """
+    own = record.leaf.dtype
+    rounds = dtype is not None and roundoff(dtype) > roundoff(own)
+    shape = record.leaf.shape or ()
+    if len(shape) != 2 or not 0 < shape[0] <= _MOST_ROWS or not shape[1]:
+        return None
+    try:
+        if record.leaf.sketch is not None:
+            return None if transposed or rounds else record.sketch().fingerprints
+        values = np.ascontiguousarray(record.array().T if transposed else record.array())
+    except ArrayFileError:
+        return None
+    if BFLOAT16 in (own, dtype):
+        values = float32_to_bfloat16_bits(values)
+    elif rounds:
+        with np.errstate(over="ignore"):
+            values = values.astype(str(dtype).lower())
+    rows = values.view(np.uint8).reshape(len(values), -1)
+    return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
+
+
+def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) -> Fused | None:
+    """Return the parts whose rows are exactly those of a weight, or None."""
+    places: dict[int, list[tuple[str, int]]] = {}
+    wanted = {*mine.tolist()}
+    for other, keys in training.items():
+        for number, key in enumerate(keys.tolist()):
+            if key in wanted:
+                places.setdefault(key, []).append((other, number))
+    taken: list[tuple[str, int]] = []
+    for key in mine.tolist():
+        left = places.get(key)
+        if not left:
+            return None
+        taken.append(left.pop(0) if len(left) > 1 else left[0])
+    names = [*dict.fromkeys(other for other, _ in taken)]
+    sizes = [len(training[other]) for other in names]
+    if sum(sizes) != len(mine) or len({*taken}) != len(mine):
+        return None
+    starts = dict(zip(names, np.cumsum([0, *sizes]).tolist()))
+    order = np.array([starts[other] + number for other, number in taken], np.int64)
+    return Fused(cell_of_parameter(name), tuple(map(cell_of_parameter, names)), order)
+
+
+def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
+    """Return what holds for the cells of the same name in most other layers."""
+    numbers = NUMBER.findall(cell)
+    alike = []
+    for fused in known:
+        if of_any_layer(fused.cell) == of_any_layer(cell):
+            before = NUMBER.findall(fused.cell)
+            if all(NUMBER.findall(part) == before for part in fused.parts):
+                parts = tuple(with_numbers(part, numbers) for part in fused.parts)
+                alike.append(replace(fused, cell=cell, parts=parts))
+    ways = [(one.parts, one.order.tobytes()) for one in alike]
+    return max(alike, key=lambda one: ways.count((one.parts, one.order.tobytes())), default=None)
+
+
+def _by_preset(
+    cell: str, shape: tuple[int, int], shapes: Mapping[str, tuple[int, int]]
+) -> Fused | None:
+    """Return what a preset says of a cell: its parts one behind the other."""
+    around, _, own = cell.rpartition(".")
+    for names, each in PRESETS:
+        for parts in each if own in names else ():
+            cells = tuple(f"{around}.{part}" if around else part for part in parts)
+            if all(part in shapes for part in cells):
+                return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
+    return None

@@ -1,0 +1,384 @@
+"""A call is held while it runs, so that it can run again, and the training cannot tell.
+
+What a call may depend on and change is noted before its first run: its arguments (`HeldArguments`),
+and the process's random generators, the Python attributes of cells, and parameters that are written
+(`State`). The second run begins with that (`State.again`), and afterwards everything is as the
+first run left it. No gradient is computed through the second run, unless it is handed on. What
+computes in the second run is its user's: kernels on disturbed inputs or in a higher precision
+(`benchmark`), or formulas of float64 (`second_opinion`).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.framework.private import (
+    CASTING,
+    HOOK_PREFIX,
+    OF_EVERY_CELL,
+    close_cast,
+    no_gradients,
+    not_on_top,
+)
+from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
+from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.capture.tensors.tree import fields_of
+from mindrlhf_msprobe.common.message import SpokenError
+from mindrlhf_msprobe.replay.benchmark.disturb import FORMATS, bits_of, values_of
+from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.storage.leaves import child_path
+
+_ABSENT = object()
+_CONTAINERS = (list, dict, set)
+
+
+class _Attributes:
+    """The Python attributes of one cell, and what its lists, dicts and sets hold, as they are now.
+
+    What MindSpore keeps on every cell is left out.
+    """
+
+    def __init__(self, cell: nn.Cell) -> None:
+        self._cell = cell
+        self._values = {
+            name: value for name, value in vars(cell).items() if not _is_of_every_cell(name)
+        }
+        self._held = {
+            name: type(value)(value)
+            for name, value in self._values.items()
+            if type(value) in _CONTAINERS
+        }
+
+    def values(self) -> Iterator[Any]:
+        """Yield the attributes, and what lists, dicts and sets among them hold."""
+        yield from self._values.values()
+        for held in self._held.values():
+            yield from held.values() if isinstance(held, dict) else held
+
+    def put_back(self) -> None:
+        attributes = vars(self._cell)
+        for name, value in self._values.items():
+            if attributes.get(name, _ABSENT) is not value:
+                attributes[name] = value
+        for name in [*attributes]:
+            if name not in self._values and not _is_of_every_cell(name):
+                del attributes[name]
+        for name, held in self._held.items():
+            container = self._values[name]
+            if not _same_items(container, held):
+                container.clear()
+                with suppress(AttributeError):
+                    container.extend(held) if isinstance(held, list) else container.update(held)
+
+
+def _is_of_every_cell(name: str) -> bool:
+    return name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__"
+
+
+def _same_items(container: Any, held: Any) -> bool:
+    """Return whether a container holds the very same objects."""
+    if len(container) != len(held):
+        return False
+    if isinstance(held, dict):
+        return all(container.get(name, _ABSENT) is value for name, value in held.items())
+    if isinstance(held, set):
+        return bool(container == held)
+    return all(a is b for a, b in zip(container, held))
+
+
+class _Generators:
+    """The states of the process's random generators.
+
+    Args:
+        mindspores: whether MindSpore's is one of them: it takes as long as a small cell.
+    """
+
+    def __init__(self, *, mindspores: bool) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()
+        self._mindspore = mindspore.get_rng_state().asnumpy().copy() if mindspores else None
+
+    def put_back(self) -> None:
+        if random.getstate() != self._python:
+            random.setstate(self._python)
+        now: Any = np.random.get_state()
+        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
+            np.random.set_state(self._numpy)
+        if self._mindspore is None:
+            return
+        if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
+            mindspore.set_rng_state(Tensor(self._mindspore))
+
+
+class State:
+    """What a call may depend on and change beside its arguments, as it is now.
+
+    Args:
+        cell: what is called; None for an operator, which has the generators alone.
+        by_formula: whether formulas answer operators in the second run: MindSpore draws nothing.
+    """
+
+    def __init__(self, cell: nn.Cell | None, *, by_formula: bool) -> None:
+        self._cell, self._by_formula = cell, by_formula
+        self._cells = [] if cell is None else [*named_cells(cell).values()]
+        self._generators = _Generators(mindspores=not by_formula)
+        self._attributes = [_Attributes(one) for one in self._cells]
+        self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether a tensor that is no parameter is an attribute of the cells."""
+        return any(tensor is value for one in self._attributes for value in one.values())
+
+    @property
+    def trained(self) -> str:
+        """The name of a parameter among those that were noted that is trained; "" of none."""
+        kept = (parameter for parameter, _ in self._parameters.values())
+        return next((str(p.name) for p in kept if p.requires_grad), "")
+
+    def keep(self, parameter: Parameter) -> None:
+        """Note the elements of a parameter that is about to be written."""
+        if id(parameter) not in self._parameters and not getattr(parameter, "has_init", False):
+            self._parameters[id(parameter)] = parameter, np.array(to_host(parameter).array)
+
+    @contextmanager
+    def again(self, *, differentiated: bool = False) -> Iterator[None]:
+        """Let what runs inside begin as the first run did, and leave all as that one left it.
+
+        Args:
+            differentiated: whether gradients flow through the second run, because the training
+                goes on with its result.
+        """
+        after = State(self._cell, by_formula=self._by_formula)
+        for parameter, _ in self._parameters.values():
+            after.keep(parameter)
+        self._put_back()
+        try:
+            with ExitStack() as contexts:
+                for cell in self._cells:  # one that takes itself for what is differentiated ends it
+                    contexts.enter_context(not_on_top(cell))
+                if not differentiated:
+                    contexts.enter_context(no_gradients())
+                yield
+        except Exception as error:
+            _end_casts(error.__traceback__)
+            raise
+        finally:
+            after._put_back()
+
+    def _put_back(self) -> None:
+        """Let everything be as it was when this was made; what has not changed is not touched."""
+        self._generators.put_back()
+        for one in self._attributes:
+            one.put_back()
+        for parameter, elements in self._parameters.values():
+            now = np.asarray(to_host(parameter).array)
+            if now.shape != elements.shape or now.tobytes() != elements.tobytes():
+                with no_gradients():  # in place: others may share its memory
+                    ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
+
+
+class HeldCall:
+    """A call as it began, from which it can run again.
+
+    Attributes:
+        entry: its forward entry.
+        call: what is called, with what.
+        cell: None of an operator.
+        state: what it depends on beside its arguments; None of an operator that formulas answer,
+            and of what has run again.
+    """
+
+    def __init__(self, entry: str, call: CellCall | OperatorCall, *, by_formula: bool) -> None:
+        self.entry, self.call = entry, call
+        self.cell = call.cell if isinstance(call, CellCall) else None
+        none = by_formula and self.cell is None
+        self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
+
+
+class RunningCalls(threading.local):
+    """The held calls that run in this thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def end(self, call: Any) -> None:
+        """Take note that a call is running no longer, nor what it called."""
+        while call in self.calls:
+            self.calls.pop()
+
+
+def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
+    """Return a new tensor of elements.
+
+    Args:
+        elements: of bfloat16 its uint16 bits.
+        dtype: MindSpore's name, e.g. `Float32`.
+    """
+    if dtype == "BFloat16":
+        return Tensor(values_of(elements, dtype), mindspore.bfloat16)
+    return Tensor(np.array(elements))
+
+
+def _end_casts(trace: TracebackType | None) -> None:
+    """End the casts of cells with `to_float` that an exception passed: MindSpore leaves them on."""
+    while trace is not None:
+        if trace.tb_frame.f_code is CASTING:
+            cell = trace.tb_frame.f_locals.get("self")
+            if getattr(cell, "mixed_precision_type", None) is not None:
+                close_cast()
+        trace = trace.tb_next
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, slice, type, Enum, np.generic, np.dtype)
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
+
+
+class CannotRepeatError(SpokenError):
+    """A call cannot run a second time; `said` says why."""
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """One tensor as it was when the call began.
+
+    Attributes:
+        path: where it lies, e.g. `input.0`.
+        dtype, elements: MindSpore's name, and the elements; of floating ones their bits.
+    """
+
+    path: str
+    dtype: str
+    elements: np.ndarray
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds floating numbers."""
+        return self.dtype in FORMATS
+
+    def values(self) -> np.ndarray:
+        """Return floating elements as numbers."""
+        return values_of(self.elements, self.dtype)
+
+    def tensor(self, bits: np.ndarray | None = None) -> Tensor:
+        """Return a new tensor of it, or of other elements in its place."""
+        elements = self.elements if bits is None else bits
+        if self.floating and self.dtype != "BFloat16":
+            elements = values_of(elements, self.dtype)
+        return tensor_of(elements, self.dtype)
+
+
+class HeldArguments:
+    """What a call was given, on the host, where what it writes in place does not reach it.
+
+    Raises:
+        CannotRepeatError: there is an object among it that a second run could change.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.tensors: list[HeldTensor] = []
+        self.parameters: list[Parameter] = []
+        self._args = [self._hold(value, f"input.{i}") for i, value in enumerate(args)]
+        self._kwargs = {name: self._hold(v, f"input.{name}") for name, v in kwargs.items()}
+
+    def rebuilt(
+        self, tensors: Mapping[int, Any] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments of the same values, all tensors new.
+
+        Args:
+            tensors: number of a tensor → what stands in its place.
+        """
+        given = tensors or {}
+
+        def made(leaf: Any) -> Any:
+            if isinstance(leaf, _Slot):
+                number = leaf.number
+                return given[number] if number in given else self.tensors[number].tensor()
+            return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+        return tuple(replaced(self._args, made)), replaced(self._kwargs, made)
+
+    def holds(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether arguments, which are those that are held, have not been written since."""
+        now = HeldArguments(args, kwargs).tensors
+        return len(now) == len(self.tensors) and all(
+            a.elements.tobytes() == b.elements.tobytes() for a, b in zip(now, self.tensors)
+        )
+
+    def _hold(self, value: Any, path: str) -> Any:
+        if isinstance(value, Parameter):
+            self.parameters.append(value)
+            return value
+        if type(value) is Tensor:
+            return self._hold_tensor(value, path)
+        if type(value) in (list, tuple):
+            return type(value)(self._hold(v, child_path(path, i)) for i, v in enumerate(value))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._hold(v, child_path(path, i)) for i, v in enumerate(value)))
+        if type(value) is dict:
+            return {key: self._hold(v, child_path(path, str(key))) for key, v in value.items()}
+        if isinstance(value, np.ndarray):
+            return np.array(value)
+        if value is None or value is Ellipsis or isinstance(value, (*_PLAIN, *_FUNCTIONS)):
+            return value
+        if type(value).__module__.startswith("mindspore._c_expression"):  # a dtype
+            return value
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise CannotRepeatError.saying("benchmark.object", path=path, kind=kind)
+
+    def _hold_tensor(self, tensor: Tensor, path: str) -> _Slot:
+        host = to_host(tensor)
+        elements = np.array(host.array)
+        if host.dtype in FORMATS:
+            elements = bits_of(elements, host.dtype)
+        self.tensors.append(HeldTensor(path, host.dtype, elements))
+        return _Slot(len(self.tensors) - 1)
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands in the place of a tensor."""
+
+    number: int
+
+
+def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield (path, tensor) of what a call returned; what cannot be looked into has none."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    items = fields_of(value)
+    if items is None:
+        items = enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for key, item in items:
+        yield from tensors_in(item, child_path(path, str(key)))
+
+
+def with_tensors(value: Any, take: Callable[[Tensor], Any]) -> Any:
+    """Return what a call returned with something else in the place of each tensor.
+
+    Raises:
+        CannotRepeatError: there is a structure in it that cannot be made anew.
+    """
+
+    def taken(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return take(leaf)
+        if leaf is None or isinstance(leaf, _PLAIN):
+            return leaf
+        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
+
+    return replaced(value, taken)

@@ -1,0 +1,246 @@
+"""Asks the process that computes by kernels of float64: it is started when it is needed first.
+
+What an operator without a formula gives, with its gradients, is computed there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+import select
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from mindrlhf_msprobe.capture.operators.inventory import Operator
+from mindrlhf_msprobe.common.processes import receive, send, start_fresh
+from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
+from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
+from mindrlhf_msprobe.replay.precise.values import PRECISIONS, NoGradientError, Tape, Value
+from mindrlhf_msprobe.replay.structures import replaced
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+_MODULE = "mindrlhf_msprobe.replay.kernels.process"
+#: Seconds after which a process is given up: the first answer waits for MindSpore's import.
+_PATIENCE = 120.0
+#: How often a process that ended is started again.
+_MOST_STARTS = 4
+_DTYPES = {*PRECISIONS, "bool", "int8", "int16", "int32", "int64", "uint8"}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class NoAnswerError(Exception):
+    """No kernel of float64 answers a question."""
+
+
+class KernelProcess:
+    """The process, with what it refused.
+
+    Args:
+        most_starts: how often it is started, again where an operator has ended it.
+    """
+
+    def __init__(self, most_starts: int = _MOST_STARTS) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._to: BinaryIO | None = None
+        self._from: BinaryIO | None = None
+        self._starts_left = most_starts
+        self._fatal: set[str] = set()
+
+    def ask(self, question: Question) -> Answer:
+        """Return what kernels give.
+
+        Raises:
+            NoAnswerError: there is none, or the process cannot be.
+        """
+        with self._lock:
+            if question.operator in self._fatal:
+                raise NoAnswerError(question.operator)
+            try:
+                said = self._answer_to(question)
+            except (
+                OSError,
+                EOFError,
+                ValueError,
+            ) as error:  # it has ended, and is another one next
+                self._fatal.add(question.operator)
+                self._end()
+                raise NoAnswerError(question.operator) from error
+        if isinstance(said, Refused):
+            raise NoAnswerError(said.why)
+        return said
+
+    def _answer_to(self, question: Question) -> Answer | Refused:
+        if self._process is None or self._pid != os.getpid():
+            self._start()
+        assert self._to is not None
+        assert self._from is not None
+        send(self._to, question)
+        waiting = select.poll()
+        waiting.register(self._from, select.POLLIN)
+        if not waiting.poll(_PATIENCE * 1000):
+            raise EOFError
+        said: Answer | Refused = receive(self._from)
+        return said
+
+    def _start(self) -> None:
+        if not self._starts_left:
+            raise EOFError
+        self._starts_left -= 1
+        there, to = os.pipe()
+        back, here = os.pipe()
+        self._to, self._from = os.fdopen(to, "wb"), os.fdopen(back, "rb")
+        try:
+            self._process, self._pid = start_fresh(_MODULE, (there, here)), os.getpid()
+        finally:
+            os.close(there)
+            os.close(here)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """End the process; another one is started when it is needed."""
+        with self._lock:
+            self._end()
+        atexit.unregister(self.end)
+
+    def _end(self) -> None:
+        for pipe in (self._to, self._from):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        if self._process is not None and self._pid == os.getpid():
+            self._process.kill()
+            self._process.wait()
+        self._process = self._to = self._from = None
+
+
+#: The one of this process.
+KERNELS = KernelProcess()
+
+
+def attributes_of(primitive: Any) -> dict[str, Any]:
+    """Return what a primitive was made with.
+
+    Raises:
+        NoAnswerError: that cannot be told: some are held as other values than they were given as.
+    """
+    parameters = [*inspect.signature(type(primitive).__init__).parameters.values()][1:]
+    raw, held = primitive.init_attrs, primitive.attrs
+    found = {}
+    for one in parameters:
+        value = raw.get(one.name, held.get(one.name, one.empty))
+        known = one.name in raw or not isinstance(one.default, str)
+        if not known or not _is_plain(value):
+            raise NoAnswerError(one.name)
+        found[one.name] = value
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def by_kernel(
+    basic: Basic,
+    operator: Operator,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    settings: Any = None,
+) -> Any:
+    """Return what an operator computes of values, by the installed kernel of float64.
+
+    What rounding does on its way is not known: its inputs and its result are disturbed by one
+    rounding each.
+
+    Args:
+        settings: of a primitive: the primitive.
+
+    Raises:
+        NoAnswerError: there is no such kernel.
+    """
+    tape, operands = basic.tape, list[Value]()
+
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, Value):
+            operands.append(leaf)
+            return leaf.exact
+        if isinstance(leaf, _PLAIN):
+            return leaf
+        name = dtype_name(leaf)
+        if name not in _DTYPES:
+            raise NoAnswerError(type(leaf).__name__)
+        return NamedDtype(name)
+
+    given, named = replaced(tuple(args), plain), replaced(dict(kwargs), plain)
+    attributes = {} if settings is None else attributes_of(settings)
+    draws = _disturbed(tape, operands)
+    question = Question(operator.full_name, given, named, draws, attributes)
+    answer = KERNELS.ask(question)
+    values = [
+        _output(basic, question, answer, number, operands)
+        for number in range(len(answer.results[0]))
+    ]
+    return tuple(values) if answer.several else values[0]
+
+
+def _output(
+    basic: Basic, question: Question, answer: Answer, number: int, operands: Sequence[Value]
+) -> Value:
+    """Return one output."""
+    arrays = [np.asarray(result[number]) for result in answer.results]
+
+    def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
+        last = len(g.draws) - 1
+        arriving = tuple(
+            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(question.draws))
+        )
+        try:
+            found = KERNELS.ask(replace(question, arriving=arriving, output=number))
+        except NoAnswerError:
+            raise NoGradientError(question.operator) from None
+        gradients: list[Value | None] = []
+        for at in range(len(parents)):
+            of_draws = [result[at] for result in found.results]
+            known = [one for one in of_draws if one is not None]
+            gradients.append(_rounded(basic.tape, known) if known else None)
+        return gradients
+
+    value = _rounded(basic.tape, arrays)
+    return basic.tape.made_of(value, operands, pull)
+
+
+def _rounded(tape: Tape, arrays: Sequence[np.ndarray]) -> Value:
+    """Return a value of its draws, each but the exact one disturbed by one rounding."""
+    exact = arrays[0]
+    if exact.dtype.kind != "f":
+        return Value([*arrays])
+    scales = [np.where(np.isfinite(a), np.abs(a), 0) for a in arrays[1:]]
+    return Value([exact, *tape.disturbed(arrays[1:], scales)])
+
+
+def _disturbed(tape: Tape, operands: Sequence[Value]) -> tuple[tuple[np.ndarray, ...], ...]:
+    """Return the arrays of each draw, those but the exact ones disturbed by one rounding."""
+    found = []
+    for number in range(tape.draws + 1):
+        arrays = [np.ascontiguousarray(operand.draws[number]) for operand in operands]
+        arrays = [a.reshape(operand.shape) for a, operand in zip(arrays, operands)]
+        if number:
+            scales = [np.abs(a) * (a.dtype.kind == "f") for a in arrays]
+            moved = tape.disturbed(arrays, scales)
+            arrays = [m if a.dtype.kind == "f" else a for a, m in zip(arrays, moved)]
+        else:
+            arrays = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+        found.append(tuple(np.asarray(a) for a in arrays))
+    return tuple(found)
