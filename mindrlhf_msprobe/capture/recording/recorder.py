@@ -52,7 +52,6 @@ from mindrlhf_msprobe.storage.step_lines import (
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
-
 _MOST_KINDS = 1000  # of losses that are counted apart
 _FURTHER = message("lost.further")
 
