@@ -17,7 +17,6 @@ import xxhash
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.data import describe_data
@@ -26,18 +25,17 @@ from mindrlhf_msprobe.preflight.settings import settings_of_process
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
-from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.outputs import refuse
-from mindrlhf_msprobe.storage.preflight_file import (
+from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
     BY_SCRIPT,
     output_of,
-    write_preflight,
+    without_secrets,
+    write_collection,
 )
 
 _NAME = re.compile(r"([A-Za-z_][\w.-]*)=(.+)", re.DOTALL)
 _MOST = 8 << 20  # bytes of a JSON file
-_CHECKED = 1000  # characters of a text
 _BLOCK = 4 << 20  # bytes that are read at once
 _AT_ONCE = 1 << 20  # elements
 _MOST_FILES = 10_000
@@ -98,7 +96,7 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
         content["script"] = script.to_json()
         if script.calls is not None:
             content["random_calls"] = script.calls
-    write_preflight(path, content, __version__)
+    write_collection(path, content, __version__)
     return content
 
 
@@ -153,7 +151,7 @@ def read_configurations(paths: Mapping[str, Path]) -> dict[str, Any]:
     Raises:
         ConfigError: one cannot be read, is not what its suffix says, or holds no mapping.
     """
-    return {name: _without_secrets(_read(path), ()) for name, path in paths.items()}
+    return {name: without_secrets(_read(path)) for name, path in paths.items()}
 
 
 def _read(path: Path) -> Any:
@@ -181,21 +179,6 @@ def _read_json(path: Path) -> Any:
         kind = type(content).__name__
         raise ConfigError.saying("collect.no_object", path=path, kind=kind)
     return content
-
-
-def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_secrets(item, (*path, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(item, path) for item in value]
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    if any(map(is_secret_key, path)):
-        return WITHHELD
-    if not isinstance(value, str):
-        return value
-    own = path[-1] if path else ""
-    return WITHHELD if could_name_text(own) or could_be_secret(value[:_CHECKED]) else value
 
 
 class Described(NamedTuple):

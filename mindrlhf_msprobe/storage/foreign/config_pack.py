@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage.manifest.variables import (
     variables_of_determinism,
     variables_of_field,
 )
-from mindrlhf_msprobe.storage.preflight_file import BY_ITSELF, PreflightFile
+from mindrlhf_msprobe.storage.snapshot import BY_ITSELF, Snapshot
 
 _ZIP = b"PK\x03\x04"
 _LARGEST = 256 << 20  # bytes of a pack
@@ -39,10 +39,6 @@ _VERSIONS = ("mindspore", "mindformers", "numpy")
 _STATISTICS = ("max", "min", "mean", "norm")
 
 
-class ConfigPack(PreflightFile):
-    """A pack of msprobe's config_check, as a collection."""
-
-
 def is_config_pack(path: Path) -> bool:
     """Return whether a file is a zip archive."""
     try:
@@ -52,7 +48,7 @@ def is_config_pack(path: Path) -> bool:
         return False
 
 
-def read_config_pack(path: Path) -> ConfigPack:
+def read_config_pack(path: Path) -> Snapshot:
     """Read a pack.
 
     Raises:
@@ -72,7 +68,7 @@ def read_config_pack(path: Path) -> ConfigPack:
         raise RunError.saying("collect.no_pack", path=path, why=error) from None
     if not content:
         raise RunError.saying("collect.other_archive", path=path)
-    return ConfigPack(path, {"taken": BY_ITSELF, **content})
+    return Snapshot.of_collection(path, {"taken": BY_ITSELF, **content}, is_pack=True)
 
 
 class _Members:

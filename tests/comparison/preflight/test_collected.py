@@ -16,7 +16,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected, compare_sides
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Preflight
-from mindrlhf_msprobe.storage.preflight_file import PreflightFile
+from mindrlhf_msprobe.storage.snapshot import Snapshot
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -72,7 +72,7 @@ def changed(*path: Any, to: Any = ...) -> dict[str, Any]:
 
 
 def compared(a: dict[str, Any], b: dict[str, Any]) -> Preflight:
-    return compare_sides(PreflightFile(Path("a"), a), PreflightFile(Path("b"), b))
+    return compare_sides(*(Snapshot.of_collection(Path("x"), side) for side in (a, b)))
 
 
 def shown(found: Preflight) -> list[tuple[Any, ...]]:

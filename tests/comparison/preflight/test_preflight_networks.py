@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
-from mindrlhf_msprobe.comparison.preflight.values import Notes, Ranks
+from mindrlhf_msprobe.comparison.preflight.values import Notes, RankPair, Ranks
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Settings
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -298,5 +298,5 @@ def test_strange_sections_never_raise(strange: dict[str, Any], attempts: Any) ->
     strange = {**strange, "attempts": attempts}
     for pair in ((SECTIONS, strange), (strange, SECTIONS), (strange, strange)):
         merged = Ranks(1)
-        compare_networks(0, *map(RunFile.from_json, pair), merged, Notes())
+        compare_networks(RankPair(0, *map(RunFile.from_json, pair), merged, Notes()))
         list(merged.differences())
