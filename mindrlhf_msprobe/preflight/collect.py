@@ -16,12 +16,12 @@ import xxhash
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
+from mindrlhf_msprobe.capture.settings.environment import settings_of_process
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.data import describe_data
 from mindrlhf_msprobe.preflight.script import check_command, run_command
-from mindrlhf_msprobe.preflight.settings import settings_of_process
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor

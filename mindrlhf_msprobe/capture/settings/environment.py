@@ -1,4 +1,4 @@
-"""What a process runs with: versions, device, seeds, determinism, environment, initial weights.
+"""What a process runs with: versions, packages, device, seeds, determinism, environment, weights.
 
 Everything is only asked for, never set; MindSpore is asked where the trainer has imported it, and
 not imported for it. Of the environment, variables of the field are taken by name, and none whose
@@ -13,6 +13,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,13 @@ from mindrlhf_msprobe.storage.manifest.variables import (
     recordable,
     variables_of_determinism,
     variables_of_field,
+    versions,
 )
 
 _MAX_CPU_NAME = 512
 _MAX_FILE = 1 << 16
+_MOST_PACKAGES = 5000
+_LONGEST = 200  # characters of a package's name, of its version
 
 _CONTEXT_DETERMINISM = (
     *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
@@ -49,7 +53,7 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
         "device": device,
         "seeds": seeds,
         "determinism": determinism,
-        "environment": environment_variables,
+        "environment": lambda: variables_of_field(os.environ),
     }
     found = {}
     for name, collect in sections.items():
@@ -58,17 +62,47 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     return found
 
 
+def settings_of_process() -> dict[str, dict[str, Any]]:
+    """Return all that this process runs with, by section, for a collection.
+
+    A script's processes call it by its name, from child/sitecustomize.py. States of generators are
+    left out: of a script that has ended they say how much it drew, of another process nothing.
+    """
+    found = settings_now(lambda what, error: None)
+    states = ("numpy_state", "random_state")
+    if "seeds" in found:
+        found["seeds"] = {name: v for name, v in found["seeds"].items() if name not in states}
+    whole = {**versions(), "cann": cann_version()}
+    return {"versions": whole, "packages": packages(), **found}
+
+
+def packages() -> dict[str, str]:
+    """Return every installed package with its version; the first of two with one name."""
+    found: dict[str, str] = {}
+    for package in metadata.distributions():
+        try:
+            name, version = str(package.metadata["Name"]), str(package.version)
+        except Exception:  # a package whose files are damaged
+            continue
+        if len(found) < _MOST_PACKAGES:
+            found.setdefault(name.lower().replace("_", "-")[:_LONGEST], version[:_LONGEST])
+    return dict(sorted(found.items()))
+
+
 def device() -> dict[str, Any]:
     """Return what the process computes on; MindSpore's part only where it has been imported."""
-    facts = {
-        "machine": platform.machine(),
-        "cpu": _cpu_name(),
-        "cpu_count": os.cpu_count(),
-    }
+    lines = (line.partition(":") for line in _lines_of(Path("/proc/cpuinfo")))
+    models = (value.strip() for name, _, value in lines if name.strip() == "model name")
+    cpu = next(models, None)
     asked = _context("device_target", "device_id", "mode")
     if "mode" in asked:
         asked["mode"] = {0: "graph", 1: "PyNative"}.get(asked["mode"], str(asked["mode"]))
-    return facts | asked
+    return {
+        "machine": platform.machine(),
+        "cpu": cpu and cpu[:_MAX_CPU_NAME],
+        "cpu_count": os.cpu_count(),
+        **asked,
+    }
 
 
 def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -93,11 +127,6 @@ def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
     asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
     return asked | variables_of_determinism(environment)
-
-
-def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of the field, by name, as `variables_of_field` says."""
-    return variables_of_field(environment)
 
 
 def cann_version(
@@ -196,23 +225,12 @@ def _state_fingerprint(state: Any) -> str:
     return f"xxh3_64:{digest.hexdigest()}"
 
 
-def _cpu_name() -> str | None:
-    for line in _lines_of(Path("/proc/cpuinfo")):
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()[:_MAX_CPU_NAME]
-    return None
-
-
 def _lines_of(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(_MAX_FILE).splitlines()
     except (OSError, ValueError):
         return []
-
-
-_OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
 
 def states_now(fault: FaultSink) -> dict[str, str]:
@@ -222,14 +240,12 @@ def states_now(fault: FaultSink) -> dict[str, str]:
     is another one in each process.
     """
     found: dict[str, str] = {}
-    for name, read in (
-        ("numpy_state", _numpy),
-        ("random_state", _python),
-        ("mindspore_state", _mindspore),
-    ):
-        with counted(fault, "lost.generator", of=name.removesuffix("_state")):
+    readers = {"numpy": _numpy, "random": lambda: repr(random.getstate()).encode()}
+    for of, read in {**readers, "mindspore": _mindspore}.items():
+        with counted(fault, "lost.generator", of=of):
             state = read()
-            found[name] = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
+            digits = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
+            found[f"{of}_state"] = digits
     return found
 
 
@@ -264,8 +280,7 @@ def _numpy() -> bytes:
     return repr((sorted(inner.items()), *rest)).encode()
 
 
-def _python() -> bytes:
-    return repr(random.getstate()).encode()
+_OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
 
 def _mindspore() -> bytes | None:

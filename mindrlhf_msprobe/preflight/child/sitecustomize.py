@@ -26,7 +26,7 @@ from typing import Any
 
 DIRECTORY = "MINDRLHF_PREFLIGHT_DIRECTORY"
 
-_PACKAGE = "mindrlhf_msprobe"
+_SETTINGS = "mindrlhf_msprobe.capture.settings.environment"
 _MOST_PLACES = 2000
 _MOST_SEEDS = 8  # of one place
 _LONGEST = 200  # characters of a seed, of a code line
@@ -167,7 +167,7 @@ class Calls:
         """Note what this process runs with, where this package is installed for it."""
         try:
             if any(name in sys.modules for name in _COUNTING):
-                module = importlib.import_module(f"{_PACKAGE}.preflight.settings")
+                module = importlib.import_module(_SETTINGS)
                 self._settings = module.settings_of_process()
         except BaseException:  # also what a package of another version raises
             self._settings = None

@@ -17,6 +17,7 @@ from typing import Any
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.variables import (
+    PACKAGES,
     recordable,
     variables_of_determinism,
     variables_of_field,
@@ -35,7 +36,6 @@ _FRAME = re.compile(
     r"File (?P<file>.*), line (?P<line>[0-9]+), in (?P<in>[^,]*), (?P<code>.*)", re.S
 )
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
-_VERSIONS = ("mindspore", "mindformers", "numpy")
 _STATISTICS = ("max", "min", "mean", "norm")
 
 
@@ -118,7 +118,7 @@ def _content(members: _Members) -> dict[str, Any]:
         found["seeds"] = {"PYTHONHASHSEED": recordable(variables.get("PYTHONHASHSEED"))}
     if _PIP in members.names:
         found["packages"] = packages = _packages(members.text(_PIP))
-        found["versions"] = {name: packages[name] for name in _VERSIONS if name in packages}
+        found["versions"] = {name: packages[name] for name in PACKAGES if name in packages}
     hyperparameters = {
         match["name"]: members.object(name)
         for name in dict.fromkeys(members.names)
