@@ -6,10 +6,10 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -17,7 +17,7 @@ import xxhash
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.capture.settings.environment import settings_of_process
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.data import describe_data
@@ -28,7 +28,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError,
 from mindrlhf_msprobe.storage.outputs import refuse
 from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
-    BY_SCRIPT,
     output_of,
     without_secrets,
     write_collection,
@@ -85,30 +84,18 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
         content["configurations"] = read_configurations(configurations)
     if asked.data is not None:
         content["data"] = describe_data(asked.data, asked.batches)
-    if checkpoints:
-        content |= _described(checkpoints)
+    for name, path_of in checkpoints.items():
+        files, parameters = describe_checkpoint(path_of)
+        content.setdefault("checkpoints", {})[name] = files
+        if parameters is not None:  # they stand where a run has its initial weights
+            content.setdefault("initial_weights", {})[name] = parameters
     if asked.command:
-        script = run_command(asked.command, asked.seconds)
-        if script.settings is not None:
-            content |= {**script.settings, "taken": BY_SCRIPT}
-        if script.python is not None:
-            content["versions"] = {**content["versions"], "python": script.python}
-        content["script"] = script.to_json()
-        if script.calls is not None:
-            content["random_calls"] = script.calls
+        python, sections = run_command(asked.command, asked.seconds)
+        content |= sections
+        if python is not None:
+            content["versions"] = {**content["versions"], "python": python}
     write_collection(path, content, __version__)
     return content
-
-
-def _described(checkpoints: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the sections of checkpoints; parameters stand where a run has its initial weights."""
-    found = {name: describe_checkpoint(path) for name, path in checkpoints.items()}
-    weights = {name: one.parameters for name, one in found.items() if one.parameters is not None}
-    files = {
-        name: {**one.content, **({} if one.why is None else {"why": one.why.as_json()})}
-        for name, one in found.items()
-    }
-    return {"checkpoints": files, **({"initial_weights": weights} if weights else {})}
 
 
 def _check_file(path: Path, overwrite: bool) -> None:
@@ -151,17 +138,16 @@ def read_configurations(paths: Mapping[str, Path]) -> dict[str, Any]:
     Raises:
         ConfigError: one cannot be read, is not what its suffix says, or holds no mapping.
     """
-    return {name: without_secrets(_read(path)) for name, path in paths.items()}
-
-
-def _read(path: Path) -> Any:
-    if path.is_dir():
-        raise ConfigError.saying("collect.directory", path=path)
-    if path.suffix.lower() == ".json":
-        content = _read_json(path)
-    else:
-        content = read_yaml(path, message("collect.a_configuration"), apart=True)
-    return to_plain(content, lambda *_: None)
+    found = {}
+    for name, path in paths.items():
+        if path.is_dir():
+            raise ConfigError.saying("collect.directory", path=path)
+        if path.suffix.lower() == ".json":
+            content = _read_json(path)
+        else:
+            content = read_yaml(path, message("collect.a_configuration"), apart=True)
+        found[name] = without_secrets(to_plain(content, lambda *_: None))
+    return found
 
 
 def _read_json(path: Path) -> Any:
@@ -181,32 +167,21 @@ def _read_json(path: Path) -> Any:
     return content
 
 
-class Described(NamedTuple):
-    """What is known of one checkpoint.
-
-    Attributes:
-        content: its entry in the section `checkpoints`.
-        parameters: the fingerprint of each parameter, as a run's initial weights have it, None of
-            one that cannot be read; None where the format is not read, or parts of parameters lie
-            there.
-        why: why a format that is read could not be.
-    """
-
-    content: dict[str, Any]
-    parameters: dict[str, str | None] | None
-    why: Message | None = None
-
-
-def describe_checkpoint(path: Path) -> Described:
+def describe_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, str | None] | None]:
     """Return the parameters of a checkpoint, else its files by their path inside it.
 
     A checkpoint is a file, or a directory with all files below it; hidden ones are left out.
     Formats whose content would have to be executed are never opened as such.
 
+    Returns:
+        Its entry in the section `checkpoints`, with `why` where a format that is read could not be;
+        and the fingerprint of each parameter as a run's initial weights have it, None of one that
+        cannot be read; no parameters where the format is not read, or parts of them lie there.
+
     Raises:
         RunError: it cannot be read, is empty, or has too many files.
     """
-    why = None
+    why = {}
     files = [path] if path.is_file() else [*path.glob("*"), *path.glob("rank_*/*")]
     if any(file.suffix in _READ for file in files):
         try:
@@ -214,10 +189,10 @@ def describe_checkpoint(path: Path) -> Described:
             if checkpoint.whole and checkpoint.kind != "run":
                 tensors = checkpoint.ranks[0]
                 found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
-                return Described({"format": checkpoint.kind, "parameters": len(found)}, found)
+                return {"format": checkpoint.kind, "parameters": len(found)}, found
         except CheckpointError as error:
-            why = error.said
-    return Described({"files": _files(path)}, None, why)
+            why = {"why": error.said.as_json()}
+    return {"files": _files(path), **why}, None
 
 
 def _fingerprint(tensor: StoredTensor) -> str | None:
@@ -231,38 +206,31 @@ def _fingerprint(tensor: StoredTensor) -> str | None:
 
 
 def _files(root: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for file in _below(root):
-        if len(found) == _MOST_FILES:
-            raise RunError.saying("collect.many_files", path=root, most=_MOST_FILES)
-        name = file.name if file == root else file.relative_to(root).as_posix()
-        found[name] = _describe(file)
-    if not found:
+    """Return the size in bytes and the fingerprint of each file."""
+    files = [root]
+    if root.is_dir():
+        files = []
+        for directory, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            paths = (Path(directory, name) for name in sorted(names) if not name.startswith("."))
+            files += [path for path in paths if path.is_file()]  # no pipe, no link to nowhere
+            if len(files) > _MOST_FILES:
+                raise RunError.saying("collect.many_files", path=root, most=_MOST_FILES)
+    if not files:
         raise RunError.saying("collect.empty_checkpoint", path=root)
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        digest, size = xxhash.xxh3_128(), 0
+        try:
+            if not file.is_file():
+                raise RunError.saying("collect.no_regular_file", path=file)
+            with open(file, "rb", buffering=0) as opened:
+                while block := opened.read(_BLOCK):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            why = error.strerror or error
+            raise RunError.saying("collect.unread", path=file, why=why) from None
+        name = file.name if file == root else file.relative_to(root).as_posix()
+        found[name] = {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}
     return found
-
-
-def _below(root: Path) -> Iterator[Path]:
-    if not root.is_dir():
-        yield root
-        return
-    for directory, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(directory, name) for name in sorted(files) if not name.startswith("."))
-        yield from (path for path in paths if path.is_file())  # no pipe, no link to nowhere
-
-
-def _describe(file: Path) -> dict[str, Any]:
-    """Return the size of a file in bytes and its fingerprint."""
-    digest, size = xxhash.xxh3_128(), 0
-    try:
-        if not file.is_file():
-            raise RunError.saying("collect.no_regular_file", path=file)
-        with open(file, "rb", buffering=0) as opened:
-            while block := opened.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        why = error.strerror or error
-        raise RunError.saying("collect.unread", path=file, why=why) from None
-    return {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}

@@ -54,7 +54,13 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
         except TypeError:
             kind = type(found).__name__
             raise UsageError.saying("collect.data_kind", source=source, kind=kind) from None
-        described = [_describe(batch) for batch in _first(source, iterator, batches)]
+        described: list[dict[str, dict[str, Any]]] = []
+        ended = object()
+        for _ in range(batches):
+            batch = _asked(source, "collect.data_raised", lambda: next(iterator, ended))
+            if batch is ended:
+                break
+            described.append(_describe(batch))
     if not described:
         raise UsageError.saying("collect.data_empty", source=source)
     return {
@@ -95,13 +101,6 @@ def _asked(source: str, code: str, ask: Callable[[], Any]) -> Any:
         raise
     except BaseException as error:
         raise UsageError.saying(code, source=source, why=reason_of(error)) from error
-
-
-def _first(source: str, batches: Iterator[Any], count: int) -> Iterator[Any]:
-    some = islice(batches, count)
-    ended = object()
-    while (batch := _asked(source, "collect.data_raised", lambda: next(some, ended))) is not ended:
-        yield batch
 
 
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
@@ -149,7 +148,10 @@ def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tensor(value: Any, path: str) -> Any:
     try:
-        return summarise(_on_host(value))
+        if is_tensor(value):
+            return summarise(to_host(value))
+        dtype, array = elements_of(value)
+        return summarise(HostTensor("torch.Tensor", dtype, np.asarray(array, order="C")))
     except Exception as error:
         return Leaf(type(value).__name__, why=why_raised(error))
 
@@ -162,11 +164,3 @@ def _text(value: str, path: str) -> Any:
         "fingerprint": fingerprint("UInt8", letters),
         "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
     }
-
-
-def _on_host(value: Any) -> HostTensor:
-    if is_tensor(value):
-        return to_host(value)
-    dtype, array = elements_of(value)
-    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return HostTensor("torch.Tensor", dtype, contiguous)

@@ -32,22 +32,8 @@ _MOST_SEEDS = 8  # of one place
 _LONGEST = 200  # characters of a seed, of a code line
 _SECONDS = 0.5  # between two writes
 
-_PYTHON = (
-    *("seed", "random", "uniform", "triangular", "randint", "choice", "randrange", "sample"),
-    *("shuffle", "choices", "normalvariate", "lognormvariate", "expovariate", "vonmisesvariate"),
-    *("gammavariate", "gauss", "betavariate", "paretovariate", "weibullvariate", "getrandbits"),
-    *("randbytes", "binomialvariate", "setstate"),
-)
-_NUMPY = (
-    *("seed", "set_state", "default_rng", "rand", "randn", "randint", "random", "random_sample"),
-    *("ranf", "sample", "random_integers", "bytes", "choice", "shuffle", "permutation"),
-    *("uniform", "normal", "standard_normal", "beta", "binomial", "chisquare", "dirichlet"),
-    *("exponential", "f", "gamma", "geometric", "gumbel", "hypergeometric", "laplace", "logistic"),
-    *("lognormal", "logseries", "multinomial", "multivariate_normal", "negative_binomial"),
-    *("noncentral_chisquare", "noncentral_f", "pareto", "poisson", "power", "rayleigh"),
-    *("standard_cauchy", "standard_exponential", "standard_gamma", "standard_t", "triangular"),
-    *("vonmises", "wald", "weibull", "zipf"),
-)
+#: In Python's and numpy's modules all functions are random but these.
+_ASKING = ("getstate", "get_state", "get_bit_generator", "set_bit_generator", "test")
 _DRAWN = (
     *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
     *("bernoulli", "multinomial", "poisson"),
@@ -64,10 +50,10 @@ _OPS = (
     *("multinomial_with_replacement", "random_categorical", "random_gamma", "random_poisson"),
     *("shuffle", "standard_laplace", "standard_normal", "uniform", "uniform_candidate_sampler"),
 )
-#: Module, once it is loaded → where its functions are, and which of them are random.
-_FUNCTIONS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
-    "random": (("random", _PYTHON),),
-    "numpy.random": (("numpy.random", _NUMPY),),
+#: Module, once it is loaded → where its functions are, and which of them are random; None: all.
+_FUNCTIONS: dict[str, tuple[tuple[str, Sequence[str] | None], ...]] = {
+    "random": (("random", None),),
+    "numpy.random": (("numpy.random", None),),
     "mindspore": (
         ("mindspore", ("set_seed", "manual_seed", "seed", "set_rng_state")),
         ("mindspore.ops", _OPS),
@@ -277,7 +263,8 @@ def _replace(module: str, calls: Calls) -> None:
         if home is None:
             continue
         is_class = isinstance(home, type)
-        for name in names:
+        public = [n for n in vars(home) if not n.startswith("_") and n not in _ASKING]
+        for name in public if names is None else names:
             function = getattr(home, name, None) if is_class else vars(home).get(name)
             if function is None or isinstance(function, type) or not callable(function):
                 continue
@@ -287,15 +274,6 @@ def _replace(module: str, calls: Calls) -> None:
             made[id(function)] = stand_in
             with suppress(Exception):  # a class that cannot be changed
                 setattr(home, name, stand_in)
-
-
-def _note_ends_of_workers(multiprocessing_util: Any, calls: Calls) -> None:
-    """Let forked workers of multiprocessing, which end without `atexit`, write at their end."""
-
-    def in_worker(of: Calls) -> None:
-        multiprocessing_util.Finalize(of, of.end, exitpriority=_LAST)
-
-    multiprocessing_util.register_after_fork(calls, in_worker)
 
 
 class _AfterImport:
@@ -327,8 +305,10 @@ class _AfterImport:
                 del loader.exec_module
             load(module)
             with suppress(Exception):
-                if name == _WORKERS:
-                    _note_ends_of_workers(module, self._calls)
+                if name == _WORKERS:  # forked ones end without `atexit`, and write at their end
+                    module.register_after_fork(
+                        self._calls, lambda of: module.Finalize(of, of.end, exitpriority=_LAST)
+                    )
                     return
                 _replace(name, self._calls)
                 if name == "mindspore":  # before MindSpore ends, which then answers no more
