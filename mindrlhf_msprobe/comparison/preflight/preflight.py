@@ -11,7 +11,6 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -305,18 +304,16 @@ def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Differ
     return itertools.chain.from_iterable(kept[section] for section in _SECTIONS)
 
 
-_ByName = dict[str, list[int]]
+_by_name = partial(defaultdict[str, list[int]], list)
 
 
-@dataclasses.dataclass
 class _RoleWeights:
-    """The initial weights of one role: which parameters were compared on which ranks, and how."""
+    """The initial weights of one role: on which ranks each parameter was compared, and how."""
 
-    ranks: list[int] = field(default_factory=list)
-    compared: _ByName = field(default_factory=lambda: defaultdict(list))
-    different: _ByName = field(default_factory=lambda: defaultdict(list))
-    only_in_a: _ByName = field(default_factory=lambda: defaultdict(list))
-    only_in_b: _ByName = field(default_factory=lambda: defaultdict(list))
+    def __init__(self) -> None:
+        self.ranks: list[int] = []
+        self.compared, self.different = _by_name(), _by_name()
+        self.only_in_a, self.only_in_b = _by_name(), _by_name()
 
     def result(self, role: str) -> Weights:
         alone = (
@@ -446,37 +443,22 @@ def remark(
     differences = [d for d in preflight.differences if not d.is_of_recording]
     telling = [d for d in differences if drawn or d.section != SEEDS]
     others = None if known else _about_settings(telling)
+    sentence = () if others is None else (message("remark.sentence", what=others),)
     if unlike:
-        return () if known else (_about_weights(unlike[0]), *_sentence(others))
-    return (
-        (_agreeing(same, differences, known or not drawn, others),) if same else _sentence(others)
-    )
-
-
-def _agreeing(
-    same: Sequence[Weights],
-    differences: Sequence[Difference],
-    known: bool,
-    others: Message | None,
-) -> Message:
-    """Return that weights agree, and what of the settings stands beside it."""
+        return () if known else (_about_weights(unlike[0]), *sentence)
+    if not same:
+        return sentence
     agree: dict[str, Any] = {
         "role": same[0].role if len(same) == 1 else None,
         "networks": len(same),
         "parameters": sum(w.compared for w in same),
     }
     if others is not None:
-        return message("remark.weights_agree_but", **agree, but=others)
-    sections = {d.section for d in differences}
-    if not known and "seeds" in sections:
-        return message("remark.only_random", **agree)
-    if known or sections:
-        return message("remark.weights_agree", **agree)
-    return message("remark.no_setting", **agree)
-
-
-def _sentence(clause: Message | None) -> Messages:
-    return () if clause is None else (message("remark.sentence", what=clause),)
+        return (message("remark.weights_agree_but", **agree, but=others),)
+    if drawn and not known and any(d.section == SEEDS for d in differences):
+        return (message("remark.only_random", **agree),)
+    told = known or not drawn or differences
+    return (message("remark.weights_agree" if told else "remark.no_setting", **agree),)
 
 
 def _about_weights(weights: Weights) -> Message:
