@@ -97,7 +97,6 @@ class Calls:
         """Begin anew: also in a forked process, whose calls are its own."""
         self._lock = threading.RLock()
         self._inside = threading.local()
-        self._left_out = 0
         self._written = -_SECONDS
         self._file = f"{os.getpid()}.{time.monotonic_ns()}.json"
         self._found.clear()
@@ -130,15 +129,18 @@ class Calls:
             one = self._found.get(key)
             if one is None:
                 if len(self._found) >= _MOST_PLACES:
-                    self._left_out += 1
                     return
+                import linecache
+
+                file, line = frame.f_code.co_filename, frame.f_lineno
                 one = self._found[key] = {
                     "function": name,
                     "count": 0,
                     "seeds": [],
-                    "file": frame.f_code.co_filename,
-                    "line": frame.f_lineno,
+                    "file": file,
+                    "line": line,
                     "in": frame.f_code.co_name,
+                    "code": linecache.getline(file, line).strip()[:_LONGEST],
                 }
             one["count"] += 1
             if name.rpartition(".")[2] in _SEEDING:
@@ -170,13 +172,10 @@ class Calls:
         with self._lock:
             self._written = time.monotonic()
             content = {
-                "pid": os.getpid(),
-                "parent": os.getppid(),
                 "rank": os.environ.get("RANK_ID") or os.environ.get("RANK"),
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "ended": ended,
-                "left_out": self._left_out,
-                "calls": [{**one, "code": _code_line(one)} for one in self._found.values()],
+                "calls": [*self._found.values()],
                 "settings": self._settings,
             }
         path = os.path.join(self._directory, self._file)
@@ -191,14 +190,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_shown, value[:_MOST_SEEDS]))}]"
     return type(value).__name__
-
-
-def _code_line(one: dict[str, Any]) -> str:
-    if "code" not in one:
-        import linecache
-
-        one["code"] = linecache.getline(one["file"], one["line"]).strip()[:_LONGEST]
-    return str(one["code"])
 
 
 def _is_library(file: str) -> bool:
