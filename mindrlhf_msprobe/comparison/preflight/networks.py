@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.preflight.values import (
@@ -51,11 +51,9 @@ def compare_networks(pair: RankPair) -> None:
 
     Nothing is said where neither run watched a network.
     """
-    optimizers = [_optimizers(file) for file in (pair.a, pair.b)]
-    watched = [
-        _networks(file) or known or None for file, known in zip((pair.a, pair.b), optimizers)
-    ]
-    if pair.notes.both_know("networks", *watched, neither=False):
+    optimizers = _optimizers(pair.a), _optimizers(pair.b)
+    watched = [_networks(pair.a) or optimizers[0], _networks(pair.b) or optimizers[1]]
+    if pair.notes.both_know("networks", watched[0] or None, watched[1] or None, neither=False):
         _compare_modes(pair)
         _compare_cells(pair)
         _compare_optimizers(pair, *optimizers)
@@ -147,41 +145,50 @@ def _by_role(a: list[Network], b: list[Network]) -> Iterator[tuple[str, Network,
             yield role, mine[0], others[0]
 
 
+class _Unlike(NamedTuple):
+    """An attribute of one cell that differs; `attribute` is "" for the cell's class."""
+
+    cell: str
+    kind: str
+    attribute: str
+    step: int | None
+    a: Any
+    b: Any
+
+
 def _compare_cells(pair: RankPair) -> None:
     """Add the attributes that differ; cells in which they do so alike stand in one line."""
     pairs = _pairs(_networks(pair.a), _networks(pair.b))
-    found: dict[tuple[Any, ...], tuple[str, Any, Any, list[str]]] = {}
+    found: dict[tuple[Any, ...], tuple[_Unlike, list[str]]] = {}
     for mine, other, phases in pairs:
-        groups: dict[tuple[Any, ...], tuple[str, Any, Any, list[str]]] = {}
-        for cell, kind, attribute, step, a, b in _unlike(mine, other, pair):
-            alike = kind if attribute else "", attribute, repr(a), repr(b), step
-            groups.setdefault(alike, (kind, a, b, []))[3].append(cell)
-        for (_, attribute, *values, step), (kind, a, b, cells) in groups.items():
-            key = mine.role, kind if attribute else "", attribute, *values, step, tuple(cells)
-            found.setdefault(key, (kind, a, b, []))[3].extend(phases)
-    for (role, _, attribute, _, _, step, cells), (kind, a, b, phases) in found.items():
+        groups: dict[tuple[Any, ...], list[_Unlike]] = {}
+        for one in _unlike(mine, other, pair):
+            kind = one.kind if one.attribute else ""
+            alike = kind, one.attribute, repr(one.a), repr(one.b), one.step
+            groups.setdefault(alike, []).append(one)
+        for alike, group in groups.items():
+            key = mine.role, alike, tuple(one.cell for one in group)
+            found.setdefault(key, (group[0], []))[1].extend(phases)
+    for (role, _, cells), (one, phases) in found.items():
         of_role = {phase for network, _, ran in pairs if network.role == role for phase in ran}
         only = tuple(dict.fromkeys(phases)) if {*phases} != of_role else ()
-        path = (role, "" if cells[0] == _ROOT else cells[0], attribute)
+        path = (role, "" if one.cell == _ROOT else one.cell, one.attribute)
         name = named(tuple(filter(None, path)))
-        what = Difference(CELLS, name, None, None, role, only, step, cells, kind)
-        pair.add(what, *shown(CELLS, (attribute,), a, b))
+        what = Difference(CELLS, name, None, None, role, only, one.step, cells, one.kind)
+        pair.add(what, *shown(CELLS, (one.attribute,), one.a, one.b))
 
 
-def _unlike(
-    a: Network, b: Network, pair: RankPair
-) -> Iterator[tuple[str, str, str, int | None, Any, Any]]:
-    """Yield cell, class, attribute, step and both values; an attribute "" is the class itself."""
+def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[_Unlike]:
     sides = _cells(a), _cells(b)
     last, unknown = pair.last_step, None if pair.same_versions else pair.notes
     for cell in dict.fromkeys([*sides[0], *sides[1]]):
         (kind, mine), (other_kind, other) = (side.get(cell, (None, {})) for side in sides)
         if kind != other_kind:
-            yield cell, str(kind or other_kind), "", None, kind, other_kind
+            yield _Unlike(cell, str(kind or other_kind), "", None, kind, other_kind)
             continue
         whose = (CELLS, str(kind))
         for name, *how in settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE):
-            yield cell, str(kind), name, *how
+            yield _Unlike(cell, str(kind), name, *how)
 
 
 def _cells(network: Network) -> dict[str, tuple[str, Timelines]]:
