@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,31 +40,28 @@ _MOST_FILES = 10_000
 _READ = (".ckpt", ".safetensors", ".json")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is to be collected.
-
-    Attributes:
-        configurations, checkpoints: paths, each perhaps with a name: `NAME=PATH`.
-        data: `module:function`, or None.
-        batches: how many batches of it.
-        command: of a script, with its arguments; empty if none is run.
-        seconds: after how many the script is stopped; None: never.
-    """
-
-    configurations: Sequence[str] = ()
-    checkpoints: Sequence[str] = ()
-    data: str | None = None
-    batches: int = 3
-    command: Sequence[str] = ()
-    seconds: float | None = None
-
-
-def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Collect all that was asked for, write it into a file, and return what was written.
+def collect(
+    file: str | Path,
+    *,
+    configurations: Sequence[str] = (),
+    checkpoints: Sequence[str] = (),
+    data: str | None = None,
+    batches: int = 3,
+    command: Sequence[str] = (),
+    seconds: float | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Collect what a training would run with, write it into a file, and return what was written.
 
     Settings are those of the script's process where it says them, else of this one. What is wrong
     with an argument is found before anything takes time.
+
+    Args:
+        configurations, checkpoints: paths, each perhaps with a name: `NAME=PATH`.
+        data: `module:function`; None for no data.
+        batches: how many batches of it.
+        command: of a script, with its arguments; empty if none is run.
+        seconds: after how many the script is stopped; None: never.
 
     Raises:
         UsageError: an argument is wrong, or the data function or the script cannot be run.
@@ -74,23 +70,23 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
     """
     path = Path(file)
     _check_file(path, overwrite)
-    configurations = named_paths("--config", asked.configurations)
-    checkpoints = named_paths("--checkpoint", asked.checkpoints)
-    if asked.command:
-        check_command(asked.command)
+    to_read = named_paths("--config", configurations)
+    to_describe = named_paths("--checkpoint", checkpoints)
+    if command:
+        check_command(command)
     at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     content: dict[str, Any] = {"collected": at, "taken": BY_ITSELF, **settings_of_process()}
-    if configurations:
-        content["configurations"] = read_configurations(configurations)
-    if asked.data is not None:
-        content["data"] = describe_data(asked.data, asked.batches)
-    for name, path_of in checkpoints.items():
-        files, parameters = describe_checkpoint(path_of)
+    if to_read:
+        content["configurations"] = read_configurations(to_read)
+    if data is not None:
+        content["data"] = describe_data(data, batches)
+    for name, checkpoint in to_describe.items():
+        files, parameters = describe_checkpoint(checkpoint)
         content.setdefault("checkpoints", {})[name] = files
         if parameters is not None:  # they stand where a run has its initial weights
             content.setdefault("initial_weights", {})[name] = parameters
-    if asked.command:
-        python, sections = run_command(asked.command, asked.seconds)
+    if command:
+        python, sections = run_command(command, seconds)
         content |= sections
         if python is not None:
             content["versions"] = {**content["versions"], "python": python}

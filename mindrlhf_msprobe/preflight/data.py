@@ -30,7 +30,7 @@ _LONGEST = 80  # characters of a text that are kept
 def describe_data(source: str, batches: int) -> dict[str, Any]:
     """Return the first batches of what a function returns, each value by its path.
 
-    What the function prints goes to stderr. No more batches are asked for than are described.
+    What the function prints goes to stderr. No more batches are taken than are described.
 
     Args:
         source: `module:function`; the module is looked for in the working directory, too.
@@ -42,7 +42,7 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
     """
     with contextlib.redirect_stdout(sys.stderr):
         function = _function(source)
-        found = _asked(source, "collect.data_raised", function)
+        found = _result_of(source, "collect.data_raised", function)
         if found is None:
             raise UsageError.saying("collect.data_nothing", source=source)
         if isinstance(found, (str, bytes)):
@@ -57,7 +57,7 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
         described: list[dict[str, dict[str, Any]]] = []
         ended = object()
         for _ in range(batches):
-            batch = _asked(source, "collect.data_raised", lambda: next(iterator, ended))
+            batch = _result_of(source, "collect.data_raised", lambda: next(iterator, ended))
             if batch is ended:
                 break
             described.append(_describe(batch))
@@ -77,7 +77,7 @@ def _function(source: str) -> Callable[[], Any]:
         raise UsageError.saying("collect.data_form", source=source)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found = _asked(source, "collect.data_import", lambda: importlib.import_module(name))
+    found = _result_of(source, "collect.data_import", lambda: importlib.import_module(name))
     for part in function.split("."):
         if not hasattr(found, part):
             raise UsageError.saying("collect.no_function", source=source, name=part, module=name)
@@ -89,7 +89,7 @@ def _function(source: str) -> Callable[[], Any]:
     return function_found
 
 
-def _asked(source: str, code: str, ask: Callable[[], Any]) -> Any:
+def _result_of(source: str, code: str, ask: Callable[[], Any]) -> Any:
     """Return what the user's code returns.
 
     Raises:

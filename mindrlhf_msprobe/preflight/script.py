@@ -20,7 +20,7 @@ from mindrlhf_msprobe.preflight.child.sitecustomize import DIRECTORY
 from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.snapshot import BY_SCRIPT
 
-#: What a script is asked to end by, and how long it is waited for, in seconds: as Ctrl-C does it,
+#: What a script is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
 #: then more firmly.
 _ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 _MOST_PROCESSES = 10_000

@@ -1,7 +1,7 @@
 """What a cell or an optimizer was built with: its scalar attributes, as plain JSON values.
 
-Only asked for, never set. Numbers, switches, short texts, dtypes, tensors of one element and tables
-of integers or bool are taken; what MindSpore itself keeps in every cell, and what could be a
+Attributes are read, never set. Numbers, switches, short texts, dtypes, tensors of one element and
+tables of integers or bool are taken; what MindSpore itself keeps in every cell, and what could be a
 secret, is not.
 """
 
@@ -87,7 +87,7 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     # Parameters of one element that are not trained, as a loss scale is. Where a cell holds the
-    # optimizer, its own are none that the optimizer updates, whatever they say of themselves.
+    # optimizer, the optimizer does not update the cell's own, whatever `requires_grad` says.
     trains = any(is_optimizer(child) for child in children_of(cell).values())
     fixed = {
         name: p
@@ -117,7 +117,7 @@ def plain_attributes(cell: nn.Cell) -> Iterator[str]:
 
 
 def plain_value(name: str, value: Any) -> Any:
-    """Return an attribute as a JSON value; `_MISSING` for what is none, or too large for one."""
+    """Return an attribute as a JSON value; `_MISSING` if it cannot be one or is too large."""
     if isinstance(value, (tuple, list)) and len(value) <= _MAX_ITEMS:
         items = [_scalar(name, item) for item in value]
         return items if items and _MISSING not in items else _MISSING

@@ -194,13 +194,13 @@ def is_mindspore_dtype(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Unreadable:
-    """Stands for an item of a container that raised when it was asked for."""
+    """Stands for an item of a container that raised when it was read."""
 
     error: Exception
 
 
 def _items_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what `fields_of` does, item by item where the whole cannot be asked for."""
+    """Return what `fields_of` does, item by item where the whole cannot be read."""
     try:
         items = fields_of(value)
         return None if items is None else dict(items)

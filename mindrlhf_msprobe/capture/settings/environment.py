@@ -1,6 +1,6 @@
 """What a process runs with: versions, packages, device, seeds, determinism, environment, weights.
 
-Everything is only asked for, never set; MindSpore is asked where the trainer has imported it, and
+Everything is read, nothing is set; MindSpore is read where the trainer has imported it, and
 not imported for it. Of the environment, variables of the field are taken by name, and none whose
 name or value could be a secret.
 """
@@ -40,14 +40,14 @@ _CONTEXT_DETERMINISM = (
     *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
     *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
 )
-_ASCEND_DETERMINISM = ("ascend_config",)  # elsewhere MindSpore warns at the mere question
+_ASCEND_DETERMINISM = ("ascend_config",)  # on other devices reading it makes MindSpore warn
 _VERSION = re.compile(r"[\w.:+-]{1,64}")
 
 
 def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     """Return what can change from moment to moment: device, seeds, determinism, environment.
 
-    What cannot be asked is left out; a fault in one section costs that section alone.
+    What cannot be read is left out; a fault in one section costs that section alone.
     """
     sections: dict[str, Callable[[], dict[str, Any]]] = {
         "device": device,
@@ -106,7 +106,7 @@ def device() -> dict[str, Any]:
 
 
 def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the seeds that can be asked, and fingerprints of the generators that cannot.
+    """Return the seeds that can be read, and fingerprints of the generators that cannot.
 
     Reading a generator's state does not advance it.
     """
@@ -236,7 +236,7 @@ def _lines_of(path: Path) -> list[str]:
 def states_now(fault: FaultSink) -> dict[str, str]:
     """Return the state of each generator, by the names that `seeds` in run.json has for them.
 
-    MindSpore's default generator is asked where it was seeded or drawn from: until then its state
+    MindSpore's default generator is read where it was seeded or drawn from: until then its state
     is another one in each process.
     """
     found: dict[str, str] = {}

@@ -51,7 +51,7 @@ _MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counte
 _MAX_OPTIMIZERS = 4  # of one role
 _MAX_READ = 8  # learning rates that are looked at in every step
 _MOST_PARAMETERS = 1 << 16
-_MOST_CELLS = 64  # that are asked for their configuration
+_MOST_CELLS = 64  # whose configuration is read
 #: What stands in the manifest of every network that was looked at.
 _ALWAYS = ("role", "phases", "kind", "training", "cells")
 
@@ -242,7 +242,7 @@ class _Cell:
     def changed(self) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are other ones than at the last look, as JSON values.
 
-        None stands for one that is none, as which a tensor in the place of a number is shown.
+        None stands for one that has no JSON value, such as a tensor that replaced a number.
         """
         before, self.values = self.values, self.read()
         for name, old, value in zip(self._names, before, self.values):
@@ -470,7 +470,7 @@ class _Optimizer:
 def parallel_sizes(cells: Iterable[nn.Cell]) -> dict[str, int]:
     """Return the parallel sizes of the first cell that has any, by their names here.
 
-    Asked is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
+    Read is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
     `config` itself, as it is where Megatron's names are used.
     """
     for cell, _ in zip(cells, range(_MOST_CELLS)):

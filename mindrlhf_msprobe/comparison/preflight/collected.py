@@ -85,9 +85,9 @@ def compare_sides(a: Snapshot, b: Snapshot) -> Preflight:
             b = b.with_content({**(b.collected or {}), **renamed})
     if collections:
         a, b = _with_common_configurations(a, b, notes)
-        unasked = [*kinds_with(Trait.OF_RUNS), "generation_settings"]
-        unasked += [WEIGHTS] * (collections == 2)
-        found = compare_snapshots(a, b, Notes(unasked, neither=False))
+        not_expected = [*kinds_with(Trait.OF_RUNS), "generation_settings"]
+        not_expected += [WEIGHTS] * (collections == 2)
+        found = compare_snapshots(a, b, Notes(not_expected, neither=False))
     else:
         found = compare_snapshots(a, b, Notes())
     differences = [*found.differences]
@@ -253,7 +253,7 @@ def _is_compared(leaf: dict[str, Any]) -> bool:
 
 
 def _identity(leaf: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what two equal values have alike: a tensor of either framework is one."""
+    """Return what is the same for equal values, whichever framework a tensor is of."""
     if "fingerprint" not in leaf:
         return leaf.get("type"), str(leaf.get("value"))
     return leaf.get("dtype"), str(leaf.get("shape")), leaf["fingerprint"]

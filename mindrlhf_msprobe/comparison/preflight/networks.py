@@ -157,17 +157,17 @@ class _Unlike(NamedTuple):
 
 
 def _compare_cells(pair: RankPair) -> None:
-    """Add the attributes that differ; cells in which they do so alike stand in one line."""
+    """Add the attributes that differ; cells that differ in the same way stand in one line."""
     pairs = _pairs(_networks(pair.a), _networks(pair.b))
     found: dict[tuple[Any, ...], tuple[_Unlike, list[str]]] = {}
     for mine, other, phases in pairs:
         groups: dict[tuple[Any, ...], list[_Unlike]] = {}
         for one in _unlike(mine, other, pair):
             kind = one.kind if one.attribute else ""
-            alike = kind, one.attribute, repr(one.a), repr(one.b), one.step
-            groups.setdefault(alike, []).append(one)
-        for alike, group in groups.items():
-            key = mine.role, alike, tuple(one.cell for one in group)
+            how = kind, one.attribute, repr(one.a), repr(one.b), one.step
+            groups.setdefault(how, []).append(one)
+        for how, group in groups.items():
+            key = mine.role, how, tuple(one.cell for one in group)
             found.setdefault(key, (group[0], []))[1].extend(phases)
     for (role, _, cells), (one, phases) in found.items():
         of_role = {phase for network, _, ran in pairs if network.role == role for phase in ran}
@@ -234,7 +234,7 @@ def _compare_optimizers(pair: RankPair, a: _Optimizers, b: _Optimizers) -> None:
         if kind != other_kind:
             what = Difference(OPTIMIZERS, named((name,)), None, None, role)
             pair.add(what, *shown(OPTIMIZERS, ("",), kind, other_kind))
-            unknown = Notes()  # of nobody: unlike classes have settings of their own
+            unknown = Notes()  # not kept: each class has settings of its own
         found = settings_apart(mine, other, pair.last_step, (OPTIMIZERS, name), unknown)
         for setting, step, left, right in found:
             if pair.begun_apart is None or setting not in CHANGED_BY_UPDATES:
@@ -403,7 +403,7 @@ def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, An
 def _groups(
     run: Run, role: str | None, phase: str | None = None
 ) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Yield cells that were built alike, with their attributes."""
+    """Yield cells of one class with the same attributes."""
     for network in (network for file in run.run_files for network in file.networks):
         ran = phase is None or network.phases is None or phase in network.phases
         for group in network.cells if ran and network.role == role else ():

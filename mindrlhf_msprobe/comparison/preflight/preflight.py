@@ -242,7 +242,7 @@ def _note_resumed(name: str, file: RunFile, other: RunFile, notes: Notes) -> Non
     ]
     if began > starts:
         resumed.append((began, file, other, starts))
-    for step, settings, before, since in resumed:
+    for step, settings, before, first in resumed:
         theirs = next((o for o in other.attempts[1:] if o.begins_with == step), None)
         for optimizer, count in settings.counted.items():
             whose = text_of(optimizer)
@@ -250,8 +250,8 @@ def _note_resumed(name: str, file: RunFile, other: RunFile, notes: Notes) -> Non
             against = None if theirs is None else theirs.counted.get(optimizer)
             if against is not None and count < against:
                 notes.add("resumed", **known, against=against)
-            elif against is None and step > since and count == before.counted.get(optimizer):
-                notes.add("not_restored", **known, began=since)
+            elif against is None and step > first and count == before.counted.get(optimizer):
+                notes.add("not_restored", **known, began=first)
 
 
 def resumed_otherwise(preflight: Preflight, step: int, *, at_step: bool = False) -> Messages:
@@ -351,7 +351,7 @@ def compare_weights(pairs: Sequence[RankPair], notes: Notes) -> tuple[Weights, .
             for run, theirs, others in (("A", left, right), ("B", right, left)):
                 if theirs is not None and not isinstance(theirs, dict):
                     notes.add("weights_unreadable", role=shown, side=run)
-                elif theirs is not None and others is None and WEIGHTS not in notes.unasked:
+                elif theirs is not None and others is None and WEIGHTS not in notes.not_expected:
                     notes.about("weights_only_in", shown, side=run)
     return tuple(weights.result(role) for role, weights in found.items())
 

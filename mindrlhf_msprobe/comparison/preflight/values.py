@@ -40,12 +40,12 @@ class Notes:
     """What could not be compared: what shares its reason stands in one message.
 
     Args:
-        unasked: sections that one side never has, of which nothing is noted.
+        not_expected: sections that one side never has, of which nothing is noted.
         neither: whether it is noted what neither side has.
     """
 
-    def __init__(self, unasked: Collection[str] = (), *, neither: bool = True) -> None:
-        self.unasked = unasked
+    def __init__(self, not_expected: Collection[str] = (), *, neither: bool = True) -> None:
+        self.not_expected = not_expected
         self._names: dict[Message, dict[str | Message, None]] = {}
         self._notes_neither = neither
         self._neither: dict[str, None] = {}
@@ -76,7 +76,7 @@ class Notes:
         found = []
         for reason, noted in self._names.items():
             of_side = reason.code == "preflight.only_one_side"
-            several = [name for name in noted if not (of_side and name in self.unasked)]
+            several = [name for name in noted if not (of_side and name in self.not_expected)]
             if noted and not several:
                 continue
             names, more = several[:_MAX_TOGETHER], max(0, len(several) - _MAX_TOGETHER)

@@ -203,7 +203,7 @@ def _is_library(file: str) -> bool:
 
 
 class _Counted:
-    """Stands for a function that is none of Python's: it is called, shown and pickled alike."""
+    """Stands for a function not written in Python; it is called, shown and pickled like that."""
 
     def __init__(self, name: str, function: Any, calls: Calls) -> None:
         self._counted = name, function, calls
