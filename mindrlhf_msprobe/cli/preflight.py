@@ -49,18 +49,19 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _collect(arguments: argparse.Namespace) -> int:
     from mindrlhf_msprobe.common.message import read_message
-    from mindrlhf_msprobe.preflight.collect import Asked, collect
+    from mindrlhf_msprobe.preflight.collect import collect
     from mindrlhf_msprobe.report.console.preflight import collected_lines
 
-    asked = Asked(
+    content = collect(
+        arguments.output,
         configurations=arguments.config,
         checkpoints=arguments.checkpoint,
         data=arguments.data,
         batches=_number("--batches", arguments.batches),
         command=arguments.arguments,
         seconds=_seconds(arguments.seconds),
+        overwrite=arguments.overwrite,
     )
-    content = collect(asked, arguments.output, overwrite=arguments.overwrite)
     script = content.get("script") or {}
     code = DIVERGED if script.get("exit_code") else SAME
     if code:

@@ -91,7 +91,7 @@ class Difference:
     def is_of_saving(self) -> bool:
         """Whether it says what a trainer saves, logs or measures, or how its data are read.
 
-        By the names that MindFormers' configuration has for these; what is loaded is none of it.
+        By the names that MindFormers' configuration has for these; not what is loaded.
         """
         first, _, rest = self.setting.partition(".")
         last = rest.rpartition(".")[2]

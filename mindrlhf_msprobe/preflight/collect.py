@@ -6,69 +6,62 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
-from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
+from mindrlhf_msprobe.capture.settings.environment import settings_of_process
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.data import describe_data
 from mindrlhf_msprobe.preflight.script import check_command, run_command
-from mindrlhf_msprobe.preflight.settings import settings_of_process
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
-from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.outputs import refuse
-from mindrlhf_msprobe.storage.preflight_file import (
+from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
-    BY_SCRIPT,
     output_of,
-    write_preflight,
+    without_secrets,
+    write_collection,
 )
 
 _NAME = re.compile(r"([A-Za-z_][\w.-]*)=(.+)", re.DOTALL)
 _MOST = 8 << 20  # bytes of a JSON file
-_CHECKED = 1000  # characters of a text
 _BLOCK = 4 << 20  # bytes that are read at once
 _AT_ONCE = 1 << 20  # elements
 _MOST_FILES = 10_000
 _READ = (".ckpt", ".safetensors", ".json")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is to be collected.
-
-    Attributes:
-        configurations, checkpoints: paths, each perhaps with a name: `NAME=PATH`.
-        data: `module:function`, or None.
-        batches: how many batches of it.
-        command: of a script, with its arguments; empty if none is run.
-        seconds: after how many the script is stopped; None: never.
-    """
-
-    configurations: Sequence[str] = ()
-    checkpoints: Sequence[str] = ()
-    data: str | None = None
-    batches: int = 3
-    command: Sequence[str] = ()
-    seconds: float | None = None
-
-
-def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[str, Any]:
-    """Collect all that was asked for, write it into a file, and return what was written.
+def collect(
+    file: str | Path,
+    *,
+    configurations: Sequence[str] = (),
+    checkpoints: Sequence[str] = (),
+    data: str | None = None,
+    batches: int = 3,
+    command: Sequence[str] = (),
+    seconds: float | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Collect what a training would run with, write it into a file, and return what was written.
 
     Settings are those of the script's process where it says them, else of this one. What is wrong
     with an argument is found before anything takes time.
+
+    Args:
+        configurations, checkpoints: paths, each perhaps with a name: `NAME=PATH`.
+        data: `module:function`; None for no data.
+        batches: how many batches of it.
+        command: of a script, with its arguments; empty if none is run.
+        seconds: after how many the script is stopped; None: never.
 
     Raises:
         UsageError: an argument is wrong, or the data function or the script cannot be run.
@@ -77,40 +70,28 @@ def collect(asked: Asked, file: str | Path, *, overwrite: bool = False) -> dict[
     """
     path = Path(file)
     _check_file(path, overwrite)
-    configurations = named_paths("--config", asked.configurations)
-    checkpoints = named_paths("--checkpoint", asked.checkpoints)
-    if asked.command:
-        check_command(asked.command)
+    to_read = named_paths("--config", configurations)
+    to_describe = named_paths("--checkpoint", checkpoints)
+    if command:
+        check_command(command)
     at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     content: dict[str, Any] = {"collected": at, "taken": BY_ITSELF, **settings_of_process()}
-    if configurations:
-        content["configurations"] = read_configurations(configurations)
-    if asked.data is not None:
-        content["data"] = describe_data(asked.data, asked.batches)
-    if checkpoints:
-        content |= _described(checkpoints)
-    if asked.command:
-        script = run_command(asked.command, asked.seconds)
-        if script.settings is not None:
-            content |= {**script.settings, "taken": BY_SCRIPT}
-        if script.python is not None:
-            content["versions"] = {**content["versions"], "python": script.python}
-        content["script"] = script.to_json()
-        if script.calls is not None:
-            content["random_calls"] = script.calls
-    write_preflight(path, content, __version__)
+    if to_read:
+        content["configurations"] = read_configurations(to_read)
+    if data is not None:
+        content["data"] = describe_data(data, batches)
+    for name, checkpoint in to_describe.items():
+        files, parameters = describe_checkpoint(checkpoint)
+        content.setdefault("checkpoints", {})[name] = files
+        if parameters is not None:  # they stand where a run has its initial weights
+            content.setdefault("initial_weights", {})[name] = parameters
+    if command:
+        python, sections = run_command(command, seconds)
+        content |= sections
+        if python is not None:
+            content["versions"] = {**content["versions"], "python": python}
+    write_collection(path, content, __version__)
     return content
-
-
-def _described(checkpoints: Mapping[str, Path]) -> dict[str, Any]:
-    """Return the sections of checkpoints; parameters stand where a run has its initial weights."""
-    found = {name: describe_checkpoint(path) for name, path in checkpoints.items()}
-    weights = {name: one.parameters for name, one in found.items() if one.parameters is not None}
-    files = {
-        name: {**one.content, **({} if one.why is None else {"why": one.why.as_json()})}
-        for name, one in found.items()
-    }
-    return {"checkpoints": files, **({"initial_weights": weights} if weights else {})}
 
 
 def _check_file(path: Path, overwrite: bool) -> None:
@@ -153,17 +134,16 @@ def read_configurations(paths: Mapping[str, Path]) -> dict[str, Any]:
     Raises:
         ConfigError: one cannot be read, is not what its suffix says, or holds no mapping.
     """
-    return {name: _without_secrets(_read(path), ()) for name, path in paths.items()}
-
-
-def _read(path: Path) -> Any:
-    if path.is_dir():
-        raise ConfigError.saying("collect.directory", path=path)
-    if path.suffix.lower() == ".json":
-        content = _read_json(path)
-    else:
-        content = read_yaml(path, message("collect.a_configuration"), apart=True)
-    return to_plain(content, lambda *_: None)
+    found = {}
+    for name, path in paths.items():
+        if path.is_dir():
+            raise ConfigError.saying("collect.directory", path=path)
+        if path.suffix.lower() == ".json":
+            content = _read_json(path)
+        else:
+            content = read_yaml(path, message("collect.a_configuration"), apart=True)
+        found[name] = without_secrets(to_plain(content, lambda *_: None))
+    return found
 
 
 def _read_json(path: Path) -> Any:
@@ -183,47 +163,21 @@ def _read_json(path: Path) -> Any:
     return content
 
 
-def _without_secrets(value: Any, path: tuple[str, ...]) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_secrets(item, (*path, key)) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(item, path) for item in value]
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    if any(map(is_secret_key, path)):
-        return WITHHELD
-    if not isinstance(value, str):
-        return value
-    own = path[-1] if path else ""
-    return WITHHELD if could_name_text(own) or could_be_secret(value[:_CHECKED]) else value
-
-
-class Described(NamedTuple):
-    """What is known of one checkpoint.
-
-    Attributes:
-        content: its entry in the section `checkpoints`.
-        parameters: the fingerprint of each parameter, as a run's initial weights have it, None of
-            one that cannot be read; None where the format is not read, or parts of parameters lie
-            there.
-        why: why a format that is read could not be.
-    """
-
-    content: dict[str, Any]
-    parameters: dict[str, str | None] | None
-    why: Message | None = None
-
-
-def describe_checkpoint(path: Path) -> Described:
+def describe_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, str | None] | None]:
     """Return the parameters of a checkpoint, else its files by their path inside it.
 
     A checkpoint is a file, or a directory with all files below it; hidden ones are left out.
     Formats whose content would have to be executed are never opened as such.
 
+    Returns:
+        Its entry in the section `checkpoints`, with `why` where a format that is read could not be;
+        and the fingerprint of each parameter as a run's initial weights have it, None of one that
+        cannot be read; no parameters where the format is not read, or parts of them lie there.
+
     Raises:
         RunError: it cannot be read, is empty, or has too many files.
     """
-    why = None
+    why = {}
     files = [path] if path.is_file() else [*path.glob("*"), *path.glob("rank_*/*")]
     if any(file.suffix in _READ for file in files):
         try:
@@ -231,10 +185,10 @@ def describe_checkpoint(path: Path) -> Described:
             if checkpoint.whole and checkpoint.kind != "run":
                 tensors = checkpoint.ranks[0]
                 found = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
-                return Described({"format": checkpoint.kind, "parameters": len(found)}, found)
+                return {"format": checkpoint.kind, "parameters": len(found)}, found
         except CheckpointError as error:
-            why = error.said
-    return Described({"files": _files(path)}, None, why)
+            why = {"why": error.said.as_json()}
+    return {"files": _files(path), **why}, None
 
 
 def _fingerprint(tensor: StoredTensor) -> str | None:
@@ -248,38 +202,31 @@ def _fingerprint(tensor: StoredTensor) -> str | None:
 
 
 def _files(root: Path) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for file in _below(root):
-        if len(found) == _MOST_FILES:
-            raise RunError.saying("collect.many_files", path=root, most=_MOST_FILES)
-        name = file.name if file == root else file.relative_to(root).as_posix()
-        found[name] = _describe(file)
-    if not found:
+    """Return the size in bytes and the fingerprint of each file."""
+    files = [root]
+    if root.is_dir():
+        files = []
+        for directory, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            paths = (Path(directory, name) for name in sorted(names) if not name.startswith("."))
+            files += [path for path in paths if path.is_file()]  # no pipe, no link to nowhere
+            if len(files) > _MOST_FILES:
+                raise RunError.saying("collect.many_files", path=root, most=_MOST_FILES)
+    if not files:
         raise RunError.saying("collect.empty_checkpoint", path=root)
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        digest, size = xxhash.xxh3_128(), 0
+        try:
+            if not file.is_file():
+                raise RunError.saying("collect.no_regular_file", path=file)
+            with open(file, "rb", buffering=0) as opened:
+                while block := opened.read(_BLOCK):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            why = error.strerror or error
+            raise RunError.saying("collect.unread", path=file, why=why) from None
+        name = file.name if file == root else file.relative_to(root).as_posix()
+        found[name] = {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}
     return found
-
-
-def _below(root: Path) -> Iterator[Path]:
-    if not root.is_dir():
-        yield root
-        return
-    for directory, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths = (Path(directory, name) for name in sorted(files) if not name.startswith("."))
-        yield from (path for path in paths if path.is_file())  # no pipe, no link to nowhere
-
-
-def _describe(file: Path) -> dict[str, Any]:
-    """Return the size of a file in bytes and its fingerprint."""
-    digest, size = xxhash.xxh3_128(), 0
-    try:
-        if not file.is_file():
-            raise RunError.saying("collect.no_regular_file", path=file)
-        with open(file, "rb", buffering=0) as opened:
-            while block := opened.read(_BLOCK):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        why = error.strerror or error
-        raise RunError.saying("collect.unread", path=file, why=why) from None
-    return {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}

@@ -30,7 +30,7 @@ _LONGEST = 80  # characters of a text that are kept
 def describe_data(source: str, batches: int) -> dict[str, Any]:
     """Return the first batches of what a function returns, each value by its path.
 
-    What the function prints goes to stderr. No more batches are asked for than are described.
+    What the function prints goes to stderr. No more batches are taken than are described.
 
     Args:
         source: `module:function`; the module is looked for in the working directory, too.
@@ -42,7 +42,7 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
     """
     with contextlib.redirect_stdout(sys.stderr):
         function = _function(source)
-        found = _asked(source, "collect.data_raised", function)
+        found = _result_of(source, "collect.data_raised", function)
         if found is None:
             raise UsageError.saying("collect.data_nothing", source=source)
         if isinstance(found, (str, bytes)):
@@ -54,7 +54,13 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
         except TypeError:
             kind = type(found).__name__
             raise UsageError.saying("collect.data_kind", source=source, kind=kind) from None
-        described = [_describe(batch) for batch in _first(source, iterator, batches)]
+        described: list[dict[str, dict[str, Any]]] = []
+        ended = object()
+        for _ in range(batches):
+            batch = _result_of(source, "collect.data_raised", lambda: next(iterator, ended))
+            if batch is ended:
+                break
+            described.append(_describe(batch))
     if not described:
         raise UsageError.saying("collect.data_empty", source=source)
     return {
@@ -71,7 +77,7 @@ def _function(source: str) -> Callable[[], Any]:
         raise UsageError.saying("collect.data_form", source=source)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found = _asked(source, "collect.data_import", lambda: importlib.import_module(name))
+    found = _result_of(source, "collect.data_import", lambda: importlib.import_module(name))
     for part in function.split("."):
         if not hasattr(found, part):
             raise UsageError.saying("collect.no_function", source=source, name=part, module=name)
@@ -83,7 +89,7 @@ def _function(source: str) -> Callable[[], Any]:
     return function_found
 
 
-def _asked(source: str, code: str, ask: Callable[[], Any]) -> Any:
+def _result_of(source: str, code: str, ask: Callable[[], Any]) -> Any:
     """Return what the user's code returns.
 
     Raises:
@@ -95,13 +101,6 @@ def _asked(source: str, code: str, ask: Callable[[], Any]) -> Any:
         raise
     except BaseException as error:
         raise UsageError.saying(code, source=source, why=reason_of(error)) from error
-
-
-def _first(source: str, batches: Iterator[Any], count: int) -> Iterator[Any]:
-    some = islice(batches, count)
-    ended = object()
-    while (batch := _asked(source, "collect.data_raised", lambda: next(some, ended))) is not ended:
-        yield batch
 
 
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
@@ -149,7 +148,10 @@ def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tensor(value: Any, path: str) -> Any:
     try:
-        return summarise(_on_host(value))
+        if is_tensor(value):
+            return summarise(to_host(value))
+        dtype, array = elements_of(value)
+        return summarise(HostTensor("torch.Tensor", dtype, np.asarray(array, order="C")))
     except Exception as error:
         return Leaf(type(value).__name__, why=why_raised(error))
 
@@ -162,11 +164,3 @@ def _text(value: str, path: str) -> Any:
         "fingerprint": fingerprint("UInt8", letters),
         "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
     }
-
-
-def _on_host(value: Any) -> HostTensor:
-    if is_tensor(value):
-        return to_host(value)
-    dtype, array = elements_of(value)
-    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return HostTensor("torch.Tensor", dtype, contiguous)

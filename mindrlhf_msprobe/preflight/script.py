@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,44 +18,14 @@ from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.preflight.child.sitecustomize import DIRECTORY
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.snapshot import BY_SCRIPT
 
-#: What a script is asked to end by, and how long it is waited for, in seconds: as Ctrl-C does it,
+#: What a script is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
 #: then more firmly.
 _ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 _MOST_PROCESSES = 10_000
 _STDERR = 2  # the descriptor; stdout is for our answer
 _CHILD = Path(__file__).parent / "child"
-
-
-@dataclass(frozen=True)
-class ScriptResult:
-    """How a script ended, and what its processes noted.
-
-    Attributes:
-        exit_code: of the command, negative of a signal; None where it was stopped after `seconds`.
-        processes: how many Python processes said something.
-        calls: the random calls, or None if no process said anything.
-        settings: what the process of the lowest rank ran with; None if none said so.
-        python: its version of Python.
-    """
-
-    command: list[str]
-    exit_code: int | None
-    seconds: float
-    processes: int
-    calls: list[dict[str, Any]] | None
-    settings: dict[str, Any] | None
-    python: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the section `script` of the file."""
-        return {
-            "command": self.command,
-            "exit_code": self.exit_code,
-            "stopped": self.exit_code is None,
-            "seconds": round(self.seconds, 1),
-            "processes": self.processes,
-        }
 
 
 def check_command(command: Sequence[str]) -> None:
@@ -72,13 +41,18 @@ def check_command(command: Sequence[str]) -> None:
         raise UsageError.saying(code, program=command[0])
 
 
-def run_command(command: Sequence[str], seconds: float | None) -> ScriptResult:
-    """Run a command, and return how it ended and what it drew.
+def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | None, dict[str, Any]]:
+    """Run a command, and return how it ended, what it drew and what it ran with.
 
     What it prints goes to stderr; it reads from no terminal.
 
     Args:
         seconds: after how many it is stopped; None: it runs to its end.
+
+    Returns:
+        Its version of Python, None if no process said any; and the sections of a collection:
+        `script`, with the exit code, negative of a signal, None where it was stopped; the random
+        calls, if a Python process said something; the settings of the process of the lowest rank.
 
     Raises:
         UsageError: it cannot be started.
@@ -90,16 +64,20 @@ def run_command(command: Sequence[str], seconds: float | None) -> ScriptResult:
         processes = _read(Path(notes))
     processes.sort(key=lambda found: (found["rank"] is None, found["rank"] or 0))
     settings = [found for found in processes if isinstance(found.get("settings"), dict)]
+    sections: dict[str, Any] = {}
+    if settings:
+        sections = {**settings[0]["settings"], "taken": BY_SCRIPT}
+    sections["script"] = {
+        "command": _without_secrets(command),
+        "exit_code": exit_code,
+        "stopped": exit_code is None,
+        "seconds": round(took, 1),
+        "processes": len(processes),
+    }
+    if processes:
+        sections["random_calls"] = _together(processes)
     first = (settings or processes or [{}])[0]
-    return ScriptResult(
-        command=_without_secrets(command),
-        exit_code=exit_code,
-        seconds=took,
-        processes=len(processes),
-        calls=_together(processes) if processes else None,
-        settings=first.get("settings"),
-        python=first.get("python"),
-    )
+    return first.get("python"), sections
 
 
 def _run(command: Sequence[str], seconds: float | None, notes: str) -> int | None:
@@ -152,7 +130,9 @@ def _together(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, process in enumerate(processes):
         for call in process["calls"]:
-            own = {**call, "file": _relative(call["file"]), "seeds": [*call["seeds"]]}
+            file = os.path.relpath(call["file"])  # where it lies below the working directory
+            file = call["file"] if file.startswith(os.pardir) else file
+            own = {**call, "file": file, "seeds": [*call["seeds"]]}
             own = {"rank": process["rank"], **own, "complete": bool(process["ended"])}
             own["process"] = number
             key = tuple(own[name] for name in ("rank", "function", "file", "line", "in"))
@@ -162,12 +142,6 @@ def _together(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             one["complete"] = one["complete"] and own["complete"]
             one["process"] = number if one["process"] == number else None
     return list(found.values())
-
-
-def _relative(file: str) -> str:
-    """Return a file's path from the working directory, where it lies below that."""
-    path = os.path.relpath(file)
-    return file if path.startswith(os.pardir) else path
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -55,8 +55,7 @@ class Settings:
         count; where these differ, none does.
         """
         found = [*_settings(configurations)]
-        usual = _only(found, _CLIP, _is_clip)
-        low, high = _only(found, _CLIP_LOW, _is_clip), _only(found, _CLIP_HIGH, _is_clip)
+        usual, low, high = (_clip_of(found, names) for names in (_CLIP, _CLIP_LOW, _CLIP_HIGH))
         low, high = (usual if low is None else low), (usual if high is None else high)
         clip_range = None if low is None or high is None else (low, high)
         given = [*_settings(generation)]
@@ -114,14 +113,13 @@ def _ids_of(path: tuple[str, ...], value: Any, settings: Sequence[_Setting]) -> 
     return frozenset(int(text) for text in ids if text.isdigit())
 
 
-def _is_clip(value: Any) -> bool:
-    """Return whether a setting can be a clip range; an optimizer's `epsilon` is smaller."""
-    return type(value) is float and 0.01 <= value < 10
+def _clip_of(settings: Sequence[_Setting], names: Collection[str]) -> float | None:
+    """Return the one clip range that settings of these names have; None if there is not one.
 
-
-def _only(settings: Sequence[_Setting], names: Collection[str], fits: Callable[[Any], bool]) -> Any:
-    """Return the one value that settings of these names have; None if there is not one."""
-    found = {value for path, value in settings if path[-1] in names and fits(value)}
+    An optimizer's `epsilon` is smaller.
+    """
+    values = (value for path, value in settings if path[-1] in names)
+    found = {value for value in values if type(value) is float and 0.01 <= value < 10}
     return found.pop() if len(found) == 1 else None
 
 

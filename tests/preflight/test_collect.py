@@ -17,7 +17,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
 from mindrlhf_msprobe.errors import MsprobeError
-from mindrlhf_msprobe.preflight.collect import Asked, collect
+from mindrlhf_msprobe.preflight.collect import collect
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
@@ -113,7 +113,7 @@ def test_what_a_script_draws_is_counted_and_stays_the_same(here: Path, capfd: An
     subprocess.run([sys.executable, "train.py", "3"], check=True, capture_output=True)
     alone = read_json(here / "drawn.json")
     (here / "drawn.json").unlink()
-    content = collect(Asked(command=[sys.executable, "train.py", "3"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "train.py", "3"])
     assert read_json(here / "drawn.json")[:4] == alone[:4]
     assert calls_of(content) == {
         ("numpy.random.seed", 4): 1,
@@ -155,7 +155,7 @@ print(ops.rand(2), ops.dropout(Tensor(np.ones(2, np.float32))))
 def test_mindspore_is_asked_in_the_scripts_own_process(here: Path) -> None:
     """Its seed, its context and its random functions; a compiled function still compiles."""
     (here / "train.py").write_text(MINDSPORE)
-    content = collect(Asked(command=[sys.executable, "train.py"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "train.py"])
     assert content["script"]["exit_code"] == 0
     assert content["seeds"]["mindspore"] == 11
     assert content["determinism"]["deterministic"] == "ON"
@@ -173,7 +173,7 @@ def test_processes_that_a_script_starts_are_looked_at_rank_by_rank(here: Path) -
         "    os._exit(0)\nos.wait()\n"
     )
     shell = f"RANK_ID=0 {sys.executable} draw.py; RANK_ID=1 {sys.executable} draw.py"
-    content = collect(Asked(command=["sh", "-c", shell]), "a.json")
+    content = collect("a.json", command=["sh", "-c", shell])
     found = [(c["rank"], c["function"], c["count"]) for c in content["random_calls"]]
     assert sorted(found) == [
         (0, "random.random", 1),
@@ -190,7 +190,7 @@ def test_a_script_that_becomes_another_program_is_counted_before_that(here: Path
         "import os, random, sys\nif len(sys.argv) == 1:\n    random.seed(5)\n"
         "    os.execv(sys.executable, [sys.executable, 'again.py', 'again'])\nrandom.random()\n"
     )
-    content = collect(Asked(command=[sys.executable, "again.py"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "again.py"])
     found = {c["function"]: (c["line"], c["seeds"]) for c in content["random_calls"]}
     assert found == {"random.seed": (3, ["5"]), "random.random": (5, [])}
 
@@ -204,7 +204,7 @@ def test_workers_of_multiprocessing_are_counted_to_their_end(here: Path) -> None
         "    workers = [context.Process(target=work) for _ in range(2)]\n"
         "    [w.start() for w in workers], [w.join() for w in workers]\n"
     )
-    content = collect(Asked(command=[sys.executable, "work.py"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "work.py"])
     found = {(c["function"], c["count"], c["complete"]) for c in content["random_calls"]}
     assert found == {("random.random", 2000, True)}
 
@@ -231,7 +231,7 @@ def test_functions_and_methods_of_torch_are_counted_as_they_were(here: Path) -> 
         "import torch\nfrom torch import rand\nassert torch.manual_seed(3) == 3\n"
         "one = torch.Tensor()\nassert one.uniform_(a=2) == (one, 2)\nassert rand([1, 2]) == 2\n"
     )
-    content = collect(Asked(command=[sys.executable, "train.py"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "train.py"])
     assert content["script"]["exit_code"] == 0
     assert calls_of(content) == {
         ("torch.manual_seed", 3): 1,
@@ -245,7 +245,7 @@ def test_another_sitecustomize_is_still_imported(here: Path, monkeypatch: Any) -
     (here / "site").mkdir()
     (here / "site/sitecustomize.py").write_text("import builtins; builtins.of_theirs = 1\n")
     monkeypatch.setenv("PYTHONPATH", f"{here / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}")
-    content = collect(Asked(command=[sys.executable, "-c", "assert of_theirs == 1"]), "a.json")
+    content = collect("a.json", command=[sys.executable, "-c", "assert of_theirs == 1"])
     assert content["script"]["exit_code"] == 0
 
 
@@ -257,7 +257,7 @@ def test_a_script_that_never_ends_is_stopped_with_all_that_it_started(here: Path
         "open('child', 'w').write(str(child.pid))\n"
         "try:\n    time.sleep(600)\nfinally:\n    open('cleaned', 'w')\n"
     )
-    content = collect(Asked(command=[sys.executable, "train.py"], seconds=1.0), "a.json")
+    content = collect("a.json", command=[sys.executable, "train.py"], seconds=1.0)
     assert (content["script"]["exit_code"], content["script"]["stopped"]) == (None, True)
     assert calls_of(content) == {("random.seed", 2): 1}
     assert (here / "cleaned").exists()
@@ -282,7 +282,7 @@ def test_a_command_without_python_is_said(here: Path, capsys: Any) -> None:
 
 def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsys: Any) -> None:
     """Names, dtypes, shapes, statistics and fingerprints; texts are cut."""
-    data = collect(Asked(data="my_batches:endless", batches=2), "a.json")["data"]
+    data = collect("a.json", data="my_batches:endless", batches=2)["data"]
     assert sys.modules["my_batches"].taken == [0, 1]
     assert (data["exhausted"], len(data["batches"])) == (False, 2)
     first = data["batches"][0]
@@ -293,9 +293,9 @@ def test_the_first_batches_are_described_and_no_more_are_taken(here: Path, capsy
     assert (first["more.0"]["value"], first["text"]["length"]) == (1.5, 500)
     assert len(first["text"]["value"]) < 100
     assert "reading" in capsys.readouterr().err
-    (one,) = collect(Asked(data="my_batches:one"), "c.json")["data"]["batches"]
+    (one,) = collect("c.json", data="my_batches:one")["data"]["batches"]
     assert one["ids"]["shape"] == [2]  # a mapping is a batch
-    two = collect(Asked(data="my_batches:two"), "b.json")["data"]
+    two = collect("b.json", data="my_batches:two")["data"]
     assert (two["exhausted"], [b[""]["shape"] for b in two["batches"]]) == (True, [[3], [0, 2]])
 
 
@@ -310,7 +310,7 @@ def test_a_batch_of_many_values_differs_by_each_of_them(
     )
     for name, many in (("a", "0 0"), ("b", "0 0"), ("c", "7 0"), ("d", "0 2"), ("e", "0 2")):
         monkeypatch.setenv("MANY", many)
-        collect(Asked(data="many:lists"), f"{name}.json")
+        collect(f"{name}.json", data="many:lists")
     said = {}
     for pair in ("ab", "ac", "de"):
         code = main(["preflight", "compare", f"{pair[0]}.json", f"{pair[1]}.json"])
@@ -328,7 +328,7 @@ def test_other_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
     (here / "shards").mkdir()
     for name, content in (("shards/a.bin", b"abc"), ("shards/b.bin", b"abd"), ("c", b"abc")):
         (here / name).write_bytes(content)
-    found = collect(Asked(checkpoints=["shards", "other=c"]), "a.json")["checkpoints"]
+    found = collect("a.json", checkpoints=["shards", "other=c"])["checkpoints"]
     shards, other = found["shards"]["files"], found["other"]["files"]
     assert list(shards) == ["a.bin", "b.bin"]
     assert shards["a.bin"] == other["c"] != shards["b.bin"]
@@ -357,7 +357,7 @@ def test_parameters_of_a_checkpoint_are_compared_across_formats(here: Path) -> N
     safetensors(here / "b.safetensors", b=two, w=one)
     safetensors(here / "c.safetensors", b=two, w=two)
     for name in ("a.ckpt", "b.safetensors", "c.safetensors"):
-        collect(Asked(checkpoints=[name]), f"{name[0]}.json")
+        collect(f"{name[0]}.json", checkpoints=[name])
     assert not compare_collected("a.json", "b.json").differ
     (weights,) = compare_collected("a.json", "c.json").weights
     assert (weights.role, weights.compared, weights.different) == ("a.ckpt", 2, ("w",))
@@ -367,7 +367,7 @@ def test_a_checkpoint_is_compared_with_the_initial_weights_of_a_run(here: Path) 
     """Under the name of the role: is it what the run began with?"""
     weights = {"w": np.arange(4, dtype=np.float32), "b": np.zeros(2, np.float32)}
     safetensors(here / "a.safetensors", **weights)
-    collect(Asked(checkpoints=["actor=a.safetensors"]), "a.json")
+    collect("a.json", checkpoints=["actor=a.safetensors"])
     for name, moved in (("same", 0.0), ("moved", 1.0)):
         known = {k: fingerprint("Float32", v + np.float32(moved)) for k, v in weights.items()}
         writer = RunWriter(
@@ -397,7 +397,7 @@ def test_no_secret_is_written(here: Path, monkeypatch: Any) -> None:
         "lr: 1.0\nhub: {password: hush-hush, url: 'http://u:hush-hush@h'}\n"
     )
     command = [sys.executable, "-c", "pass", "--api-key", "hush-hush", "--password=hush-hush"]
-    content = collect(Asked(configurations=["c.yaml"], command=command), "a.json")
+    content = collect("a.json", configurations=["c.yaml"], command=command)
     written = (here / "a.json").read_text()
     assert "hush-hush" not in written
     assert "abcdefgh12345678" not in written
@@ -412,41 +412,43 @@ def test_keys_of_yaml_that_python_holds_equal_are_both_kept(here: Path) -> None:
         "base: &base {0: a, 2: z}\n"
         "more: {<<: *base, false: b, 2: y, 0: c}\n"
     )
-    content = collect(Asked(configurations=["c.yaml"]), "a.json")["configurations"]["c.yaml"]
+    content = collect("a.json", configurations=["c.yaml"])["configurations"]["c.yaml"]
     assert content["of"] == {"1": "f", "True": "g", "1.0": "c", "1~": "d", "True~": "e"}
     assert content["more"] == {"0": "c", "2": "y", "False": "b"}
 
 
 BAD = [
-    (Asked(data="my_batches:nothing"), "returned None"),
-    (Asked(data="my_batches:raises"), "ValueError: no such corpus"),
-    (Asked(data="my_batches:raises_later"), "OSError: the disk is gone"),
-    (Asked(data="my_batches:ends"), "SystemExit: 3"),
-    (Asked(data="my_batches:number"), "returned a int"),
-    (Asked(data="my_batches:text"), "returned a str"),
-    (Asked(data="my_batches:empty"), "no batch"),
-    (Asked(data="my_batches:value"), "is a int"),
-    (Asked(data="my_batches:absent"), "my_batches has no absent"),
-    (Asked(data="breaks:f"), "No module named 'no_such_module_at_all'"),
-    (Asked(data="absent_module:f"), "No module named 'absent_module'"),
-    (Asked(data="my_batches"), "expected MODULE:FUNCTION"),
-    (Asked(data="../my_batches:two"), "expected MODULE:FUNCTION"),
-    (Asked(configurations=["absent.yaml"]), "--config absent.yaml: there is no such file"),
-    (Asked(configurations=["broken.yaml"]), "broken.yaml"),
-    (Asked(configurations=["list.yaml"]), "expected a mapping"),
-    (Asked(configurations=["list.json"]), "holds a list"),
-    (Asked(configurations=["half.json"]), "half.json is no JSON"),
-    (Asked(configurations=["."]), "is a directory"),
-    (Asked(configurations=["a=ok.yaml", "a=list.yaml"]), "would both be called a"),
-    (Asked(checkpoints=["absent.ckpt"]), "--checkpoint absent.ckpt: there is no such file"),
-    (Asked(checkpoints=["empty"]), "holds no file"),
-    (Asked(command=["absent_program"]), "absent_program is no program"),
-    (Asked(command=["train.py"]), "such as -- python train.py"),
+    ({"data": "my_batches:nothing"}, "returned None"),
+    ({"data": "my_batches:raises"}, "ValueError: no such corpus"),
+    ({"data": "my_batches:raises_later"}, "OSError: the disk is gone"),
+    ({"data": "my_batches:ends"}, "SystemExit: 3"),
+    ({"data": "my_batches:number"}, "returned a int"),
+    ({"data": "my_batches:text"}, "returned a str"),
+    ({"data": "my_batches:empty"}, "no batch"),
+    ({"data": "my_batches:value"}, "is a int"),
+    ({"data": "my_batches:absent"}, "my_batches has no absent"),
+    ({"data": "breaks:f"}, "No module named 'no_such_module_at_all'"),
+    ({"data": "absent_module:f"}, "No module named 'absent_module'"),
+    ({"data": "my_batches"}, "expected MODULE:FUNCTION"),
+    ({"data": "../my_batches:two"}, "expected MODULE:FUNCTION"),
+    ({"configurations": ["absent.yaml"]}, "--config absent.yaml: there is no such file"),
+    ({"configurations": ["broken.yaml"]}, "broken.yaml"),
+    ({"configurations": ["list.yaml"]}, "expected a mapping"),
+    ({"configurations": ["list.json"]}, "holds a list"),
+    ({"configurations": ["half.json"]}, "half.json is no JSON"),
+    ({"configurations": ["."]}, "is a directory"),
+    ({"configurations": ["a=ok.yaml", "a=list.yaml"]}, "would both be called a"),
+    ({"checkpoints": ["absent.ckpt"]}, "--checkpoint absent.ckpt: there is no such file"),
+    ({"checkpoints": ["empty"]}, "holds no file"),
+    ({"command": ["absent_program"]}, "absent_program is no program"),
+    ({"command": ["train.py"]}, "such as -- python train.py"),
 ]
 
 
-@pytest.mark.parametrize(("asked", "said"), BAD, ids=[said for _, said in BAD])
-def test_bad_input_is_named_and_nothing_is_written(here: Path, asked: Asked, said: str) -> None:
+@pytest.mark.parametrize(("given", "said"), BAD, ids=[said for _, said in BAD])
+def test_bad_input_is_named_and_nothing_is_written(
+    here: Path, given: dict[str, Any], said: str
+) -> None:
     """What was wrong and its value, in both languages."""
     (here / "broken.yaml").write_text("a: [1\n")
     (here / "list.yaml").write_text("- 1\n")
@@ -455,7 +457,7 @@ def test_bad_input_is_named_and_nothing_is_written(here: Path, asked: Asked, sai
     (here / "ok.yaml").write_text("a: 1\n")
     (here / "empty").mkdir()
     with pytest.raises(MsprobeError) as raised:
-        collect(asked, "out.json")
+        collect("out.json", **given)
     with speaking("en"):
         assert said in str(raised.value)
     with speaking("zh"):

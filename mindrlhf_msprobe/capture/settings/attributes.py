@@ -1,7 +1,7 @@
 """What a cell or an optimizer was built with: its scalar attributes, as plain JSON values.
 
-Only asked for, never set. Numbers, switches, short texts, dtypes, tensors of one element and tables
-of integers or bool are taken; what MindSpore itself keeps in every cell, and what could be a
+Attributes are read, never set. Numbers, switches, short texts, dtypes, tensors of one element and
+tables of integers or bool are taken; what MindSpore itself keeps in every cell, and what could be a
 secret, is not.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,14 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     MindSpore computes the cell in, where one was set.
     """
     found: dict[str, Any] = {}
-    fixed = dict(_fixed_parameters(cell))
+    # Parameters of one element that are not trained, as a loss scale is. Where a cell holds the
+    # optimizer, the optimizer does not update the cell's own, whatever `requires_grad` says.
+    trains = any(is_optimizer(child) for child in children_of(cell).values())
+    fixed = {
+        name: p
+        for name, p in parameters_of(cell).items()
+        if p is not None and (trains or not p.requires_grad) and p.size == 1 and name.isidentifier()
+    }
     is_mindspores = type(cell).__module__.partition(".")[0] == "mindspore"
     for name, held in [*vars(cell).items(), *buffers_of(cell).items(), *fixed.items()]:
         if len(found) == MAX_ATTRIBUTES:
@@ -94,8 +101,7 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
         if is_setting(name) and not (is_mindspores and name.startswith("_")):  # private to it
             value = local_of(held)
             plain = _tensor(value) if name in fixed else plain_value(name, value)
-            if plain is _MISSING:
-                plain = _table(value)
+            plain = _table(value) if plain is _MISSING else plain
             if plain is not _MISSING:
                 found[name] = plain
     flags = cell.get_flags()
@@ -111,7 +117,7 @@ def plain_attributes(cell: nn.Cell) -> Iterator[str]:
 
 
 def plain_value(name: str, value: Any) -> Any:
-    """Return an attribute as a JSON value; `_MISSING` for what is none, or too large for one."""
+    """Return an attribute as a JSON value; `_MISSING` if it cannot be one or is too large."""
     if isinstance(value, (tuple, list)) and len(value) <= _MAX_ITEMS:
         items = [_scalar(name, item) for item in value]
         return items if items and _MISSING not in items else _MISSING
@@ -128,7 +134,10 @@ def _scalar(name: str, value: Any) -> Any:
     if isinstance(value, float):
         return number_to_json(float(value))
     if isinstance(value, str):
-        return _text(name, value)
+        if len(value) > _MAX_TEXT or _names_text(name):
+            return _MISSING
+        value = address_free(value)
+        return WITHHELD if _suspicious(value) else value
     if is_mindspore_dtype(value):
         return str(value)
     if isinstance(value, (np.generic, np.ndarray)) and value.size == 1:
@@ -136,13 +145,6 @@ def _scalar(name: str, value: Any) -> Any:
     if isinstance(value, Tensor) and not (isinstance(value, Parameter) and value.requires_grad):
         return _tensor(value)
     return _MISSING
-
-
-def _text(name: str, value: str) -> Any:
-    if len(value) > _MAX_TEXT or _names_text(name):
-        return _MISSING
-    value = address_free(value)
-    return WITHHELD if _suspicious(value) else value
 
 
 _names_text = functools.lru_cache(maxsize=4096)(could_name_text)
@@ -194,19 +196,6 @@ def _number(array: np.ndarray) -> Any:
     return _MISSING
 
 
-def _fixed_parameters(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of one element that are not trained, as a loss scale is.
-
-    Where a cell holds the optimizer, its own parameters are none that the optimizer updates,
-    whatever they say of themselves.
-    """
-    trains = any(is_optimizer(child) for child in children_of(cell).values())
-    for name, parameter in parameters_of(cell).items():
-        fixed = parameter is not None and (trains or not parameter.requires_grad)
-        if fixed and name.isidentifier() and parameter.size == 1:
-            yield name, parameter
-
-
 def is_optimizer(cell: Any) -> bool:
     """Return whether a cell updates parameters: an optimizer of MindSpore's, or of `mint.optim`."""
     if isinstance(cell, nn.Optimizer):
@@ -231,18 +220,12 @@ def optimizer_settings(optimizer: nn.Cell) -> dict[str, Any]:
             found[path] = type(cell).__name__
         for name, value in [*vars(cell).items(), *parameters_of(cell).items()]:
             if is_setting(name) and name not in _DERIVED and not name.startswith("_"):
-                if isinstance(value, Parameter) and _is_of_trained(name, value, trained):
+                # MindSpore names the state that it keeps for a parameter `moments.head.bias`.
+                one = isinstance(value, Parameter) and value.size == 1
+                if one and any(name == p or name.endswith(f".{p}") for p in trained):
                     continue
                 _put(found, prefix + name, _setting_value(name, value, in_schedule=bool(prefix)))
     return found
-
-
-def _is_of_trained(name: str, value: Any, trained: Sequence[str]) -> bool:
-    """Return whether a parameter is one that the optimizer updates, or the state it keeps for one.
-
-    MindSpore names the state after the parameter: `moments.head.bias`.
-    """
-    return value.size == 1 and any(name == p or name.endswith(f".{p}") for p in trained)
 
 
 def learning_rates(optimizer: nn.Cell, most: int = _MAX_GROUPS) -> dict[str, Any]:

@@ -84,9 +84,8 @@ def to_plain(
         if isinstance(value, np.ma.MaskedArray):
             data, mask = np.ma.getdata(value, subok=False), np.ma.getmaskarray(value)
             return inner({"data": data, "mask": mask})
-        for plain_of in (_plain_single, _dtype_name):
-            if (single := plain_of(value)) is not _OTHER:
-                return single
+        if (single := _plain_single(value)) is not _OTHER:
+            return single
         if (number := _number_in_numpy(value)) is not _OTHER:
             return inner(number)
         children = None
@@ -140,7 +139,7 @@ _OTHER = object()
 
 
 def _plain_single(value: Any) -> Any:
-    """Return a text, number, path, enum member or None as a JSON value; `_OTHER` of others."""
+    """Return a text, number, path, enum member, dtype or None as JSON; `_OTHER` of others."""
     if value is None or issubclass(type(value), (bool, str)):
         return value
     if isinstance(value, enum.Enum):
@@ -151,7 +150,11 @@ def _plain_single(value: Any) -> Any:
         return os.fspath(value) if isinstance(os.fspath(value), str) else str(value)
     if isinstance(value, np.longdouble):
         return number_to_json(float(value))
-    return _OTHER
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return np.dtype(value).name
+    return str(value) if is_mindspore_dtype(value) else _OTHER
 
 
 def _number_in_numpy(value: Any) -> Any:
@@ -162,15 +165,6 @@ def _number_in_numpy(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "biuf":
         return value[()]
     return _OTHER
-
-
-def _dtype_name(value: Any) -> Any:
-    """Return the name of a dtype of numpy's or MindSpore's; `_OTHER` of anything else."""
-    if isinstance(value, np.dtype):
-        return value.name
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return np.dtype(value).name
-    return str(value) if is_mindspore_dtype(value) else _OTHER
 
 
 def as_text(value: Any) -> str:
@@ -200,13 +194,13 @@ def is_mindspore_dtype(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Unreadable:
-    """Stands for an item of a container that raised when it was asked for."""
+    """Stands for an item of a container that raised when it was read."""
 
     error: Exception
 
 
 def _items_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what `fields_of` does, item by item where the whole cannot be asked for."""
+    """Return what `fields_of` does, item by item where the whole cannot be read."""
     try:
         items = fields_of(value)
         return None if items is None else dict(items)

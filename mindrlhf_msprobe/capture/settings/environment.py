@@ -1,6 +1,6 @@
-"""What a process runs with: versions, device, seeds, determinism, environment, initial weights.
+"""What a process runs with: versions, packages, device, seeds, determinism, environment, weights.
 
-Everything is only asked for, never set; MindSpore is asked where the trainer has imported it, and
+Everything is read, nothing is set; MindSpore is read where the trainer has imported it, and
 not imported for it. Of the environment, variables of the field are taken by name, and none whose
 name or value could be a secret.
 """
@@ -13,6 +13,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +28,32 @@ from mindrlhf_msprobe.storage.manifest.variables import (
     recordable,
     variables_of_determinism,
     variables_of_field,
+    versions,
 )
 
 _MAX_CPU_NAME = 512
 _MAX_FILE = 1 << 16
+_MOST_PACKAGES = 5000
+_LONGEST = 200  # characters of a package's name, of its version
 
 _CONTEXT_DETERMINISM = (
     *("deterministic", "pynative_synchronize", "jit_level", "jit_config"),
     *("enable_graph_kernel", "graph_kernel_flags", "exec_order", "infer_boost"),
 )
-_ASCEND_DETERMINISM = ("ascend_config",)  # elsewhere MindSpore warns at the mere question
+_ASCEND_DETERMINISM = ("ascend_config",)  # on other devices reading it makes MindSpore warn
 _VERSION = re.compile(r"[\w.:+-]{1,64}")
 
 
 def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     """Return what can change from moment to moment: device, seeds, determinism, environment.
 
-    What cannot be asked is left out; a fault in one section costs that section alone.
+    What cannot be read is left out; a fault in one section costs that section alone.
     """
     sections: dict[str, Callable[[], dict[str, Any]]] = {
         "device": device,
         "seeds": seeds,
         "determinism": determinism,
-        "environment": environment_variables,
+        "environment": lambda: variables_of_field(os.environ),
     }
     found = {}
     for name, collect in sections.items():
@@ -58,21 +62,51 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     return found
 
 
+def settings_of_process() -> dict[str, dict[str, Any]]:
+    """Return all that this process runs with, by section, for a collection.
+
+    A script's processes call it by its name, from child/sitecustomize.py. States of generators are
+    left out: of a script that has ended they say how much it drew, of another process nothing.
+    """
+    found = settings_now(lambda what, error: None)
+    states = ("numpy_state", "random_state")
+    if "seeds" in found:
+        found["seeds"] = {name: v for name, v in found["seeds"].items() if name not in states}
+    whole = {**versions(), "cann": cann_version()}
+    return {"versions": whole, "packages": packages(), **found}
+
+
+def packages() -> dict[str, str]:
+    """Return every installed package with its version; the first of two with one name."""
+    found: dict[str, str] = {}
+    for package in metadata.distributions():
+        try:
+            name, version = str(package.metadata["Name"]), str(package.version)
+        except Exception:  # a package whose files are damaged
+            continue
+        if len(found) < _MOST_PACKAGES:
+            found.setdefault(name.lower().replace("_", "-")[:_LONGEST], version[:_LONGEST])
+    return dict(sorted(found.items()))
+
+
 def device() -> dict[str, Any]:
     """Return what the process computes on; MindSpore's part only where it has been imported."""
-    facts = {
-        "machine": platform.machine(),
-        "cpu": _cpu_name(),
-        "cpu_count": os.cpu_count(),
-    }
+    lines = (line.partition(":") for line in _lines_of(Path("/proc/cpuinfo")))
+    models = (value.strip() for name, _, value in lines if name.strip() == "model name")
+    cpu = next(models, None)
     asked = _context("device_target", "device_id", "mode")
     if "mode" in asked:
         asked["mode"] = {0: "graph", 1: "PyNative"}.get(asked["mode"], str(asked["mode"]))
-    return facts | asked
+    return {
+        "machine": platform.machine(),
+        "cpu": cpu and cpu[:_MAX_CPU_NAME],
+        "cpu_count": os.cpu_count(),
+        **asked,
+    }
 
 
 def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the seeds that can be asked, and fingerprints of the generators that cannot.
+    """Return the seeds that can be read, and fingerprints of the generators that cannot.
 
     Reading a generator's state does not advance it.
     """
@@ -93,11 +127,6 @@ def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
     asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
     return asked | variables_of_determinism(environment)
-
-
-def environment_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of the field, by name, as `variables_of_field` says."""
-    return variables_of_field(environment)
 
 
 def cann_version(
@@ -196,14 +225,6 @@ def _state_fingerprint(state: Any) -> str:
     return f"xxh3_64:{digest.hexdigest()}"
 
 
-def _cpu_name() -> str | None:
-    for line in _lines_of(Path("/proc/cpuinfo")):
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()[:_MAX_CPU_NAME]
-    return None
-
-
 def _lines_of(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -212,24 +233,19 @@ def _lines_of(path: Path) -> list[str]:
         return []
 
 
-_OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
-
-
 def states_now(fault: FaultSink) -> dict[str, str]:
     """Return the state of each generator, by the names that `seeds` in run.json has for them.
 
-    MindSpore's default generator is asked where it was seeded or drawn from: until then its state
+    MindSpore's default generator is read where it was seeded or drawn from: until then its state
     is another one in each process.
     """
     found: dict[str, str] = {}
-    for name, read in (
-        ("numpy_state", _numpy),
-        ("random_state", _python),
-        ("mindspore_state", _mindspore),
-    ):
-        with counted(fault, "lost.generator", of=name.removesuffix("_state")):
+    readers = {"numpy": _numpy, "random": lambda: repr(random.getstate()).encode()}
+    for of, read in {**readers, "mindspore": _mindspore}.items():
+        with counted(fault, "lost.generator", of=of):
             state = read()
-            found[name] = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
+            digits = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
+            found[f"{of}_state"] = digits
     return found
 
 
@@ -264,8 +280,7 @@ def _numpy() -> bytes:
     return repr((sorted(inner.items()), *rest)).encode()
 
 
-def _python() -> bytes:
-    return repr(random.getstate()).encode()
+_OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
 
 def _mindspore() -> bytes | None:

@@ -16,7 +16,6 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from types import CodeType, FunctionType, NoneType
 from typing import Any
@@ -32,6 +31,7 @@ Note = Callable[[dict[str, Any]], None]
 MAX_CHANGES = 4000
 _MAX_SETTINGS = 200
 _CONFIG = "GenerationConfig"
+_LOST = "lost.generation_settings"
 _PLAIN = (bool, int, float, str)
 #: Of lists, those that name tokens by their number; others may be the prompts.
 _LISTS = ("token_id", "token_ids", "stop", "bad_words")
@@ -154,7 +154,7 @@ class GenerateCalls:
         settings: dict[str, Any] = {}
         self._calls.settings = settings
         try:
-            with self._counted():
+            with counted(self._fault, _LOST):
                 settings.update(arguments(function, cell, args, kwargs))
             return function(cell, *args, **kwargs)
         finally:
@@ -162,7 +162,7 @@ class GenerateCalls:
             if outer is not None:  # what is called inside knows better
                 outer.update(settings)
             else:
-                with self._counted():
+                with counted(self._fault, _LOST):
                     self._note(settings)
 
     def _update(
@@ -171,12 +171,9 @@ class GenerateCalls:
         unused = function(config, *args, **kwargs)
         settings = getattr(self._calls, "settings", None)
         if settings is not None:
-            with self._counted():
+            with counted(self._fault, _LOST):
                 settings.update(plain_settings(vars(config)))
         return unused
-
-    def _counted(self) -> AbstractContextManager[None]:
-        return counted(self._fault, "lost.generation_settings")
 
 
 def _through(*args: Any, **kwargs: Any) -> Any:

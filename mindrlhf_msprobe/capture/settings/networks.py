@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import operator
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,9 @@ _MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counte
 _MAX_OPTIMIZERS = 4  # of one role
 _MAX_READ = 8  # learning rates that are looked at in every step
 _MOST_PARAMETERS = 1 << 16
-_MOST_CELLS = 64  # that are asked for their configuration
+_MOST_CELLS = 64  # whose configuration is read
+#: What stands in the manifest of every network that was looked at.
+_ALWAYS = ("role", "phases", "kind", "training", "cells")
 
 
 class NetworkSettings:
@@ -85,7 +87,9 @@ class NetworkSettings:
     def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
         """Look at what is set while a phase opens."""
         with counted(self._fault, "lost.settings", role=phase.role):
-            self._entered(phase, network, step)
+            known = self._network(phase.role, network)
+            if known is not None and not known.broken:
+                self._entered(phase, known, network, step)
 
     def end_step(self) -> None:
         """Look for optimizers where no phase was opened by the end of a step.
@@ -128,19 +132,13 @@ class NetworkSettings:
         network = _Network(role, cell)
         self._networks.append(network)
         self._look(network, cell)
-        self._look_for_twin(network)
-        return network
-
-    def _look_for_twin(self, network: _Network) -> None:
-        """Note, and say once, that a network is the one of another role."""
         other = next((n.role for n in self._networks if network.is_twin_of(n)), None)
-        if other is None:
-            return
-        network.same_as = other
-        network.renew()
-        if (network.role, other) not in self._twins:
-            self._twins.add((network.role, other))
-            warn("log.one_network", role=other, other=network.role)
+        if other is not None:
+            network.renew(same_as=other)
+            if (role, other) not in self._twins:
+                self._twins.add((role, other))
+                warn("log.one_network", role=other, other=role)
+        return network
 
     def _look(self, network: _Network, cell: nn.Cell) -> None:
         self._changed = True
@@ -152,19 +150,22 @@ class NetworkSettings:
         for optimizer in optimizers:
             self._add_optimizer(network.role, optimizer)
 
-    def _entered(self, phase: Phase, cell: nn.Cell, step: int) -> None:
-        network = self._network(phase.role, cell)
-        if network is None or network.broken:
-            return
+    def _entered(self, phase: Phase, network: _Network, cell: nn.Cell, step: int) -> None:
         if not network.phases:  # the trainer may have set it up further since it was watched
             self._look(network, cell)
         if phase.name not in network.phases:
             network.phases.append(phase.name)
-            network.renew()
+            network.renew(phases=network.phases)
             self._changed = True
-        self._look_for_optimizer(phase)
+        # Optimizers are looked for before the first phase, and once more in an update.
+        in_update = phase.name in UPDATE_PHASES
+        first_update = in_update and phase.role not in self._looked_for
+        if first_update:
+            self._looked_for.add(phase.role)
+        if not self._looked_before or (first_update and phase.role not in self._optimizers):
+            self._find_optimizers()
         modes = self._modes.setdefault(phase.name, _Modes())
-        first, in_update = modes.step != step, phase.name in UPDATE_PHASES
+        first = modes.step != step
         if first or in_update:  # the trainer may set a learning rate for each micro-step
             for optimizer in self._optimizers.get(phase.role, ()):
                 self._changed |= optimizer.note_changes(step, again=in_update)
@@ -172,23 +173,26 @@ class NetworkSettings:
             self._changed |= network.note_changes(step, phase.name)
         self._changed |= modes.note(step, network, first=first)
 
-    def _look_for_optimizer(self, phase: Phase) -> None:
-        """Look for the optimizers, once before the first phase, once more in an update."""
-        in_update = phase.name in UPDATE_PHASES and phase.role not in self._looked_for
-        if in_update:
-            self._looked_for.add(phase.role)
-        if not self._looked_before or (in_update and phase.role not in self._optimizers):
-            self._find_optimizers()
-
     def _find_optimizers(self) -> None:
+        """Find the optimizers of this process that update a network of which none is known.
+
+        Of two networks that share a parameter the first one's role counts.
+        """
         self._looked_before = True
-        trained = [
-            (network.role, cell)
-            for network in self._networks
-            if network.role not in self._optimizers and (cell := network.cell()) is not None
-        ]
-        for role, optimizer in optimizers_of(trained):
-            self._add_optimizer(role, optimizer)
+        owners: dict[int, str] = {}
+        for network in self._networks:
+            cell = None if network.role in self._optimizers else network.cell()
+            for parameter in () if cell is None else parameters_in(named_cells(cell).values()):
+                if parameter.requires_grad:
+                    owners.setdefault(id(parameter), network.role)
+        if not owners:
+            return
+        # By its type: isinstance would ask a weak proxy for what may no longer exist.
+        for cell in [c for c in gc.get_objects() if issubclass(type(c), nn.Cell)]:
+            if is_optimizer(cell):
+                updated: Iterable[Any] = getattr(cell, "parameters", ())
+                for role in dict.fromkeys(owners[id(p)] for p in updated if id(p) in owners):
+                    self._add_optimizer(role, cell)
 
     def optimizers_of(self, role: str) -> list[nn.Cell]:
         """Return the optimizers that update a role's network."""
@@ -202,32 +206,10 @@ class NetworkSettings:
             self._changed = True
 
 
-def optimizers_of(networks: Iterable[tuple[str, nn.Cell]]) -> list[tuple[str, nn.Cell]]:
-    """Return the optimizers of this process that update parameters of networks, with the role.
-
-    Args:
-        networks: each with its role; of two that share a parameter the first one's role counts.
-    """
-    owners: dict[int, str] = {}
-    for role, network in networks:
-        parameters = (p for cell in named_cells(network).values() for p in _parameters(cell))
-        for parameter in parameters:
-            if parameter.requires_grad:
-                owners.setdefault(id(parameter), role)
-    if not owners:
-        return []
-    found = []
-    # By its type: isinstance would ask a weak proxy for what may no longer exist.
-    for cell in [c for c in gc.get_objects() if issubclass(type(c), nn.Cell)]:
-        if is_optimizer(cell):
-            updated: Iterable[Any] = getattr(cell, "parameters", ())
-            roles = dict.fromkeys(owners[id(p)] for p in updated if id(p) in owners)
-            found += [(role, cell) for role in roles]
-    return found
-
-
-def _parameters(cell: nn.Cell) -> list[Any]:
-    return [parameter for parameter in parameters_of(cell).values() if parameter is not None]
+def parameters_in(cells: Iterable[nn.Cell]) -> Iterator[Any]:
+    """Yield the parameters that cells hold themselves."""
+    for cell in cells:
+        yield from (p for p in parameters_of(cell).values() if p is not None)
 
 
 class _Cell:
@@ -257,36 +239,56 @@ class _Cell:
             return tuple(map(self._own.get, self._names))
         return found if len(self._names) > 1 else (found,)
 
-    def changed(self) -> list[tuple[str, Any]]:
-        """Return the attributes that are other ones than at the last look."""
+    def changed(self) -> Iterator[tuple[str, Any]]:
+        """Yield the attributes that are other ones than at the last look, as JSON values.
+
+        None stands for one that has no JSON value, such as a tensor that replaced a number.
+        """
         before, self.values = self.values, self.read()
-        triples = zip(self._names, before, self.values)
-        return [
-            (name, value)
-            for name, old, value in triples
-            if value is not old and _differ(name, value, old)
-        ]
+        for name, old, value in zip(self._names, before, self.values):
+            if value is old:
+                continue
+            plain, scalars = plain_value(name, value), {type(value), type(old)} <= {*PLAIN_TYPES}
+            # Of scalars all characters count; of others what can be shown.
+            if bool(value != old) if scalars else plain != plain_value(name, old):
+                shown = isinstance(plain, (bool, int, float, str, list, type(None)))
+                yield name, plain if shown else None
 
 
 class _Network:
-    """One watched network: its cells' attributes, and their modes."""
+    """One watched network: its cells' attributes, and their modes.
+
+    Attributes:
+        content: what the manifest holds of it; another object only where that has changed.
+        broken: whether its attributes could not be read.
+        step: the one of the last look at its attributes.
+    """
 
     def __init__(self, role: str, cell: nn.Cell) -> None:
         self.role = role
         self.cell = weakref.ref(cell, self._forget)
         self.phases: list[str] = []
-        self.content = Network.make(role=role, phases=[], kind=type(cell).__name__)
-        self.same_as: str | None = None  # another role whose network it is
-        self._parameters: dict[int, bool] = {}  # their ids, and whether each is trained
         self.broken = False
-        self.step: int | None = None  # of the last look at its attributes
+        self.step: int | None = None
+        # In the order in which it stands in the file; what is empty is left out.
+        self._said: dict[str, Any] = {"role": role, "same_as": None, "phases": []}
+        self._parameters: dict[int, bool] = {}  # their ids, and whether each is trained
         self._cells_looked: list[_Cell] = []
-        self._dicts: list[dict[str, Any]] = []
+        self._own_of: dict[str, dict[str, Any]] = {}  # the attributes of each cell
         self._root: dict[str, Any] = {}
+        self.renew(kind=type(cell).__name__)
 
     def _forget(self, _: object) -> None:
         """Let go of the cells' attributes: the network is gone."""
-        self._cells_looked, self._dicts, self._root = [], [], {}
+        self._cells_looked, self._own_of, self._root = [], {}, {}
+
+    def renew(self, **news: Any) -> None:
+        """Make the content for the manifest anew, with what is other than before."""
+        self._said.update(news)
+        empty: tuple[Any, ...] = (None, [], {})
+        self.content = Network.make(
+            **{n: v for n, v in self._said.items() if n in _ALWAYS or v not in empty}
+        )
 
     def look(self, root: nn.Cell) -> list[nn.Cell]:
         """Take all attributes of all cells as they are now; return the optimizers among them."""
@@ -305,53 +307,34 @@ class _Network:
             names = [a for a in plain_attributes(cell) if a in attributes]
             if names:
                 self._cells_looked.append(_Cell(name, vars(cell), names))
-        self._cells = [
-            Cells.make(kind=kind, attributes=attributes, cells=names)
-            for kind, attributes, names in groups.values()
-        ]
-        self._dicts = [vars(cell) for cell in cells.values()]
-        self._names = list(cells)
-        self._around = _around(self._names)
+        self._own_of = {name: vars(cell) for name, cell in cells.items()}
         self._root = vars(cells.get(ROOT_NAME, root))
         self._changes: list[Change] = []
         self._counts: dict[tuple[str, str], int] = {}
-        self._whole = left > 0
-        self._parameters = {
-            id(p): bool(p.requires_grad) for cell in cells.values() for p in _parameters(cell)
-        }
+        self._parameters = {id(p): bool(p.requires_grad) for p in parameters_in(cells.values())}
         trained = {
             network_name(name, own): bool(parameter.requires_grad)
             for name, cell in cells.items()
             for own, parameter in parameters_of(cell).items()
             if parameter is not None
         }
-        self._untrained: list[str] = []
-        if any(trained.values()):  # else it is a reference, say
-            self._untrained = [name for name in trained if not trained[name]][:_MOST_PARAMETERS]
-        self._parallel = parallel_sizes(cells.values())
-        self._strategy = strategy_of(root)
-        self._mesh = mesh_of(p for cell in cells.values() for p in _parameters(cell))
-        self._class = type(root).__name__
-        self._training = self.training
-        self.renew()
-        return optimizers
-
-    def renew(self) -> None:
-        """Make the content for the manifest anew."""
-        self.content = Network.make(
-            role=self.role,
-            **({} if self.same_as is None else {"same_as": self.same_as}),
-            phases=list(self.phases),
-            kind=self._class,
-            training=self._training,
-            cells=self._cells,
-            **({"changes": self._changes} if self._changes else {}),
-            **({"untrained": self._untrained} if self._untrained else {}),
-            **({"parallel": self._parallel} if self._parallel else {}),
-            **({"strategy": self._strategy} if self._strategy else {}),
-            **({"mesh": self._mesh} if self._mesh else {}),
-            **({} if self._whole else {"cut_at": MAX_VALUES}),
+        untrained = [name for name in trained if not trained[name]]
+        self.renew(
+            kind=type(root).__name__,
+            training=self.training,
+            cells=[
+                Cells.make(kind=kind, attributes=attributes, cells=names)
+                for kind, attributes, names in groups.values()
+            ],
+            changes=[],
+            # Of a network that is not trained at all, as a reference, none is told.
+            untrained=untrained[:_MOST_PARAMETERS] if any(trained.values()) else [],
+            parallel=parallel_sizes(cells.values()),
+            strategy=strategy_of(root),
+            mesh=mesh_of(parameters_in(cells.values())),
+            cut_at=None if left > 0 else MAX_VALUES,
         )
+        return optimizers
 
     def is_twin_of(self, other: _Network) -> bool:
         """Return whether it is the network of another role, by its parameters.
@@ -369,7 +352,7 @@ class _Network:
     def note_changes(self, step: int, phase: str) -> bool:
         """Note the attributes that are other objects than at the last look, and other values."""
         self.step = step
-        noted = False
+        before = len(self._changes)
         for cell in self._cells_looked:
             if all(map(operator.is_, cell.read(), cell.values)):
                 continue
@@ -379,21 +362,21 @@ class _Network:
                     continue
                 self._counts[cell.name, name] = count + 1
                 at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
-                self._changes.append(Change.make(**at, value=_shown(name, value)))
-                noted = True
-        if noted:
-            self.renew()
-        return noted
+                self._changes.append(Change.make(**at, value=value))
+        if len(self._changes) == before:
+            return False
+        self.renew(changes=self._changes)
+        return True
 
     def note_strategy(self) -> bool:
         """Note how parameters are cut, which is known when the network has been compiled."""
         root = self.cell()
-        if self.broken or self._strategy or root is None:
+        if self.broken or self._said.get("strategy") or root is None:
             return False
-        self._strategy = strategy_of(root)
-        if self._strategy:
-            self.renew()
-        return bool(self._strategy)
+        strategy = strategy_of(root)
+        if strategy:
+            self.renew(strategy=strategy)
+        return bool(strategy)
 
     @property
     def training(self) -> bool:
@@ -402,44 +385,23 @@ class _Network:
 
     def modes(self) -> list[bool]:
         """Return each cell's mode, in the order of the cells."""
-        return [bool(own.get("training")) for own in self._dicts]
+        return [bool(own.get("training")) for own in self._own_of.values()]
 
     def modes_named(self, modes: list[bool]) -> dict[str, Any]:
         """Return the root's mode, and those cells whose mode is not that of the cell around."""
-        others = {
-            name: training
-            for name, training, around in zip(self._names, modes, self._around)
-            if around is not None and training is not modes[around]
-        }
+        mode_of = dict(zip(self._own_of, modes))
+        others: dict[str, bool] = {}
+        for name, training in mode_of.items():
+            around = name
+            while "." in around:
+                around = around.rpartition(".")[0]
+                if around in mode_of:
+                    break
+            else:
+                around = ROOT_NAME
+            if name != around and mode_of.get(around, training) is not training:
+                others[name] = training
         return {"training": self.training, **({"others": others} if others else {})}
-
-
-def _differ(name: str, value: Any, old: Any) -> bool:
-    """Return whether an attribute has another value; of what is none that can be shown, no."""
-    if type(value) not in PLAIN_TYPES or type(old) not in PLAIN_TYPES:
-        value, old = plain_value(name, value), plain_value(name, old)
-    return bool(value != old)
-
-
-def _shown(name: str, value: Any) -> Any:
-    plain = plain_value(name, value)
-    return plain if isinstance(plain, (bool, int, float, str, list, type(None))) else None
-
-
-def _around(names: list[str]) -> list[int | None]:
-    """Return for each cell where the nearest one around it stands; None for the root."""
-    positions = {name: i for i, name in enumerate(names)}
-    found: list[int | None] = []
-    for name in names:
-        around = name
-        while "." in around:
-            around = around.rpartition(".")[0]
-            if around in positions:
-                break
-        else:
-            around = ROOT_NAME
-        found.append(None if around == name else positions.get(around))
-    return found
 
 
 class _Modes:
@@ -508,7 +470,7 @@ class _Optimizer:
 def parallel_sizes(cells: Iterable[nn.Cell]) -> dict[str, int]:
     """Return the parallel sizes of the first cell that has any, by their names here.
 
-    Asked is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
+    Read is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
     `config` itself, as it is where Megatron's names are used.
     """
     for cell, _ in zip(cells, range(_MOST_CELLS)):
@@ -540,13 +502,13 @@ def strategy_of(root: nn.Cell) -> dict[str, dict[str, list[int]]]:
         devices, tensor_map, *rest = layout
         uneven = len(rest) > 2 and (rest[1] != 0 or not rest[2])
         by_optimizer = len(rest) > 3 and bool(rest[3])
-        if not uneven and not by_optimizer and _are_sizes(devices) and _are_sizes(tensor_map):
+        sizes = all(
+            isinstance(value, (list, tuple)) and all(type(n) is int for n in value)
+            for value in (devices, tensor_map)
+        )
+        if sizes and not uneven and not by_optimizer:
             found[str(name)] = {"devices": [*devices], "map": [*tensor_map]}
     return found
-
-
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(type(n) is int for n in value)
 
 
 def _of(held: Any, name: str) -> Any:

@@ -1,34 +1,32 @@
 """What networks and optimizers of runs were set to: modes, attributes of cells, learning rates.
 
-A setting that changes while the training runs is compared step by step, from the first step that
-both runs have to the last; the first step at which it differs is reported.
+And what they generated with, and how random generators went on. A setting that changes while the
+training runs is compared step by step, from the first step that both runs have to the last; the
+first step at which it differs is reported.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
     Notes,
-    Ranks,
-    is_known,
+    RankPair,
     named,
     same,
-    same_versions,
     shown,
 )
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest import random_states
+from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
 from mindrlhf_msprobe.storage.manifest.run_file import (
     CHANGED_BY_UPDATES,
+    Generation,
     Network,
     RunFile,
     Timeline,
@@ -37,126 +35,75 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
+GENERATION, SEEDS = "generation", "seeds"
 _ROOT = "root"
 _MAX_OF_ONE = 8  # changes of one attribute are recorded, and no more
 #: Stands for both values where two settings do not differ.
 SAME: Any = object()
 _BEGINNING = -1  # before the first step
 
+#: What settings were from which step on, by their names.
+Timelines = dict[str, Timeline]
 
-def compare_networks(rank: int, a: RunFile, b: RunFile, merged: Ranks, notes: Notes) -> None:
-    """Add how modes, attributes and optimizers of one rank differ, given both manifests.
+
+def compare_networks(pair: RankPair) -> None:
+    """Add how modes, attributes, optimizers, generation and random generators of one rank differ.
 
     Nothing is said where neither run watched a network.
     """
-    left, right = _Networks.from_run_file(a), _Networks.from_run_file(b)
-    if not is_known("networks", left or None, right or None, notes, neither=False):
-        return
-    last, alike = min(last_step(a), last_step(b)), same_versions(a, b)
-    for what, own, *both in itertools.chain(
-        _modes(left, right, last, notes),
-        _cells(left, right, last, notes, alike),
-        _optimizers(left, right, last, notes, alike, begun_apart(a, b) is not None),
-    ):
-        if both[0] == both[1] == WITHHELD:
-            notes.about("withheld", what.label, section=what.section)
-        else:
-            merged.add_one(what, rank, *shown(what.section, (own,), *both))
+    optimizers = _optimizers(pair.a), _optimizers(pair.b)
+    watched = [_networks(pair.a) or optimizers[0], _networks(pair.b) or optimizers[1]]
+    if pair.notes.both_know("networks", watched[0] or None, watched[1] or None, neither=False):
+        _compare_modes(pair)
+        _compare_cells(pair)
+        _compare_optimizers(pair, *optimizers)
+    _compare_generation(pair)
+    _compare_random_states(pair)
 
 
-#: A setting that differs, its own name without whose it is, and both values.
-_Found = tuple[Difference, str, Any, Any]
+def _networks(file: RunFile) -> list[Network]:
+    return [network for network in file.networks if network.role is not None]
 
 
-@dataclass
-class _Network:
-    role: str
-    phases: list[str]
-    training: bool | None
-    cells: dict[str, tuple[str, dict[str, Timeline]]]
-
-
-@dataclass
-class _Networks:
-    """What one manifest says of networks, as far as it can be read."""
-
-    networks: list[_Network] = field(default_factory=list)
-    modes: dict[str, Timeline] = field(default_factory=dict)
-    optimizers: dict[str, tuple[str, dict[str, Timeline]]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.networks or self.optimizers)
-
-    @classmethod
-    def from_run_file(cls, file: RunFile) -> _Networks:
-        found = cls([_network(n, n.role) for n in file.networks if n.role is not None])
-        for phase, modes in file.modes.items():
-            timeline: Timeline = [
-                (mode.step, (bool(mode.training), {n: bool(v) for n, v in mode.others.items()}))
-                for mode in modes
-                if mode.step is not None
-            ]
-            if timeline:
-                found.modes[phase] = timeline
-        for name, optimizer in file.optimizers.items():
-            if optimizer.json:
-                rates = timelines(optimizer.changes, lambda change: str(change.name))
-                found.optimizers[name] = (
-                    str(optimizer.kind),
-                    timelines_of(optimizer.settings, rates),
-                )
-        return found
-
-    def role_of(self, phase: str) -> str | None:
-        roles = [network.role for network in self.networks if phase in network.phases]
+def _compare_modes(pair: RankPair) -> None:
+    networks = _networks(pair.a), _networks(pair.b)
+    sides = _modes(pair.a), _modes(pair.b)
+    for phase, step, a, b in settings_apart(*sides, pair.last_step, (MODES,), pair.notes):
+        ran = [n.role for n in networks[0] if phase in (n.phases or ())]
         table = phase_table({})
-        return roles[0] if roles else table[phase].role if phase in table else None
+        role = ran[0] if ran else table[phase].role if phase in table else None
+        if a[0] != b[0]:
+            what = Difference(MODES, "", None, None, role, (phase,), step)
+            pair.add(what, _word(a[0]), _word(b[0]))
+            continue
+        unlike: dict[tuple[bool, bool], list[str]] = {}
+        for cell in dict.fromkeys([*a[1], *b[1]]):
+            modes = mode_of(cell, a), mode_of(cell, b)
+            if modes[0] != modes[1]:
+                unlike.setdefault(modes, []).append(cell)
+        for (mine, other), cells in unlike.items():
+            name = named((cells[0],))
+            what = Difference(MODES, name, None, None, role, (phase,), step, tuple(cells))
+            pair.add(what, _word(mine), _word(other))
+    phased = {network.role for side in networks for network in side if network.phases}
+    for role, a, b in _by_role(*networks):
+        trains = a.training, b.training
+        if role not in phased and None not in trains and trains[0] is not trains[1]:
+            what = Difference(MODES, role, None, None, role)
+            pair.add(what, _word(trains[0]), _word(trains[1]))
 
 
-def _network(network: Network, role: str) -> _Network:
-    changes = timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
-    cells: dict[str, tuple[str, dict[str, Timeline]]] = {}
-    for group in network.cells:
-        kind, settings = str(group.kind), timelines_of(group.attributes, {})
-        cells |= dict.fromkeys(group.cells or (), (kind, settings))
-    for (cell, name), timeline in changes.items():
-        kind, settings = cells.get(cell, ("", {}))
-        if name in settings:
-            cells[cell] = kind, {**settings, name: [*settings[name], *timeline]}
-    return _Network(role, network.phases or [], network.training, cells)
-
-
-def _modes(a: _Networks, b: _Networks, last: float, notes: Notes) -> Iterator[_Found]:
-    for phase in dict.fromkeys([*a.modes, *b.modes]):
-        if phase in a.modes and phase in b.modes:
-            role = a.role_of(phase)
-            yield from _modes_of(phase, role, *first_apart(a.modes[phase], b.modes[phase], last))
-        else:
-            notes.only_in(MODES, phase in a.modes, phase)
-    phased = {n.role for side in (a, b) for n in side.networks if n.phases}
-    for role, of_a, of_b in _by_role(a, b):
-        trains = of_a.training, of_b.training
-        known = None not in trains
-        if role not in phased and known and trains[0] is not trains[1]:
-            yield Difference(MODES, role, None, None, role), "", _word(trains[0]), _word(trains[1])
-
-
-def _modes_of(phase: str, role: str | None, step: int | None, a: Any, b: Any) -> Iterator[_Found]:
-    """Yield what modes of a phase differ: of its network, or else of cells of it."""
-    if a is SAME:
-        return
-    if a[0] != b[0]:
-        yield Difference(MODES, "", None, None, role, (phase,), step), "", _word(a[0]), _word(b[0])
-        return
-    unlike = [
-        (cell, mine, other)
-        for cell in dict.fromkeys([*a[1], *b[1]])
-        if (mine := mode_of(cell, a)) != (other := mode_of(cell, b))
-    ]
-    for (mine, other), group in _grouped(unlike, lambda one: one[1:]):
-        cells = tuple(cell for cell, *_ in group)
-        what = Difference(MODES, named(cells[:1]), None, None, role, (phase,), step, cells)
-        yield what, "", _word(mine), _word(other)
+def _modes(file: RunFile) -> Timelines:
+    """Return in which mode each phase ran, and which of its cells in another one."""
+    found = {
+        phase: [
+            (mode.step, (bool(mode.training), {n: bool(v) for n, v in mode.others.items()}))
+            for mode in modes
+            if mode.step is not None
+        ]
+        for phase, modes in file.modes.items()
+    }
+    return {phase: timeline for phase, timeline in found.items() if timeline}
 
 
 def _word(training: bool | None) -> str:
@@ -173,132 +120,173 @@ def mode_of(cell: str, mode: tuple[bool, dict[str, bool]]) -> bool:
     return others[cell]
 
 
-def _pairs(a: _Networks, b: _Networks) -> Iterator[tuple[_Network, _Network, list[str]]]:
-    """Yield the networks that ran in the same phases of both runs, with those phases."""
-    found: dict[tuple[int, int], tuple[_Network, _Network, list[str]]] = {}
-    of_b = {phase: network for network in b.networks for phase in network.phases}
-    for network in a.networks:
-        for phase in network.phases:
+_Pair = tuple[Network, Network, list[str]]
+
+
+def _pairs(a: list[Network], b: list[Network]) -> list[_Pair]:
+    """Return the networks that ran in the same phases of both runs, with those phases."""
+    found: dict[tuple[int, int], _Pair] = {}
+    of_b = {phase: network for network in b for phase in network.phases or ()}
+    for network in a:
+        for phase in network.phases or ():
             if phase in of_b:
                 key = id(network), id(of_b[phase])
                 found.setdefault(key, (network, of_b[phase], []))[2].append(phase)
-    yield from found.values()
     paired = {network.role for network, _, _ in found.values()}
-    for role, mine, other in _by_role(a, b):
-        if role not in paired:
-            yield mine, other, []
+    alone: list[_Pair] = [(a, b, []) for role, a, b in _by_role(a, b) if role not in paired]
+    return [*found.values(), *alone]
 
 
-def _by_role(a: _Networks, b: _Networks) -> Iterator[tuple[str, _Network, _Network]]:
+def _by_role(a: list[Network], b: list[Network]) -> Iterator[tuple[str, Network, Network]]:
     """Yield the networks of roles that both runs have one network of."""
-    for role in dict.fromkeys(network.role for network in a.networks):
-        mine, others = ([n for n in side.networks if n.role == role] for side in (a, b))
+    for role in dict.fromkeys(str(network.role) for network in a):
+        mine, others = ([n for n in side if n.role == role] for side in (a, b))
         if len(mine) == len(others) == 1:
             yield role, mine[0], others[0]
 
 
-@dataclass(frozen=True)
-class _Unlike:
+class _Unlike(NamedTuple):
     """An attribute of one cell that differs; `attribute` is "" for the cell's class."""
 
     cell: str
     kind: str
     attribute: str
+    step: int | None
     a: Any
     b: Any
-    step: int | None = None
-
-    @property
-    def alike(self) -> tuple[str, str, str, str, int | None]:
-        """What cells have in common that stand in one line."""
-        kind = self.kind if self.attribute else ""
-        return kind, self.attribute, repr(self.a), repr(self.b), self.step
 
 
-def _cells(a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool) -> Iterator[_Found]:
-    pairs = list(_pairs(a, b))
-    found: dict[tuple[str, Any], tuple[list[_Unlike], list[str]]] = {}
+def _compare_cells(pair: RankPair) -> None:
+    """Add the attributes that differ; cells that differ in the same way stand in one line."""
+    pairs = _pairs(_networks(pair.a), _networks(pair.b))
+    found: dict[tuple[Any, ...], tuple[_Unlike, list[str]]] = {}
     for mine, other, phases in pairs:
-        for key, group in _grouped(_unlike(mine, other, last, notes, alike), lambda one: one.alike):
-            cells = tuple(one.cell for one in group)
-            found.setdefault((mine.role, (key, cells)), (group, []))[1].extend(phases)
-    for (role, _), (group, phases) in found.items():
-        one = group[0]
-        of_role = {phase for network, _, in_ in pairs if network.role == role for phase in in_}
-        only = tuple(dict.fromkeys(phases)) if set(phases) != of_role else ()
-        cells = tuple(u.cell for u in group)
+        groups: dict[tuple[Any, ...], list[_Unlike]] = {}
+        for one in _unlike(mine, other, pair):
+            kind = one.kind if one.attribute else ""
+            how = kind, one.attribute, repr(one.a), repr(one.b), one.step
+            groups.setdefault(how, []).append(one)
+        for how, group in groups.items():
+            key = mine.role, how, tuple(one.cell for one in group)
+            found.setdefault(key, (group[0], []))[1].extend(phases)
+    for (role, _, cells), (one, phases) in found.items():
+        of_role = {phase for network, _, ran in pairs if network.role == role for phase in ran}
+        only = tuple(dict.fromkeys(phases)) if {*phases} != of_role else ()
         path = (role, "" if one.cell == _ROOT else one.cell, one.attribute)
         name = named(tuple(filter(None, path)))
         what = Difference(CELLS, name, None, None, role, only, one.step, cells, one.kind)
-        yield what, one.attribute, one.a, one.b
+        pair.add(what, *shown(CELLS, (one.attribute,), one.a, one.b))
 
 
-def _unlike(a: _Network, b: _Network, last: float, notes: Notes, alike: bool) -> Iterator[_Unlike]:
-    for cell in dict.fromkeys([*a.cells, *b.cells]):
-        kind, mine = a.cells.get(cell, (None, {}))
-        other_kind, other = b.cells.get(cell, (None, {}))
+def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[_Unlike]:
+    sides = _cells(a), _cells(b)
+    last, unknown = pair.last_step, None if pair.same_versions else pair.notes
+    for cell in dict.fromkeys([*sides[0], *sides[1]]):
+        (kind, mine), (other_kind, other) = (side.get(cell, (None, {})) for side in sides)
         if kind != other_kind:
-            yield _Unlike(cell, str(kind or other_kind), "", kind, other_kind)
+            yield _Unlike(cell, str(kind or other_kind), "", None, kind, other_kind)
             continue
-        whose, unknown = (CELLS, str(kind)), None if alike else notes
-        found = settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE)
-        for name, step, left, right in found:
-            yield _Unlike(cell, str(kind), name, left, right, step)
+        whose = (CELLS, str(kind))
+        for name, *how in settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE):
+            yield _Unlike(cell, str(kind), name, *how)
 
 
-def first_step(file: RunFile) -> int:
-    """Return the step with which a run began."""
-    return file.config.initial_step or 0
+def _cells(network: Network) -> dict[str, tuple[str, Timelines]]:
+    """Return the class and the attributes of each cell."""
+    cells: dict[str, tuple[str, Timelines]] = {}
+    for group in network.cells:
+        cells |= dict.fromkeys(
+            group.cells or (), (str(group.kind), timelines_of(group.attributes, {}))
+        )
+    changes = timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
+    for (cell, name), timeline in changes.items():
+        kind, settings = cells.get(cell, ("", {}))
+        if name in settings:
+            cells[cell] = kind, {**settings, name: [*settings[name], *timeline]}
+    return cells
 
 
-def begun_apart(a: RunFile, b: RunFile) -> tuple[int, int] | None:
-    """Return the steps with which two runs began; None where it is the same one."""
-    steps = first_step(a), first_step(b)
-    return None if steps[0] == steps[1] else steps
+_Optimizers = dict[str, tuple[str, Timelines]]
 
 
-def _optimizers(
-    a: _Networks, b: _Networks, last: float, notes: Notes, alike: bool, apart: bool
-) -> Iterator[_Found]:
-    """Yield what differs of optimizers.
+def _optimizers(file: RunFile) -> _Optimizers:
+    """Return the class and the settings of each optimizer."""
+    found: _Optimizers = {}
+    for name, optimizer in file.optimizers.items():
+        if optimizer.json:
+            rates = timelines(optimizer.changes, lambda change: str(change.name))
+            found[name] = str(optimizer.kind), timelines_of(optimizer.settings, rates)
+    return found
 
-    Args:
-        apart: the runs began with unlike steps, so that what an update changes by itself differs.
+
+def _compare_optimizers(pair: RankPair, a: _Optimizers, b: _Optimizers) -> None:
+    """Add what differs of optimizers.
+
+    Of runs that began with unlike steps, what an update changes by itself differs.
     """
-    for name in dict.fromkeys([*a.optimizers, *b.optimizers]):
-        if name not in a.optimizers or name not in b.optimizers:
-            notes.only_in(OPTIMIZERS, name in a.optimizers, name)
+    for name in dict.fromkeys([*a, *b]):
+        if name not in a or name not in b:
+            pair.notes.only_in(OPTIMIZERS, name in a, name)
             continue
-        (kind, mine), (other_kind, other) = a.optimizers[name], b.optimizers[name]
+        (kind, mine), (other_kind, other) = a[name], b[name]
         role = name.partition(".")[0]
-        unknown = None if alike else notes
+        unknown = None if pair.same_versions else pair.notes
         if kind != other_kind:
-            yield Difference(OPTIMIZERS, named((name,)), None, None, role), "", kind, other_kind
-            unknown = Notes()  # of nobody: unlike classes have settings of their own
-        found = settings_apart(mine, other, last, (OPTIMIZERS, name), unknown)
+            what = Difference(OPTIMIZERS, named((name,)), None, None, role)
+            pair.add(what, *shown(OPTIMIZERS, ("",), kind, other_kind))
+            unknown = Notes()  # not kept: each class has settings of its own
+        found = settings_apart(mine, other, pair.last_step, (OPTIMIZERS, name), unknown)
         for setting, step, left, right in found:
-            if apart and setting in CHANGED_BY_UPDATES:
-                continue
-            whose = named((name, setting))
-            yield Difference(OPTIMIZERS, whose, None, None, role, step=step), setting, left, right
+            if pair.begun_apart is None or setting not in CHANGED_BY_UPDATES:
+                whose = named((name, setting))
+                what = Difference(OPTIMIZERS, whose, None, None, role, step=step)
+                pair.add(what, *shown(OPTIMIZERS, (setting,), left, right))
 
 
-def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
-    groups: dict[Any, list[Any]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    yield from groups.items()
+def _generation(content: Generation | None) -> Timelines:
+    """Return what a phase generated with."""
+    if content is None or content.step is None:
+        return {}
+    found: Timelines = {name: [(content.step, v)] for name, v in content.settings.items()}
+    for name, changes in timelines(content.changes, lambda change: str(change.name)).items():
+        found.setdefault(name, [(content.step, ABSENT)]).extend(changes)
+    return found
 
 
-def last_step(file: RunFile) -> float:
-    """Return the last step that a run has; infinity where it does not say."""
-    steps = [
-        step
-        for attempt in file.attempts
-        for step in (attempt.last_completed_step, attempt.unfinished_step)
-        if step is not None
-    ]
-    return max(steps, default=math.inf)
+def _compare_generation(pair: RankPair) -> None:
+    """Add which settings of generation differ."""
+    sides = pair.both_know("generation_settings", lambda of: of.generation or None, neither=False)
+    unknown = None if pair.same_versions else pair.notes
+    for phase in dict.fromkeys([*sides[0], *sides[1]]) if sides else ():
+        a, b = (_generation(side.get(phase)) for side in sides or ())
+        if not (a and b):
+            pair.notes.only_in(GENERATION, bool(a), phase)
+            continue
+        table, whose = phase_table({}), (GENERATION, phase)
+        role = table[phase].role if phase in table else None
+        begin = max(min(timeline[0][0] for timeline in side.values()) for side in (a, b))
+        apart = settings_apart(a, b, pair.last_step, whose, unknown, begin=begin)
+        for setting, step, left, right in apart:
+            name = named((phase, setting))
+            what = Difference(GENERATION, name, None, None, role, (phase,), step)
+            pair.add(what, left, right)
+
+
+def _compare_random_states(pair: RankPair) -> None:
+    """Add the generators whose states are equal at first, and differ from a later step on.
+
+    Those that differ in the first step stand among the seeds already. A step counts in which both
+    states are known, and in which neither is that of a generator which nobody seeded or used.
+    """
+    sides = [random_states.by_step(file.random_states) for file in (pair.a, pair.b)]
+    for name, of_a in sides[0].items():
+        of_b = sides[1].get(name, {})
+        both = [(step, state, of_b.get(step, UNKNOWN)) for step, state in sorted(of_a.items())]
+        known = [states for states in both if UNKNOWN not in states]
+        apart = [states for states in known if states[1] != states[2]]
+        if apart and apart[0] != known[0]:
+            step, *states = apart[0]
+            pair.add(Difference(SEEDS, name, None, None, step=step), *states)
 
 
 def first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any, Any]:
@@ -415,7 +403,7 @@ def attributes_of(run: Run, role: str | None, cell: str) -> list[Mapping[str, An
 def _groups(
     run: Run, role: str | None, phase: str | None = None
 ) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Yield cells that were built alike, with their attributes."""
+    """Yield cells of one class with the same attributes."""
     for network in (network for file in run.run_files for network in file.networks):
         ran = phase is None or network.phases is None or phase in network.phases
         for group in network.cells if ran and network.role == role else ():

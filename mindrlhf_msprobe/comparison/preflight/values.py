@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -15,21 +16,13 @@ from mindrlhf_msprobe.findings import ANOTHER_WITHHELD, OTHER_ON_EACH_RANK, Diff
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
+from mindrlhf_msprobe.storage.snapshot import KINDS, Trait, without_secrets
 
 #: The key of the directory that a run writes to.
 DIRECTORY = "dump_path"
 
-# A variable that is not set is not recorded; in the other sections it is unknown.
-_ABSENCE_COUNTS = ("environment", "configurations", "packages")
-_MAY_HOLD_SECRETS = ("environment", "configurations", "cells", "optimizers")
-_NONE_IS_A_VALUE = (
-    *("configurations", "msprobe_config", "versions", "cells", "optimizers"),
-    "generation",
-)
-
 _MAX_DEPTH = 64
 _MAX_TEXT = 200
-_MAX_CHECKED = 1000  # of a text of which 200 characters are shown
 _MAX_SHOWN_DEPTH = 4
 _MAX_NAME = 300
 _MAX_PAIRS = 4  # of values of one setting, over the ranks
@@ -44,10 +37,17 @@ Found = tuple[str, Any, Any]
 
 
 class Notes:
-    """What could not be compared: what shares its reason stands in one message."""
+    """What could not be compared: what shares its reason stands in one message.
 
-    def __init__(self) -> None:
+    Args:
+        not_expected: sections that one side never has, of which nothing is noted.
+        neither: whether it is noted what neither side has.
+    """
+
+    def __init__(self, not_expected: Collection[str] = (), *, neither: bool = True) -> None:
+        self.not_expected = not_expected
         self._names: dict[Message, dict[str | Message, None]] = {}
+        self._notes_neither = neither
         self._neither: dict[str, None] = {}
 
     def add(self, code: str, **params: Any) -> None:
@@ -62,15 +62,24 @@ class Notes:
         """Note a setting that one run alone recorded: A if `in_a`, else B."""
         self.about("only_in", named(path), section=section, side="A" if in_a else "B")
 
-    def neither(self, section: str) -> None:
-        """Note a section that neither run recorded."""
-        self._neither.setdefault(section)
+    def both_know(self, section: str, a: Any, b: Any, *, neither: bool = True) -> bool:
+        """Return whether both runs have a section, else note it; `neither`: of none as well."""
+        if a is None and b is None:
+            if neither and self._notes_neither:
+                self._neither.setdefault(section)
+        elif a is None or b is None:
+            self.about("only_one_side", section, side="B" if a is None else "A")
+        return a is not None and b is not None
 
     def messages(self) -> Messages:
         """Return the messages in the order in which their reasons were noted."""
         found = []
-        for reason, several in self._names.items():
-            names, more = [*several][:_MAX_TOGETHER], max(0, len(several) - _MAX_TOGETHER)
+        for reason, noted in self._names.items():
+            of_side = reason.code == "preflight.only_one_side"
+            several = [name for name in noted if not (of_side and name in self.not_expected)]
+            if noted and not several:
+                continue
+            names, more = several[:_MAX_TOGETHER], max(0, len(several) - _MAX_TOGETHER)
             own = {"names": names, "more": more} if names else {}
             found.append(Message(reason.code, {**reason.params, **own}))
         left = len(found) - _MAX_UNKNOWN
@@ -81,37 +90,110 @@ class Notes:
         return tuple(found)
 
 
-def is_known(section: str, a: Any, b: Any, notes: Notes, *, neither: bool = True) -> bool:
-    """Return whether both runs have a section, else note it; `neither`: of none as well."""
-    if a is None and b is None:
-        if neither:
-            notes.neither(section)
-    elif a is None or b is None:
-        notes.about("only_one_side", section, side="B" if a is None else "A")
-    return a is not None and b is not None
+@dataclass
+class Ranks:
+    """The differences of several ranks, the same ones brought together."""
+
+    count: int
+    _found: dict[Difference, dict[tuple[str | None, str | None], list[int]]] = field(
+        default_factory=dict
+    )
+
+    def add(self, rank: int, what: Difference, a: Any, b: Any) -> None:
+        """Add one difference of a rank: `what` says all of it but the values."""
+        one = difference_of(what, a, b)
+        self._found.setdefault(what, {}).setdefault((one.a, one.b), []).append(rank)
+
+    def differences(self) -> Iterator[Difference]:
+        """Yield the differences, with their ranks where they are not all."""
+        for what, pairs in self._found.items():
+            left = [rank for ranks in list(pairs.values())[_MAX_PAIRS:] for rank in ranks]
+            for (a, b), ranks in itertools.islice(pairs.items(), _MAX_PAIRS):
+                yield replace(what, a=a, b=b, ranks=self._named(ranks))
+            if left:
+                text = OTHER_ON_EACH_RANK
+                yield replace(what, a=text, b=text, ranks=self._named(sorted(left)))
+
+    def _named(self, ranks: Sequence[int]) -> tuple[int, ...]:
+        return () if len(ranks) == self.count else tuple(ranks)
 
 
-def same_versions(a: RunFile, b: RunFile) -> bool:
-    """Return whether two manifests say the same versions.
+@dataclass(frozen=True)
+class RankPair:
+    """The manifests of one rank of both runs, and where is noted what differs between them."""
 
-    Another version may have other settings; of the same one, the trainer gave what is there.
-    """
-    return a.versions is not None and a.versions == b.versions
+    rank: int
+    a: RunFile
+    b: RunFile
+    ranks: Ranks
+    notes: Notes
+
+    def add(self, what: Difference, a: Any, b: Any) -> None:
+        """Add a difference: `what` says all of it but the values."""
+        self.ranks.add(self.rank, what, a, b)
+
+    def both_know(
+        self, section: str, of: Callable[[RunFile], Any], *, neither: bool = True
+    ) -> tuple[Any, Any] | None:
+        """Return what both say of a section; None where one does not, which is noted."""
+        a, b = of(self.a), of(self.b)
+        return (a, b) if self.notes.both_know(section, a, b, neither=neither) else None
+
+    @property
+    def same_versions(self) -> bool:
+        """Whether both say the same versions.
+
+        Another version may have other settings; of the same one, the trainer gave what is there.
+        """
+        return self.a.versions is not None and self.a.versions == self.b.versions
+
+    @property
+    def begun_apart(self) -> tuple[int, int] | None:
+        """The steps with which both began; None where it is the same one."""
+        steps = first_step(self.a), first_step(self.b)
+        return None if steps[0] == steps[1] else steps
+
+    @property
+    def last_step(self) -> float:
+        """The last step that both have; infinity where they do not say."""
+        ends = (
+            [
+                step
+                for attempt in file.attempts
+                for step in (attempt.last_completed_step, attempt.unfinished_step)
+                if step is not None
+            ]
+            for file in (self.a, self.b)
+        )
+        return min(max(steps, default=math.inf) for steps in ends)
+
+
+def first_step(file: RunFile) -> int:
+    """Return the step with which a run began."""
+    return file.config.initial_step or 0
 
 
 def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
     """Yield the paths at which two JSON values differ, with both values, in the order of A."""
+    absence_differs = Trait.ABSENCE_DIFFERS in KINDS[section]
     pending: list[tuple[tuple[str, ...], Any, Any]] = [((), a, b)]
     while pending:
         path, left, right = pending.pop()
         if path[-2:] == (SECTION, DIRECTORY):  # where the run itself lies
             continue
-        if (left is ABSENT or right is ABSENT) and section not in _ABSENCE_COUNTS:
+        inside: list[Found] | None = None
+        if isinstance(left, dict) and isinstance(right, dict):
+            keys = dict.fromkeys([*left, *right])
+            inside = [(key, left.get(key, ABSENT), right.get(key, ABSENT)) for key in keys]
+        elif isinstance(left, list) and isinstance(right, list):
+            items = itertools.zip_longest(left, right, fillvalue=ABSENT)
+            inside = [(str(i), x, y) for i, (x, y) in enumerate(items)]
+        if (left is ABSENT or right is ABSENT) and not absence_differs:
             notes.only_in(section, right is ABSENT, *path)
-        elif (inside := _items(left, right)) is not None:
+        elif inside is not None:
             if len(path) >= _MAX_DEPTH:
                 notes.add("nested", section=section, levels=_MAX_DEPTH)
-            elif isinstance(left, dict) or section in _ABSENCE_COUNTS or len(left) == len(right):
+            elif isinstance(left, dict) or absence_differs or len(left) == len(right):
                 pending += [((*path, key), x, y) for key, x, y in reversed(inside)]
             else:
                 yield named(path), left, right
@@ -121,49 +203,19 @@ def compare(section: str, a: Any, b: Any, notes: Notes) -> Iterator[Found]:
             yield named(path), *shown(section, path, left, right)
 
 
-def _items(a: Any, b: Any) -> list[Found] | None:
-    """Return the keys of two dicts, or the places of two lists, with both values; else None."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return [(key, a.get(key, ABSENT), b.get(key, ABSENT)) for key in dict.fromkeys([*a, *b])]
-    if isinstance(a, list) and isinstance(b, list):
-        pairs = itertools.zip_longest(a, b, fillvalue=ABSENT)
-        return [(str(i), x, y) for i, (x, y) in enumerate(pairs)]
-    return None
-
-
 def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any]:
     """Return two values that differ as they may be shown: neither where one could be a secret."""
-    if section not in _MAY_HOLD_SECRETS:
+    if Trait.SECRET not in KINDS[section]:
         return a, b
-    a, b = (value if value is ABSENT else _masked(path, value) for value in (a, b))
+    a, b = (
+        value if value is ABSENT else without_secrets(value, path, deepest=_MAX_SHOWN_DEPTH)
+        for value in (a, b)
+    )
     if WITHHELD in (a, b) and section == "configurations":
         # A container shows its kind and the names in it; nothing and a switch are no secrets.
         plain = (dict, list, bool, type(None))
         a, b = (v if v is ABSENT or isinstance(v, plain) else WITHHELD for v in (a, b))
     return a, ANOTHER_WITHHELD if a == b == WITHHELD else b
-
-
-def _masked(path: tuple[str, ...], value: Any, depth: int = 0) -> Any:
-    if isinstance(value, (dict, list)):
-        if depth == _MAX_SHOWN_DEPTH:
-            return type(value)()  # it is not shown that deep
-        if isinstance(value, list):
-            return [_masked(path, item, depth + 1) for item in value]
-        return {key: _masked((*path, key), item, depth + 1) for key, item in value.items()}
-    plain = value is None or isinstance(value, bool) or value == ""
-    return value if plain or not _is_secret(path, value) else WITHHELD
-
-
-def _is_secret(path: tuple[str, ...], value: Any) -> bool:
-    # Its patterns take long to compile, and few comparisons show a setting.
-    from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
-
-    names = [name for name in path if not name.isdecimal()]
-    if any(map(is_secret_key, names)):
-        return True
-    own = names[-1] if names else ""
-    is_text = isinstance(value, str)
-    return is_text and (could_name_text(own) or could_be_secret(value[:_MAX_CHECKED]))
 
 
 def named(path: tuple[str, ...]) -> str:
@@ -184,12 +236,18 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def differences_of(section: str, found: Iterator[Found]) -> Iterator[Difference]:
+    """Yield the differences of a section that has no ranks."""
+    for name, a, b in found:
+        yield difference_of(Difference(section, name, None, None), a, b)
+
+
 def difference_of(what: Difference, a: Any, b: Any) -> Difference:
     """Return a difference with both values as texts, None for what is not set."""
     texts = [None if v is ABSENT else text_of(v) for v in (a, b)]
     if texts[0] == texts[1]:  # "1" and 1
         texts = [None if v is ABSENT else shortened(repr(v)) for v in (a, b)]
-    if what.section not in _NONE_IS_A_VALUE:  # None: not set
+    if Trait.NONE_IS_A_VALUE not in KINDS[what.section]:
         texts = [None if v is None else text for v, text in zip((a, b), texts)]
     return replace(what, a=texts[0], b=texts[1])
 
@@ -211,39 +269,6 @@ def text_of(value: Any) -> str:
 def shortened(text: str) -> str:
     """Return a text, cut if it is long."""
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
-
-
-@dataclass
-class Ranks:
-    """The differences of several ranks, the same ones brought together."""
-
-    count: int
-    _found: dict[Difference, dict[tuple[str | None, str | None], list[int]]] = field(
-        default_factory=dict
-    )
-
-    def add(self, section: str, rank: int, found: Iterable[Found]) -> None:
-        """Add what one rank has."""
-        for name, a, b in found:
-            self.add_one(Difference(section, name, None, None), rank, a, b)
-
-    def add_one(self, what: Difference, rank: int, a: Any, b: Any) -> None:
-        """Add one difference of a rank: `what` says all of it but the values."""
-        one = difference_of(what, a, b)
-        self._found.setdefault(what, {}).setdefault((one.a, one.b), []).append(rank)
-
-    def differences(self) -> Iterator[Difference]:
-        """Yield the differences, with their ranks where they are not all."""
-        for what, pairs in self._found.items():
-            left = [rank for ranks in list(pairs.values())[_MAX_PAIRS:] for rank in ranks]
-            for (a, b), ranks in itertools.islice(pairs.items(), _MAX_PAIRS):
-                yield replace(what, a=a, b=b, ranks=self._named(ranks))
-            if left:
-                text = OTHER_ON_EACH_RANK
-                yield replace(what, a=text, b=text, ranks=self._named(sorted(left)))
-
-    def _named(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        return () if len(ranks) == self.count else tuple(ranks)
 
 
 def some_ranks(ranks: list[int]) -> dict[str, Any]:

@@ -26,28 +26,14 @@ from typing import Any
 
 DIRECTORY = "MINDRLHF_PREFLIGHT_DIRECTORY"
 
-_PACKAGE = "mindrlhf_msprobe"
+_SETTINGS = "mindrlhf_msprobe.capture.settings.environment"
 _MOST_PLACES = 2000
 _MOST_SEEDS = 8  # of one place
 _LONGEST = 200  # characters of a seed, of a code line
 _SECONDS = 0.5  # between two writes
 
-_PYTHON = (
-    *("seed", "random", "uniform", "triangular", "randint", "choice", "randrange", "sample"),
-    *("shuffle", "choices", "normalvariate", "lognormvariate", "expovariate", "vonmisesvariate"),
-    *("gammavariate", "gauss", "betavariate", "paretovariate", "weibullvariate", "getrandbits"),
-    *("randbytes", "binomialvariate", "setstate"),
-)
-_NUMPY = (
-    *("seed", "set_state", "default_rng", "rand", "randn", "randint", "random", "random_sample"),
-    *("ranf", "sample", "random_integers", "bytes", "choice", "shuffle", "permutation"),
-    *("uniform", "normal", "standard_normal", "beta", "binomial", "chisquare", "dirichlet"),
-    *("exponential", "f", "gamma", "geometric", "gumbel", "hypergeometric", "laplace", "logistic"),
-    *("lognormal", "logseries", "multinomial", "multivariate_normal", "negative_binomial"),
-    *("noncentral_chisquare", "noncentral_f", "pareto", "poisson", "power", "rayleigh"),
-    *("standard_cauchy", "standard_exponential", "standard_gamma", "standard_t", "triangular"),
-    *("vonmises", "wald", "weibull", "zipf"),
-)
+#: In Python's and numpy's modules all functions are random but these.
+_ASKING = ("getstate", "get_state", "get_bit_generator", "set_bit_generator", "test")
 _DRAWN = (
     *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
     *("bernoulli", "multinomial", "poisson"),
@@ -64,10 +50,10 @@ _OPS = (
     *("multinomial_with_replacement", "random_categorical", "random_gamma", "random_poisson"),
     *("shuffle", "standard_laplace", "standard_normal", "uniform", "uniform_candidate_sampler"),
 )
-#: Module, once it is loaded → where its functions are, and which of them are random.
-_FUNCTIONS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
-    "random": (("random", _PYTHON),),
-    "numpy.random": (("numpy.random", _NUMPY),),
+#: Module, once it is loaded → where its functions are, and which of them are random; None: all.
+_FUNCTIONS: dict[str, tuple[tuple[str, Sequence[str] | None], ...]] = {
+    "random": (("random", None),),
+    "numpy.random": (("numpy.random", None),),
     "mindspore": (
         ("mindspore", ("set_seed", "manual_seed", "seed", "set_rng_state")),
         ("mindspore.ops", _OPS),
@@ -111,7 +97,6 @@ class Calls:
         """Begin anew: also in a forked process, whose calls are its own."""
         self._lock = threading.RLock()
         self._inside = threading.local()
-        self._left_out = 0
         self._written = -_SECONDS
         self._file = f"{os.getpid()}.{time.monotonic_ns()}.json"
         self._found.clear()
@@ -144,15 +129,18 @@ class Calls:
             one = self._found.get(key)
             if one is None:
                 if len(self._found) >= _MOST_PLACES:
-                    self._left_out += 1
                     return
+                import linecache
+
+                file, line = frame.f_code.co_filename, frame.f_lineno
                 one = self._found[key] = {
                     "function": name,
                     "count": 0,
                     "seeds": [],
-                    "file": frame.f_code.co_filename,
-                    "line": frame.f_lineno,
+                    "file": file,
+                    "line": line,
                     "in": frame.f_code.co_name,
+                    "code": linecache.getline(file, line).strip()[:_LONGEST],
                 }
             one["count"] += 1
             if name.rpartition(".")[2] in _SEEDING:
@@ -167,7 +155,7 @@ class Calls:
         """Note what this process runs with, where this package is installed for it."""
         try:
             if any(name in sys.modules for name in _COUNTING):
-                module = importlib.import_module(f"{_PACKAGE}.preflight.settings")
+                module = importlib.import_module(_SETTINGS)
                 self._settings = module.settings_of_process()
         except BaseException:  # also what a package of another version raises
             self._settings = None
@@ -184,13 +172,10 @@ class Calls:
         with self._lock:
             self._written = time.monotonic()
             content = {
-                "pid": os.getpid(),
-                "parent": os.getppid(),
                 "rank": os.environ.get("RANK_ID") or os.environ.get("RANK"),
                 "python": ".".join(map(str, sys.version_info[:3])),
                 "ended": ended,
-                "left_out": self._left_out,
-                "calls": [{**one, "code": _code_line(one)} for one in self._found.values()],
+                "calls": [*self._found.values()],
                 "settings": self._settings,
             }
         path = os.path.join(self._directory, self._file)
@@ -207,14 +192,6 @@ def _shown(value: Any) -> str:
     return type(value).__name__
 
 
-def _code_line(one: dict[str, Any]) -> str:
-    if "code" not in one:
-        import linecache
-
-        one["code"] = linecache.getline(one["file"], one["line"]).strip()[:_LONGEST]
-    return str(one["code"])
-
-
 def _is_library(file: str) -> bool:
     """Return whether a file is Python's own, or an installed package's."""
     if file == __file__ or file.startswith("<frozen"):
@@ -226,7 +203,7 @@ def _is_library(file: str) -> bool:
 
 
 class _Counted:
-    """Stands for a function that is none of Python's: it is called, shown and pickled alike."""
+    """Stands for a function not written in Python; it is called, shown and pickled like that."""
 
     def __init__(self, name: str, function: Any, calls: Calls) -> None:
         self._counted = name, function, calls
@@ -277,7 +254,8 @@ def _replace(module: str, calls: Calls) -> None:
         if home is None:
             continue
         is_class = isinstance(home, type)
-        for name in names:
+        public = [n for n in vars(home) if not n.startswith("_") and n not in _ASKING]
+        for name in public if names is None else names:
             function = getattr(home, name, None) if is_class else vars(home).get(name)
             if function is None or isinstance(function, type) or not callable(function):
                 continue
@@ -287,15 +265,6 @@ def _replace(module: str, calls: Calls) -> None:
             made[id(function)] = stand_in
             with suppress(Exception):  # a class that cannot be changed
                 setattr(home, name, stand_in)
-
-
-def _note_ends_of_workers(multiprocessing_util: Any, calls: Calls) -> None:
-    """Let forked workers of multiprocessing, which end without `atexit`, write at their end."""
-
-    def in_worker(of: Calls) -> None:
-        multiprocessing_util.Finalize(of, of.end, exitpriority=_LAST)
-
-    multiprocessing_util.register_after_fork(calls, in_worker)
 
 
 class _AfterImport:
@@ -327,8 +296,10 @@ class _AfterImport:
                 del loader.exec_module
             load(module)
             with suppress(Exception):
-                if name == _WORKERS:
-                    _note_ends_of_workers(module, self._calls)
+                if name == _WORKERS:  # forked ones end without `atexit`, and write at their end
+                    module.register_after_fork(
+                        self._calls, lambda of: module.Finalize(of, of.end, exitpriority=_LAST)
+                    )
                     return
                 _replace(name, self._calls)
                 if name == "mindspore":  # before MindSpore ends, which then answers no more

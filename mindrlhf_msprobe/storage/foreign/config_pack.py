@@ -17,11 +17,12 @@ from typing import Any
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.variables import (
+    PACKAGES,
     recordable,
     variables_of_determinism,
     variables_of_field,
 )
-from mindrlhf_msprobe.storage.preflight_file import BY_ITSELF, PreflightFile
+from mindrlhf_msprobe.storage.snapshot import BY_ITSELF, Snapshot
 
 _ZIP = b"PK\x03\x04"
 _LARGEST = 256 << 20  # bytes of a pack
@@ -35,12 +36,7 @@ _FRAME = re.compile(
     r"File (?P<file>.*), line (?P<line>[0-9]+), in (?P<in>[^,]*), (?P<code>.*)", re.S
 )
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
-_VERSIONS = ("mindspore", "mindformers", "numpy")
 _STATISTICS = ("max", "min", "mean", "norm")
-
-
-class ConfigPack(PreflightFile):
-    """A pack of msprobe's config_check, as a collection."""
 
 
 def is_config_pack(path: Path) -> bool:
@@ -52,7 +48,7 @@ def is_config_pack(path: Path) -> bool:
         return False
 
 
-def read_config_pack(path: Path) -> ConfigPack:
+def read_config_pack(path: Path) -> Snapshot:
     """Read a pack.
 
     Raises:
@@ -72,7 +68,7 @@ def read_config_pack(path: Path) -> ConfigPack:
         raise RunError.saying("collect.no_pack", path=path, why=error) from None
     if not content:
         raise RunError.saying("collect.other_archive", path=path)
-    return ConfigPack(path, {"taken": BY_ITSELF, **content})
+    return Snapshot.of_collection(path, {"taken": BY_ITSELF, **content}, is_pack=True)
 
 
 class _Members:
@@ -122,7 +118,7 @@ def _content(members: _Members) -> dict[str, Any]:
         found["seeds"] = {"PYTHONHASHSEED": recordable(variables.get("PYTHONHASHSEED"))}
     if _PIP in members.names:
         found["packages"] = packages = _packages(members.text(_PIP))
-        found["versions"] = {name: packages[name] for name in _VERSIONS if name in packages}
+        found["versions"] = {name: packages[name] for name in PACKAGES if name in packages}
     hyperparameters = {
         match["name"]: members.object(name)
         for name in dict.fromkeys(members.names)

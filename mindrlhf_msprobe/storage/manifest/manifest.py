@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Stop,
     World,
 )
+from mindrlhf_msprobe.storage.manifest.variables import version_of, versions
 
 #: Keys of which the JSON stands in one line.
 _IN_ONE_LINE = ("recorded", "thinned", "generation", "random_states", "initial_weights", "networks")
@@ -326,12 +326,9 @@ class Manifest:
                 who = lock.holder_in_words()
                 raise InUseError.saying("error.own_rank_written", root=root, holder=who, rank=rank)
             manifest = cls._claimed(root, rank, config, existing, lock)
-            versions = {"python": platform.python_version(), "platform": sys.platform} | {
-                name: _version(name) for name in ("mindspore", "mindformers", "numpy")
-            }
             known = settings or {}
-            versions |= known.get("versions", {})
-            manifest.note_settings({**known, "versions": versions}, AT_START)
+            whole = {**versions(), **known.get("versions", {})}
+            manifest.note_settings({**known, "versions": whole}, AT_START)
             write_atomic(manifest._path, [manifest._encoded(manifest.content.json)])
             manifest._written = _fingerprint(manifest._path)
             if existing == "refuse":  # another job may have claimed it at the same moment
@@ -377,7 +374,7 @@ class Manifest:
 def _new_content(
     rank: int, world: dict[str, Any], config: dict[str, Any], earlier: RunFile | None
 ) -> RunFile:
-    import uuid  # as in _version
+    import uuid  # slow to import, and only a run that is recorded needs it
 
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     attempt = Attempt.make(
@@ -387,7 +384,7 @@ def _new_content(
     content = RunFile.make(
         schema=SCHEMA,
         tool=TOOL,
-        tool_version=_version(TOOL) or "unknown",
+        tool_version=version_of(TOOL) or "unknown",
         run_id=known.run_id or uuid.uuid4().hex,
         state=RUNNING,
         attempts=[],
@@ -427,12 +424,3 @@ def _kept(earlier: RunFile) -> dict[str, Any]:
         return {}
     names = (*Settings.every_key(), "random_states", "saved_checkpoints")
     return {name: earlier.json[name] for name in names if name in earlier.json}
-
-
-def _version(distribution: str) -> str | None:
-    from importlib import metadata  # slow to import, and only a run that is recorded needs it
-
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None

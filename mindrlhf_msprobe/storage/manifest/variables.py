@@ -1,7 +1,9 @@
-"""Which variables of an environment are recorded, and what of them: nothing that may be secret."""
+"""Which variables and versions of an environment are recorded: nothing that may be secret."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Mapping
 
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
@@ -30,6 +32,26 @@ _DETERMINISM = (
     *("ATB_MATMUL_SHUFFLE_K_ENABLE", "ATB_LLM_LCOC_ENABLE", "CUSTOM_MATMUL_SHUFFLE"),
     *("ASCEND_LAUNCH_BLOCKING", "MS_DEV_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
 )
+
+
+#: The packages whose versions stand beside that of Python.
+PACKAGES = ("mindspore", "mindformers", "numpy")
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions that a run notes; None of what is not installed."""
+    own = {"python": platform.python_version(), "platform": sys.platform}
+    return {**own, **{name: version_of(name) for name in PACKAGES}}
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed package, or None."""
+    from importlib import metadata  # slow to import, and only a run that is recorded needs it
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def variables_of_field(environment: Mapping[str, str]) -> dict[str, str]:

@@ -186,25 +186,20 @@ def test_a_method_looks_as_it_did_while_it_is_listened_to(tmp_path):
     assert [vars(m) for m in methods] == [{}, {}, {}]
 
 
-def test_a_loop_of_the_trainers_own_is_no_loss(tmp_path):
-    """A network that has the method need not be asked by it."""
+@pytest.mark.parametrize("outside", [False, True])
+def test_only_calls_in_the_phase_are_noted_and_none_is_needed(tmp_path, outside):
+    """A network that has the method may be run by a loop of the trainer's own."""
     network = Policy()
     with watching(tmp_path / "a", network) as probe:
         for _ in range(2):
             with probe.phase(GENERATE):
                 network(tensor(1, 3))
+            if outside:
+                network.generate(np.ones((1, 2)), temperature=0.5)
             probe.step()
-    assert manifest(tmp_path / "a")["lost"] == {}
-
-
-def test_calls_outside_the_phase_are_not_noted(tmp_path):
-    network = Policy()
-    with watching(tmp_path / "a", network) as probe:
-        with probe.phase(GENERATE):
-            pass
-        network.generate(np.ones((1, 2)), temperature=0.5)
-        probe.step()
-    assert "generation" not in manifest(tmp_path / "a")
+    found = manifest(tmp_path / "a")
+    assert "generation" not in found
+    assert found["lost"] == {}
 
 
 def test_a_call_that_is_wrong_raises_as_it_would(tmp_path):
@@ -238,16 +233,15 @@ def test_what_was_given_in_turn_in_one_step_is_compared_in_turn(tmp_path):
 
 
 def test_a_trainer_says_what_its_own_loop_generates_with(make_probe, recorded):
+    make_probe(msprobe=False).note_generation({"temperature": 1.0})
     probe = make_probe(msprobe=True)
-    probe.note_generation({"temperature": 0.5, "tokens": np.ones((2, 2)), "api_key": "x" * 40})
+    given = {"temperature": 0.5, "tokens": np.ones((2, 2)), "api_key": "x" * 40}
+    lists = {"mask": Tensor([1, 2]), "ids": [1, 2], "eos_token_id": (1,)}
+    probe.note_generation({**given, **lists})
     probe.step()
     assert recorded(probe).manifests[0]["generation"] == {
-        GENERATE: {"step": 0, "settings": {"temperature": 0.5}}
+        GENERATE: {"step": 0, "settings": {"temperature": 0.5, "eos_token_id": [1]}}
     }
-
-
-def test_a_probe_that_is_off_takes_the_call(make_probe):
-    make_probe(msprobe=False).note_generation({"temperature": 1.0})
 
 
 # Random generators.
@@ -322,24 +316,22 @@ def test_states_that_part_because_the_runs_have_parted_are_not_listed(tmp_path):
     assert "generator" not in result.verdict.first_divergence.explanation
 
 
+def started(path, start, temperature):
+    """Record three steps that seed numpy's generator, from a state in which it was before."""
+    np.random.seed(start)
+    calls = [{"seed": 1}, {"seed": 1}, {"seed": 1, "temperature": temperature}]
+    return train(path, Policy(), calls)
+
+
 def test_states_alone_are_no_divergence(tmp_path):
-    calls = [{"seed": 1}] * 3
-    np.random.seed(1)
-    a = train(tmp_path / "a", Policy(), calls)
-    np.random.seed(2)
-    b = train(tmp_path / "b", Policy(), calls)
-    result = compare_runs(a, b)
-    assert result.verdict.status == "identical"
+    runs = [started(tmp_path / name, start, 1.0) for name, start in (("a", 1), ("b", 2))]
+    assert compare_runs(*runs).verdict.status == "identical"
 
 
 def test_a_state_that_differed_before_and_agrees_now_is_not_to_be_checked(tmp_path):
     """The generator is seeded in each step, so that what it was at the start explains nothing."""
-    paths = []
-    for name, start in (("a", 1), ("b", 2)):
-        np.random.seed(start)
-        calls = [{"seed": 1}, {"seed": 1}, {"seed": 1, "temperature": start / 4}]
-        paths.append(train(tmp_path / name, Policy(), calls))
-    first = compare_runs(*paths).verdict.first_divergence
+    runs = [started(tmp_path / name, start, start / 4) for name, start in (("a", 1), ("b", 2))]
+    first = compare_runs(*runs).verdict.first_divergence
     assert first.step == 2
     assert [c.what.section for c in first.check_first] == ["generation"]
 
@@ -371,11 +363,3 @@ def test_states_are_kept_of_so_many_steps(monkeypatch):
 )
 def test_states_of_another_hand_are_read_as_none(content):
     assert random_states.by_step(content) == {}
-
-
-def test_tensor_arguments_are_not_looked_at():
-    from mindrlhf_msprobe.capture.settings.generation import plain_settings
-
-    assert plain_settings({"mask": Tensor([1, 2]), "ids": [1, 2], "eos_token_id": (1,)}) == {
-        "eos_token_id": [1]
-    }

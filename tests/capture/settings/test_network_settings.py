@@ -77,12 +77,23 @@ def key_data_probe(make_probe: MakeProbe) -> MakeProbe:
     return make
 
 
-def test_a_first_round_of_key_data_holds_them(key_data_probe: MakeProbe) -> None:
+@pytest.fixture
+def watching(key_data_probe: MakeProbe) -> MakeProbe:
+    """Return a function that makes such a probe, which watches an actor."""
+
+    def make(actor: nn.Cell, optimizer: nn.Cell | None = None, **settings: Any) -> Probe:
+        probe = key_data_probe(**settings)
+        probe.watch(actor=actor, optimizers=None if optimizer is None else {"actor": optimizer})
+        return probe
+
+    return make
+
+
+def test_a_first_round_of_key_data_holds_them(watching: MakeProbe) -> None:
     """Attributes of every cell, the mode of the phase, the optimizer nobody named; no hook."""
     network = PolicyLoss()
     optimizer = nn.AdamWeightDecay(network.trainable_params(), 3e-4, weight_decay=0.01)
-    probe = key_data_probe()
-    probe.watch(actor=network)
+    probe = watching(network)
     network.set_train()
     network.policy[1].set_train(False)
     with probe.phase("actor_update"):
@@ -109,12 +120,11 @@ def test_a_first_round_of_key_data_holds_them(key_data_probe: MakeProbe) -> None
     assert optimizer is not None
 
 
-def test_they_are_there_without_a_phase(key_data_probe: MakeProbe) -> None:
+def test_they_are_there_without_a_phase(watching: MakeProbe) -> None:
     """A trainer that only watches and saves: the mode when it was watched, and the optimizer."""
     network = PolicyLoss()
     optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
-    probe = key_data_probe()
-    probe.watch(actor=network.set_train())
+    probe = watching(network.set_train())
     probe.step()
     found = sections(probe)
     assert found["networks"][0]["training"] is True
@@ -122,12 +132,11 @@ def test_they_are_there_without_a_phase(key_data_probe: MakeProbe) -> None:
     assert optimizer is not None
 
 
-def test_what_changes_is_noted_with_its_step(key_data_probe: MakeProbe) -> None:
+def test_what_changes_is_noted_with_its_step(watching: MakeProbe) -> None:
     """A beta, a learning rate, a mode within a step; what stays is not noted again."""
     network = PolicyLoss()
     optimizer = nn.SGD(network.trainable_params(), 0.5)
-    probe = key_data_probe()
-    probe.watch(actor=network, optimizers={"actor": optimizer})
+    probe = watching(network, optimizer)
     for step in range(4):
         if step == 2:
             network.beta = 0.3
@@ -150,12 +159,11 @@ def test_what_changes_is_noted_with_its_step(key_data_probe: MakeProbe) -> None:
     ]
 
 
-def test_an_attribute_that_becomes_a_tensor_hides_no_change(key_data_probe: MakeProbe) -> None:
+def test_an_attribute_that_becomes_a_tensor_hides_no_change(watching: MakeProbe) -> None:
     """None when the network first runs, later a tensor of many elements: a key-value cache, say."""
     network = PolicyLoss()
     network.cache = None
-    probe = key_data_probe(strict=True)
-    probe.watch(actor=network)
+    probe = watching(network, strict=True)
     for step in range(4):
         network.beta = 0.3 if step == 3 else 0.1
         with probe.phase("actor_update"):
@@ -167,14 +175,11 @@ def test_an_attribute_that_becomes_a_tensor_hides_no_change(key_data_probe: Make
     assert found["lost"] == {}
 
 
-def test_a_learning_rate_is_noted_in_the_step_it_was_set_in(
-    key_data_probe: MakeProbe,
-) -> None:
+def test_a_learning_rate_is_noted_in_the_step_it_was_set_in(watching: MakeProbe) -> None:
     """Set after another phase of the role, or between two micro-steps: not one step later."""
     network = PolicyLoss()
     optimizer = nn.SGD(network.trainable_params(), 0.5)
-    probe = key_data_probe()
-    probe.watch(actor=network, optimizers={"actor": optimizer})
+    probe = watching(network, optimizer)
     rates = {(1, 0): 0.25, (2, 0): 0.125, (2, 1): 0.0625}
     for step in range(4):
         entered(probe, "actor_compute_log_prob")
@@ -203,12 +208,11 @@ def test_weights_of_one_element_are_no_settings_of_the_optimizer(key_data_probe:
         assert not [name for name in found["settings"] if "bias" in name]
 
 
-def test_a_counter_does_not_fill_the_file(key_data_probe: MakeProbe) -> None:
+def test_a_counter_does_not_fill_the_file(watching: MakeProbe) -> None:
     """What is another value in every step is noted a few times, and what else changes still is."""
     network = PolicyLoss()
     network.calls = 0
-    probe = key_data_probe()
-    probe.watch(actor=network)
+    probe = watching(network)
     for step in range(30):
         network.calls += 1
         network.beta = 0.1 if step < 25 else 0.2
@@ -219,7 +223,7 @@ def test_a_counter_does_not_fill_the_file(key_data_probe: MakeProbe) -> None:
 
 
 def test_cells_are_listed_once_however_many_phases_run(
-    key_data_probe: MakeProbe, monkeypatch: pytest.MonkeyPatch
+    watching: MakeProbe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When watched and when it first runs; after that a look compares objects."""
     listed: list[nn.Cell] = []
@@ -231,8 +235,7 @@ def test_cells_are_listed_once_however_many_phases_run(
 
     monkeypatch.setattr(network_settings, "cell_attributes", counted)
     network = PolicyLoss()
-    probe = key_data_probe()
-    probe.watch(actor=network)
+    probe = watching(network)
     for _ in range(3):
         for phase in ("actor_compute_log_prob", *["actor_update"] * 4):
             entered(probe, phase)
@@ -272,13 +275,12 @@ def test_a_network_is_not_kept_alive(key_data_probe: MakeProbe) -> None:
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_optimizers_inside_a_cell_that_trains(key_data_probe: MakeProbe, given: bool) -> None:
+def test_optimizers_inside_a_cell_that_trains(watching: MakeProbe, given: bool) -> None:
     """Found in the watched cell under its role, whether it was named too or not."""
     loss = PolicyLoss()
     optimizer = nn.Adam(loss.trainable_params(), nn.CosineDecayLR(0.0, 1e-3, 10), loss_scale=8.0)
     train = nn.TrainOneStepWithLossScaleCell(loss, optimizer, Tensor(1024.0, ms.float32))
-    probe = key_data_probe()
-    probe.watch(actor=train, optimizers={"actor": optimizer} if given else None)
+    probe = watching(train, optimizer if given else None)
     entered(probe).step()
     found = sections(probe)
     assert list(found["optimizers"]) == ["actor"]
@@ -384,13 +386,12 @@ def test_a_further_attempt_notes_what_is_other(make_probe: MakeProbe) -> None:
     assert cells_of(third["networks"][0])["root"][1]["beta"] == 0.4
 
 
-def test_it_changes_no_bit_in_graph_mode_and_is_there(key_data_probe: MakeProbe) -> None:
+def test_it_changes_no_bit_in_graph_mode_and_is_there(watching: MakeProbe) -> None:
     """Compiled networks are asked like others, before and after they were compiled."""
     with in_mode(ms.GRAPH_MODE):
         network = PolicyLoss(rate=0.0)
         expected = network(tensor(2, 2)).asnumpy()
-        probe = key_data_probe()
-        probe.watch(actor=network)
+        probe = watching(network)
         with probe.phase("actor_update"):
             result = network(tensor(2, 2)).asnumpy()
         probe.step()

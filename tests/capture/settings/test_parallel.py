@@ -39,22 +39,14 @@ class Broken:
     ],
 )
 def test_the_sizes_stand_beside_the_network(config, sizes):
-    def fault(what, error):
-        raise error
-
-    settings = NetworkSettings(fault)
+    settings = NetworkSettings(pytest.fail)
     settings.watch({"actor": Net(config)}, {})
-
     assert settings.take().json["networks"][0].get("parallel") == sizes
 
 
 def test_how_parameters_are_cut_stands_there_once_the_network_is_compiled():
     """As MindSpore's compiler says it in `parameter_layout_dict`, here by hand: it needs Ascend."""
-
-    def fault(what, error):
-        raise error
-
-    settings, network = NetworkSettings(fault), Net(None)
+    settings, network = NetworkSettings(pytest.fail), Net(None)
     settings.watch({"actor": network}, {})
     assert "strategy" not in settings.take().json["networks"][0]
     network.parameter_layout_dict = {
@@ -62,8 +54,6 @@ def test_how_parameters_are_cut_stands_there_once_the_network_is_compiled():
         "dense.bias": [[2, 4], [0], [1], 0, True, "optimizer_group"],
         "table.weight": [[2, 4], [0, -1], [1, 2], 3, True, ""],
     }
-
     settings.end_step()
-
     found = settings.take().json["networks"][0]["strategy"]
     assert found == {"dense.weight": {"devices": [2, 4], "map": [0, -1]}}

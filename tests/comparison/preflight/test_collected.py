@@ -9,6 +9,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from helpers import snapshots
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from mindrlhf_msprobe.comparison.preflight.collected import compare_collected, c
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Preflight
 from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
-from mindrlhf_msprobe.storage.preflight_file import PreflightFile
+from mindrlhf_msprobe.storage.snapshot import Snapshot
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -61,19 +62,11 @@ CONTENT: dict[str, Any] = {
 
 def changed(*path: Any, to: Any = ...) -> dict[str, Any]:
     """Return the content with one value changed, or without it."""
-    content = copy.deepcopy(CONTENT)
-    inside: Any = content
-    for key in path[:-1]:
-        inside = inside[key]
-    if to is ...:
-        del inside[path[-1]]
-    else:
-        inside[path[-1]] = to
-    return content
+    return snapshots.changed(CONTENT, {path: to})
 
 
 def compared(a: dict[str, Any], b: dict[str, Any]) -> Preflight:
-    return compare_sides(PreflightFile(Path("a"), a), PreflightFile(Path("b"), b))
+    return compare_sides(*(Snapshot.of_collection(Path("x"), side) for side in (a, b)))
 
 
 def shown(found: Preflight) -> list[tuple[Any, ...]]:
@@ -90,70 +83,64 @@ AT_3 = "numpy.random.seed (train.py:3) numpy.random.seed()"
 AT_7 = "numpy.random.rand (train.py:7) numpy.random.rand()"
 
 
+LAYERS = ("configurations", "a.yaml", "model", "layers", 1)
+FILE = ("checkpoints", "m", "files", "0.ckpt", "fingerprint")
+
+
 @pytest.mark.parametrize(
-    ("b", "difference"),
+    ("path", "value", "difference"),
     [
-        (changed("random_calls", 0, "seeds", to=["2"]), ("seeds", AT_3, "1", "2")),
-        (changed("random_calls", 0), ("seeds", AT_3, "1", None)),
-        (changed("random_calls", 1, "count", to=4), ("random_calls", AT_7, "3", "4")),
-        (changed("random_calls", 1), ("random_calls", AT_7, "3", None)),
-        (changed("seeds", "mindspore", to=2), ("seeds", "mindspore", "1", "2")),
+        ("random_calls.0.seeds", ["2"], ("seeds", AT_3, "1", "2")),
+        ("random_calls.0", ..., ("seeds", AT_3, "1", None)),
+        ("random_calls.1.count", 4, ("random_calls", AT_7, "3", "4")),
+        ("random_calls.1", ..., ("random_calls", AT_7, "3", None)),
+        ("seeds.mindspore", 2, ("seeds", "mindspore", "1", "2")),
+        ("determinism.deterministic", "OFF", ("determinism", "deterministic", "ON", "OFF")),
+        ("versions.mindspore", "2.8", ("versions", "mindspore", "2.7.0", "2.8")),
+        (LAYERS, 3, ("configurations", "a.yaml.model.layers.1", "2", "3")),
         (
-            changed("determinism", "deterministic", to="OFF"),
-            ("determinism", "deterministic", "ON", "OFF"),
-        ),
-        (changed("versions", "mindspore", to="2.8"), ("versions", "mindspore", "2.7.0", "2.8")),
-        (
-            changed("configurations", "a.yaml", "model", "layers", 1, to=3),
-            ("configurations", "a.yaml.model.layers.1", "2", "3"),
-        ),
-        (
-            changed("configurations", "a.yaml", "lr"),
+            ("configurations", "a.yaml", "lr"),
+            ...,
             ("configurations", "a.yaml.lr", "1e-06", None),
         ),
         (
-            changed("checkpoints", "m", "files", "0.ckpt", "fingerprint", to="xxh3_128:2"),
+            FILE,
+            "xxh3_128:2",
             ("checkpoints", "m: 0.ckpt", "3 bytes, xxh3_128:1", "3 bytes, xxh3_128:2"),
         ),
+        ("data.batches.0.text", {"type": "int", "value": 3}, ("data", "batch 0: text", "x", "3")),
         (
-            changed("data", "batches", 0, "text", to={"type": "int", "value": 3}),
-            ("data", "batch 0: text", "x", "3"),
-        ),
-        (
-            changed("data", "batches", 0, "ids", to=tensor("2", largest=4)),
+            "data.batches.0.ids",
+            tensor("2", largest=4),
             (
                 *("data", "batch 0: ids"),
-                "Int32[4] max 3 min 0 mean 1.5 norm 4.0 #1",
-                "Int32[4] max 4 min 0 mean 1.5 norm 4.0 #2",
+                *(f"Int32[4] max {n + 2} min 0 mean 1.5 norm 4.0 #{n}" for n in (1, 2)),
             ),
         ),
-        (changed("script", "command", 1, to="t.py"), ("script", "command.1", "train.py", "t.py")),
-        (changed("script", "exit_code", to=1), ("script", "exit_code", "0", "1")),
-        (
-            changed("packages", "transformers", to="4.51"),
-            ("packages", "transformers", "4.50", "4.51"),
-        ),
-        (changed("packages", "transformers"), ("packages", "transformers", "4.50", None)),
-        (changed("environment", "HCCL_ALGO"), ("environment", "HCCL_ALGO", "ring", None)),
+        ("script.command.1", "t.py", ("script", "command.1", "train.py", "t.py")),
+        ("script.exit_code", 1, ("script", "exit_code", "0", "1")),
+        ("packages.transformers", "4.51", ("packages", "transformers", "4.50", "4.51")),
+        ("packages.transformers", ..., ("packages", "transformers", "4.50", None)),
+        ("environment.HCCL_ALGO", ..., ("environment", "HCCL_ALGO", "ring", None)),
     ],
 )
-def test_one_change_is_the_one_difference(b: dict[str, Any], difference: tuple[Any, ...]) -> None:
+def test_one_change_is_the_one_difference(path: Any, value: Any, difference: Any) -> None:
     """Named with both values."""
+    b = snapshots.changed(CONTENT, {path: value})
     assert shown(compared(CONTENT, b)) == [difference]
 
 
 def test_what_changes_numbers_comes_first() -> None:
     """Seeds before versions before configurations before data before variables."""
-    b = copy.deepcopy(CONTENT)
-    b["environment"]["HCCL_ALGO"] = "mesh"
-    b["packages"]["transformers"] = "5"
-    b["data"]["batches"][0]["ids"] = tensor("2")
-    b["configurations"]["a.yaml"]["lr"] = 2
-    b["configurations"]["a.yaml"]["msprobe_config"] = {"msprobe": True}
-    b["versions"]["python"] = "3.12"
-    b["determinism"]["deterministic"] = "OFF"
-    b["random_calls"][1]["count"] = 9
-    b["random_calls"][0]["seeds"] = ["9"]
+    changes = {
+        **{"environment.HCCL_ALGO": "mesh", "packages.transformers": "5"},
+        "data.batches.0.ids": tensor("2"),
+        ("configurations", "a.yaml", "lr"): 2,
+        ("configurations", "a.yaml", "msprobe_config"): {"msprobe": True},
+        **{"versions.python": "3.12", "determinism.deterministic": "OFF"},
+        **{"random_calls.1.count": 9, "random_calls.0.seeds": ["9"]},
+    }
+    b = snapshots.changed(CONTENT, changes)
     sections = [d.section for d in compared(CONTENT, b).differences]
     assert sections == [
         *("seeds", "random_calls", "determinism", "versions", "configurations", "data"),

@@ -17,10 +17,9 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS
+from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS, SEEDS
 from mindrlhf_msprobe.comparison.preflight.preflight import (
     GENERATOR_STATES,
-    SEEDS,
     OwnStep,
     states_differ,
 )
