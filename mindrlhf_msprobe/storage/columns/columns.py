@@ -16,12 +16,10 @@ from mindrlhf_msprobe.storage.columns.layouts import Layout
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
 from mindrlhf_msprobe.storage.columns.values import Values
-from mindrlhf_msprobe.storage.journal_line import (
-    PARTS,
-)
+from mindrlhf_msprobe.storage.journal_line import PARTS
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -66,7 +64,7 @@ class Columns:
     """The records of one phase, step and rank.
 
     Attributes:
-        at: the phase, step and rank.
+        at: where they are.
         layout: the names of its entries, and where their values stand.
         heads: what else is said of the entries.
         values: its values.
@@ -77,7 +75,7 @@ class Columns:
 
     def __init__(
         self,
-        at: tuple[str, int, int],
+        at: LayerPlace,
         layout: Layout,
         heads: Heads,
         values: Values,
@@ -160,8 +158,8 @@ class EntryView:
         self._records: list[RecordView] | None = None
 
     @property
-    def at(self) -> tuple[str, int, int]:
-        """The phase, step and rank."""
+    def at(self) -> LayerPlace:
+        """Where it is."""
         return self._columns.at
 
     @property
@@ -248,14 +246,14 @@ class EntryView:
         return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
 
 
-def elements_of(run: Run, at: tuple[str, int, int], leaf: LeafJson) -> np.ndarray:
-    """Map the elements of a value in one phase, step and rank into memory, read-only.
+def elements_of(run: Run, at: LayerPlace, leaf: LeafJson) -> np.ndarray:
+    """Map the elements of a value of one place into memory, read-only.
 
     Raises:
         ArrayFileError, ValueError: they were not stored, or cannot be read.
     """
     made = leaf_from_json(dict(leaf))
-    return Record("", "", "", *run.locator(*at).locate(made, made.data_name)).array()
+    return Record("", "", "", *run.locator(at).locate(made, made.data_name)).array()
 
 
 @lru_cache(maxsize=1 << 16)

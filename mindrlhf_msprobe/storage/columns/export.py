@@ -13,11 +13,10 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.journals import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, Source, content_digest
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _WORTH = 4 << 20  # bytes of a rank's journals from which on a copy is made when the run ends
-
-_At = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,14 @@ class Exported:
         files: one a rank.
         records: how many values they hold.
         size, journals: bytes of the files, and of the journals that were copied.
-        left_out: phase, step and rank of what is no whole journal of this package.
+        left_out: what is no whole journal of this package.
     """
 
     files: tuple[Path, ...] = ()
     records: int = 0
     size: int = 0
     journals: int = 0
-    left_out: tuple[_At, ...] = ()
+    left_out: tuple[LayerPlace, ...] = ()
 
     def __add__(self, other: Exported) -> Exported:
         return Exported(
@@ -60,10 +59,13 @@ def export_run(run: Run, directory: Path) -> Exported:
     directory.mkdir(parents=True, exist_ok=True)
     found = Exported()
     for rank in run.ranks:
-        places = [(phase, step, rank) for step in run.steps for phase in run.phases_at(step, rank)]
-        journals = ((at, run.journal_path(*at)) for at in places)
-        path = directory / layout.columns_name(rank)
-        found += _copied(run.path, path, journals, lambda at: run.journal(*at))
+        places = (
+            LayerPlace(phase, step, rank)
+            for step in run.steps
+            for phase in run.phases_at(step, rank)
+        )
+        journals = ((at, run.journal_path(at)) for at in places)
+        found += _copied(run.path, directory / layout.columns_name(rank), journals, run.journal)
     return found
 
 
@@ -77,27 +79,28 @@ def copy_of_rank(root: Path, rank: int) -> None:
         if sum(os.path.getsize(path) for _, path in journals) >= _WORTH:
             paths = dict(journals)
             target = root / layout.columns_name(rank)
-            _copied(root, target, journals, lambda at: Path(paths[at]).read_bytes())
+            _copied(root, target, journals, lambda at: paths[at].read_bytes())
     except ModuleNotFoundError:
         return
     except Exception as error:  # nothing is lost: the journals are there
         warn("log.columns_unwritten", root=str(root), why=layout.why_unread(error))
 
 
-def _journals_of(root: Path, rank: int) -> Iterator[tuple[_At, str]]:
-    """Yield phase, step and rank of each journal of one rank, and its path."""
+def _journals_of(root: Path, rank: int) -> Iterator[tuple[LayerPlace, Path]]:
+    """Yield the place of each journal of one rank, and its path."""
     for step_dir in layout.step_directories(root):
         step, phase_dir = layout.step_number(step_dir.name), step_dir.parent
         path = step_dir / f"rank{rank}" / layout.JOURNAL_FILE
         if step is not None and path.is_file():
-            yield (UNNAMED_PHASE if phase_dir == root else phase_dir.name, step, rank), str(path)
+            phase = UNNAMED_PHASE if phase_dir == root else phase_dir.name
+            yield LayerPlace(phase, step, rank), path
 
 
 def _copied(
     root: Path,
     target: Path,
-    journals: Iterable[tuple[_At, str]],
-    read: Callable[[_At], bytes | None],
+    journals: Iterable[tuple[LayerPlace, Path]],
+    read: Callable[[LayerPlace], bytes | None],
 ) -> Exported:
     """Write a file of columns.
 
@@ -107,9 +110,9 @@ def _copied(
     """
     writer, layouts = ColumnsWriter(target), Layouts()
     records = copied = 0
-    left_out: list[_At] = []
+    left_out: list[LayerPlace] = []
     try:
-        for at, path in sorted(journals, key=lambda item: (item[0][1], item[0][0])):
+        for at, path in sorted(journals, key=lambda item: (item[0].step, item[0].phase)):
             # First when it was changed, then what is in it.
             status = os.stat(path) if os.path.isfile(path) else None
             content = None if status is None else read(at)

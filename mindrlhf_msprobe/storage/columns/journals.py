@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.journal_line import (
     holds_gradients,
     split_lines,
 )
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -38,7 +39,7 @@ class JournalColumns(Columns):
 
     def __init__(
         self,
-        at: tuple[str, int, int],
+        at: LayerPlace,
         lines: list[dict[str, Any]],
         layouts: Layouts,
         run: Path,
@@ -58,8 +59,7 @@ class JournalColumns(Columns):
         values = Values(leaves)
         if raw is not None and not values.are_whole:
             raise ValueError(at)
-        phase, _, rank = at
-        layout = layouts.layout(phase, (run, rank), names, structures)
+        layout = layouts.layout(at.phase, (run, at.rank), names, structures)
         super().__init__(at, layout, heads, values, objects)
 
     @property
@@ -133,29 +133,27 @@ class JournalColumns(Columns):
             line = JournalLine.from_json(self.lines[number])
             line.frames = self.frames(number)
             lines.append(line)
-        return run.entries_of(lines, *self.at)
+        return run.entries_of(lines, self.at)
 
 
 def journal_columns(
     run: Run,
-    phase: str,
-    step: int,
-    rank: int,
+    at: LayerPlace,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,
 ) -> JournalColumns | None:
     """Read a whole journal of this package itself; None where there is none."""
-    content = run.journal(phase, step, rank)
+    content = run.journal(at)
     if content is None:
         return None
-    return columns_of_journal(content, run.path, (phase, step, rank), layouts, marks, like)
+    return columns_of_journal(content, run.path, at, layouts, marks, like)
 
 
 def columns_of_journal(
     content: bytes,
     root: Path,
-    at: tuple[str, int, int],
+    at: LayerPlace,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,

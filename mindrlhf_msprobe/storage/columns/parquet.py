@@ -97,9 +97,9 @@ class CopiedPlace(NamedTuple):
         Raises:
             ValueError: they say none.
         """
-        phase, *numbers, changed, digest = bounds.items(content)
-        step, group, first, rows, size = map(bounds.count, numbers)
-        source = Source(size, bounds.count(changed), bounds.text(digest))
+        phase, *numbers, digest = bounds.items(content)
+        step, group, first, rows, size, changed = map(bounds.count, numbers)
+        source = Source(size, changed, bounds.text(digest))
         return cls(bounds.text(phase), step, group, first, rows, source)
 
 

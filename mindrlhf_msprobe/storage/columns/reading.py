@@ -8,17 +8,13 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.copies import copied_columns
 from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
 
 def columns_of(
-    run: Run,
-    phase: str,
-    step: int,
-    rank: int,
-    layouts: Layouts | None = None,
-    marks: tuple[bytes, ...] = (),
+    run: Run, at: LayerPlace, layouts: Layouts | None = None, marks: tuple[bytes, ...] = ()
 ) -> Columns:
     """Read one place, whichever tool wrote it; what cannot be read is in `run.problems` then.
 
@@ -27,15 +23,14 @@ def columns_of(
         marks: other entries than those in whose lines one of these texts stands may be left out.
     """
     known = Layouts() if layouts is None else layouts
-    found = whole_columns(run, phase, step, rank, known, marks)
+    found = whole_columns(run, at, known, marks)
     if found is None:  # another tool's, or damaged: reading entries says what is not there
-        entries = run.entries(phase, step, rank)
-        found = columns_of_entries(run, (phase, step, rank), entries, known)
+        found = columns_of_entries(run, at, run.entries(*at), known)
     return found
 
 
 def columns_of_entries(
-    run: Run, at: tuple[str, int, int], entries: list[Entry], layouts: Layouts | None = None
+    run: Run, at: LayerPlace, entries: list[Entry], layouts: Layouts | None = None
 ) -> Columns:
     """Return entries that were read already as columns."""
     lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
@@ -45,9 +40,7 @@ def columns_of_entries(
 
 def whole_columns(
     run: Run,
-    phase: str,
-    step: int,
-    rank: int,
+    at: LayerPlace,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,
@@ -57,10 +50,10 @@ def whole_columns(
     Args:
         like: the same place of another run, most of which may be the same.
     """
-    if run.times_are_lost(step, rank):
+    if run.times_are_lost(at.step, at.rank):
         return None
-    found = copied_columns(run, phase, step, rank, layouts)
-    return found or journal_columns(run, phase, step, rank, layouts, marks, like)
+    found = copied_columns(run, at, layouts)
+    return found or journal_columns(run, at, layouts, marks, like)
 
 
 def _line_of(entry: Entry, number: int) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import operator_entry
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
-from mindrlhf_msprobe.storage.records import Record
 
 STATISTICS_FILE = "statistic.csv"
 #: File name → the name that was too long for it.
@@ -73,71 +73,12 @@ class _Value:
     leaf: dict[str, Any]
 
 
-def _layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    """Yield ((graph<G>, iteration, rank), directory) of a dump's directory, or of one rank's."""
-
-    def below(path: Path, step: int | None = None, rank: int | None = None) -> list[Path]:
-        def unlisted(path: Path, error: OSError) -> None:
-            why = message("unread.unlisted", why=error.strerror or str(error))
-            problem(Problem(path, why, "graph", step, rank))
-
-        return layout.subdirectories(path, links=True, unlisted=unlisted)
-
-    own = _RANK.fullmatch(root.absolute().name)
-    for rank_dir in [root] if own else below(root):
-        found = _RANK.fullmatch(rank_dir.absolute().name)
-        if found is None:
-            continue
-        rank = int(found[1])
-        for net in below(rank_dir, rank=rank):
-            for graph in _numbered(below(net, rank=rank)):
-                for iteration in sorted(_numbered(below(graph, rank=rank)), key=_number_of):
-                    step = _number_of(iteration)
-                    yield (f"graph{_number_of(graph)}", step, rank), iteration
-
-
 def _numbered(directories: Iterable[Path]) -> Iterator[Path]:
     return (path for path in directories if _NUMBER.fullmatch(path.name))
 
 
 def _number_of(path: Path) -> int:
     return int(path.name)
-
-
-def read_dump(root: Path, directory: Path) -> Dump:
-    """Read one iteration of one graph.
-
-    Args:
-        root: the run's directory, which no file may leave.
-
-    Raises:
-        ValueError, OSError: it cannot be listed, or holds nothing of a dump.
-    """
-    names = sorted(os.listdir(directory))
-    lost: list[tuple[Path, Message]] = []
-    mapped = _attempt(_mapping, root, directory / MAPPING_FILE, lost) or {}
-    files: dict[_Slot, list[_Value]] = defaultdict(list)
-    strange = []
-    for name in names:
-        match = _TENSOR.fullmatch(mapped.get(name, name))
-        if match:
-            slot = (_plain(match["type"]), _plain(match["name"]), match["io"], int(match["slot"]))
-            leaf = _leaf_of_file(root, directory / name, match["dtype"])
-            files[slot].append(_Value(int(match["time"]), leaf))
-        elif name not in (STATISTICS_FILE, MAPPING_FILE) and not name.endswith(".json"):
-            strange.append(name)
-    rows: dict[_Slot, list[_Value]] = {}
-    if STATISTICS_FILE in names:
-        path = directory / STATISTICS_FILE
-        rows, damaged = _attempt(_rows, root, path, lost) or ({}, 0)
-        if damaged:
-            lost.append((path, message("unread.damaged_rows", count=damaged)))
-    if strange:
-        shown = [name[:200] for name in strange[:_MOST_NAMED]]
-        lost.append((directory, message("unread.no_dump_files", count=len(strange), files=shown)))
-    if not files and not rows and not lost:
-        raise layout.UnreadError.saying("unread.no_dump")
-    return Dump(_lines(_joined(files, rows)), [], MINDSPORE.name, tuple(lost))
 
 
 def _attempt(
@@ -291,19 +232,66 @@ def _lines(values: Mapping[_Slot, Sequence[_Value]]) -> list[JournalLine]:
     return sorted(lines, key=lambda line: line.seq)
 
 
-def _no_keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    return iter(())  # a function by name: workers are handed the format
+class MindSporeDump(Format):
+    """`show`, `trend` and `compare` take a directory of this form."""
 
+    dialect = MINDSPORE
 
-def _no_key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
-    return ()
+    def places(self, root: Path, problem: OnProblem) -> Iterator[tuple[LayerPlace, Path]]:
+        """Yield (graph<G>, iteration, rank) of a dump's directory, or of one rank's."""
 
+        def below(path: Path, step: int | None = None, rank: int | None = None) -> list[Path]:
+            def unlisted(path: Path, error: OSError) -> None:
+                why = message("unread.unlisted", why=error.strerror or str(error))
+                problem(Problem(path, why, "graph", step, rank))
 
-#: `show`, `trend` and `compare` take a directory of this form.
-MINDSPORE_DUMP = Format(
-    dialect=MINDSPORE,
-    layers=_layers,
-    dump=read_dump,
-    keys=_no_keys,
-    key_data=_no_key_data,
-)
+            return layout.subdirectories(path, links=True, unlisted=unlisted)
+
+        own = _RANK.fullmatch(root.absolute().name)
+        for rank_dir in [root] if own else below(root):
+            found = _RANK.fullmatch(rank_dir.absolute().name)
+            if found is None:
+                continue
+            rank = int(found[1])
+            for net in below(rank_dir, rank=rank):
+                for graph in _numbered(below(net, rank=rank)):
+                    for iteration in sorted(_numbered(below(graph, rank=rank)), key=_number_of):
+                        step = _number_of(iteration)
+                        yield LayerPlace(f"graph{_number_of(graph)}", step, rank), iteration
+
+    def dump(self, root: Path, directory: Path) -> Dump:
+        """Read one iteration of one graph.
+
+        Args:
+            root: the run's directory, which no file may leave.
+
+        Raises:
+            ValueError, OSError: it cannot be listed, or holds nothing of a dump.
+        """
+        names = sorted(os.listdir(directory))
+        lost: list[tuple[Path, Message]] = []
+        mapped = _attempt(_mapping, root, directory / MAPPING_FILE, lost) or {}
+        files: dict[_Slot, list[_Value]] = defaultdict(list)
+        strange = []
+        for name in names:
+            match = _TENSOR.fullmatch(mapped.get(name, name))
+            if match:
+                kind, operator = _plain(match["type"]), _plain(match["name"])
+                slot = kind, operator, match["io"], int(match["slot"])
+                leaf = _leaf_of_file(root, directory / name, match["dtype"])
+                files[slot].append(_Value(int(match["time"]), leaf))
+            elif name not in (STATISTICS_FILE, MAPPING_FILE) and not name.endswith(".json"):
+                strange.append(name)
+        rows: dict[_Slot, list[_Value]] = {}
+        if STATISTICS_FILE in names:
+            path = directory / STATISTICS_FILE
+            rows, damaged = _attempt(_rows, root, path, lost) or ({}, 0)
+            if damaged:
+                lost.append((path, message("unread.damaged_rows", count=damaged)))
+        if strange:
+            shown = [name[:200] for name in strange[:_MOST_NAMED]]
+            why = message("unread.no_dump_files", count=len(strange), files=shown)
+            lost.append((directory, why))
+        if not files and not rows and not lost:
+            raise layout.UnreadError.saying("unread.no_dump")
+        return Dump(_lines(_joined(files, rows)), [], MINDSPORE.name, tuple(lost))

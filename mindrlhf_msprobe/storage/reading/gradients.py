@@ -23,6 +23,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
 from mindrlhf_msprobe.storage.leaves import GradientLeaf
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, network_name
@@ -138,7 +139,7 @@ class _Recorded:
         for entry in self._run.entries(step=step, rank=rank):
             if holds_gradients(entry.name):
                 if entry.phase not in files:
-                    files[entry.phase] = self._run.locator(entry.phase, step, rank)
+                    files[entry.phase] = self._run.locator(LayerPlace(entry.phase, step, rank))
                 found += gradients_of(entry, files[entry.phase])
         return found
 

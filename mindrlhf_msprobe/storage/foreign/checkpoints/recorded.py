@@ -16,6 +16,7 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     CheckpointError,
     StoredTensor,
 )
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
 
@@ -125,14 +126,10 @@ def _add_step(roles: _Roles, run: Run, step: int) -> None:
         for phase in (phase for phase in run.phases if phase in present):
             known = phases.get(phase)
             of_role = roles.setdefault(phase if known is None else known.role, {})
-            _add(of_role.setdefault(rank, {}), run, phase, step, rank)
-
-
-def _add(found: dict[str, StoredTensor], run: Run, phase: str, step: int, rank: int) -> None:
-    """Add the parameters of one phase, as far as they are not known from before."""
-    for entry in run.each_entry(phase, step, rank):
-        for record in entry.records:
-            if record.io == "parameters" and record.leaf.is_tensor:
-                name = network_name(entry.cell, record.path)
-                if name not in found:
-                    found[name] = RecordedTensor(name, record)
+            found = of_role.setdefault(rank, {})
+            for entry in run.each_entry(LayerPlace(phase, step, rank)):
+                for record in entry.records:
+                    if record.io == "parameters" and record.leaf.is_tensor:
+                        name = network_name(entry.cell, record.path)
+                        if name not in found:  # as it was first recorded
+                            found[name] = RecordedTensor(name, record)
