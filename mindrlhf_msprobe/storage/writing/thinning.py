@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
     with_steps,
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
-from mindrlhf_msprobe.storage.step_lines import findings_in
+from mindrlhf_msprobe.storage.step_lines import step_line
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2
@@ -239,7 +239,7 @@ class Thinning:
             file.seek(read)
             whole = file.read(bounds.METADATA).rpartition(b"\n")
         self._read[path] = read + len(whole[0]) + len(whole[1])
-        found = findings_in(whole[0])
+        found = filter(None, map(step_line, whole[0].splitlines()))
         self._findings.update(one["step"] for one in found if one.get("severity") != _UNHARMFUL)
 
     def _warn_too_small(self, taken: int) -> None:
