@@ -218,15 +218,15 @@ class _Probed:
         return {line.partition(",")[0]: number for number, line in enumerate(lines)}
 
     def _gradient(self, file: Path) -> Gradient:
-        shape: tuple[int, ...] | None = None
-        why = message("unread.of_pytorch") if file.suffix == ".pt" else None
-        if why is None and not layout.inside(self.path, file):
-            why = message("unread.link_leaves")
-        if why is None:
-            try:
-                shape = _msprobe_signs(file).shape
-            except ArrayFileError as error:
-                why = error.said
+        shape, why = None, None
+        try:
+            if file.suffix == ".pt":
+                raise ArrayFileError.saying("unread.of_pytorch")
+            if not layout.inside(self.path, file):
+                raise ArrayFileError.saying("unread.link_leaves")
+            shape = _msprobe_signs(file).shape
+        except ArrayFileError as error:
+            why = error.said
         return Gradient(file.stem, UNNAMED_PHASE, 0, shape, None, file, why)
 
     def _unlisted(self, path: Path, error: OSError) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -384,8 +384,12 @@ class Run:
         nothing; settings that this version does not know are left out.
         """
         if rank not in self._configs:
-            files = self._files_of(rank)
-            self._configs[rank] = _config_of(files[0]) if files else None
+            self._configs[rank] = None
+            for file in self._files_of(rank)[:1]:
+                said = file.config.json
+                with suppress(ConfigError, KeyError, TypeError):
+                    names = (field.name for field in fields(ProbeConfig))
+                    self._configs[rank] = ProbeConfig(**{name: said[name] for name in names})
         return self._configs[rank]
 
     @property
@@ -431,25 +435,24 @@ class Run:
 
         What cannot be read is a problem.
         """
-        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
-        try:
+        with self._timeline(rank, step) as timeline:
             return timeline.at(step)
-        except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
-            return None
-        finally:
-            self._count_damaged(timeline, rank)
+        return None
 
     def timed_steps(self, rank: int = 0) -> list[int]:
         """Return the steps whose times `timeline` knows, also those of which nothing else was."""
+        with self._timeline(rank) as timeline:
+            return timeline.steps()
+        return []
+
+    @contextmanager
+    def _timeline(self, rank: int, step: int | None = None) -> Iterator[Timeline]:
         timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
         try:
-            return timeline.steps()
+            yield timeline
         except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, None, rank))
-            return []
-        finally:
-            self._count_damaged(timeline, rank)
+            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
+        self._count_damaged(timeline, rank)
 
     def side_lines(self, lines: StepLines[_T], rank: int) -> Iterator[_T]:
         """Yield the lines of a file beside the journals; an unreadable line becomes a problem."""
@@ -808,14 +811,6 @@ class Run:
         if problem not in self._known_problems:
             self._known_problems.add(problem)
             self.problems.append(problem)
-
-
-def _config_of(file: RunFile) -> ProbeConfig | None:
-    config = file.config.json
-    try:
-        return ProbeConfig(**{field.name: config[field.name] for field in fields(ProbeConfig)})
-    except (ConfigError, KeyError, TypeError):
-        return None
 
 
 def _entry(line: JournalLine, files: Locator, at: LayerPlace, dialect: str = OWN.name) -> Entry:
