@@ -173,7 +173,9 @@ class Leaf:
         if self.at_optimizer:
             content["at_optimizer"] = True
         if self.sketch is not None:
-            content["sketch"] = _sketch_json(self.sketch)
+            place, why = self.sketch, self.sketch.why
+            told = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
+            content["sketch"] = told if why is None else {**told, "error": why.as_json()}
         if self.shard is not None:
             content["shard"] = self.shard.to_json()
         return content
@@ -251,9 +253,14 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
         raise UnreadError.saying("unread.shape", shown=_shown(shape))
+    shard = None if "shard" not in content else Shard.from_json(content["shard"])
+    if shard is None and "shard" in content:
+        raise UnreadError.saying("unread.shard", shown=_shown(content["shard"]))
     fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
     if fingerprint is None and md5 is not None:
         fingerprint = f"crc32:{md5}"
+    rounding: Any = content.get("rounding")
+    is_number = isinstance(rounding, (int, float)) and not isinstance(rounding, bool)
     largest, smallest, mean, norm = [
         _statistic(content[name] if name in content else content.get(lower))
         for name, lower in _STATISTICS
@@ -274,10 +281,10 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         why=_why(error),
         whole=content.get("whole") is True,
         md5=md5,
-        rounding=_positive(content.get("rounding")),
+        rounding=float(rounding) if is_number and 0 < rounding < math.inf else None,
         at_optimizer=content.get("at_optimizer") is True,
         sketch=None if "sketch" not in content else _sketch(content["sketch"]),
-        shard=None if "shard" not in content else _shard(content["shard"]),
+        shard=shard,
     )
     if "signs" in content or "shares" in content:
         return GradientLeaf.extend(
@@ -339,29 +346,11 @@ def _shown(value: Any) -> str:
     return text[:200]
 
 
-def _positive(value: Any) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and 0 < value < math.inf else None
-
-
 def _shares(value: Any) -> tuple[float, ...] | None:
     is_list = isinstance(value, list) and 2 <= len(value) <= bounds.SHARES
     if is_list and all(type(share) in (int, float) and 0 <= share <= 1 for share in value):
         return tuple(map(float, value))
     return None
-
-
-def _sketch_json(place: SketchPlace) -> dict[str, Any]:
-    content = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
-    return content if place.why is None else {**content, "error": place.why.as_json()}
-
-
-def _shard(content: Any) -> Shard:
-    """Return which part of a tensor a rank holds."""
-    shard = Shard.from_json(content)
-    if shard is None:
-        raise UnreadError.saying("unread.shard", shown=_shown(content))
-    return shard
 
 
 def _sketch(content: Any) -> SketchPlace:

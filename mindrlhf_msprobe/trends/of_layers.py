@@ -16,7 +16,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of, parts_of_name
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
@@ -30,6 +30,7 @@ from mindrlhf_msprobe.storage.records import (
     cell_of_parameter,
     is_optimizer_state,
     network_name,
+    parts_of_name,
 )
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     NON_FINITE_MARKS,
@@ -391,7 +391,10 @@ class CopiedColumns(Columns):
 
     @cached_property
     def _journal(self) -> JournalColumns | None:
-        return journal_columns(self._run, self.at, self._layouts)
+        content = self._run.journal(self.at)
+        if content is None:
+            return None
+        return columns_of_journal(content, self._run.path, self.at, self._layouts)
 
     def frames(self, number: int) -> tuple[str, ...]:
         """See `Columns.frames`."""

@@ -64,7 +64,7 @@ class JournalColumns(Columns):
 
     @property
     def has_arguments(self) -> bool:
-        """See `Columns.has_arguments`."""
+        """Whether `argument` of any value is known."""
         return any("input_names" in line for line in self.lines)
 
     def argument(self, number: int, io: str, path: str) -> str:
@@ -136,20 +136,6 @@ class JournalColumns(Columns):
         return run.entries_of(lines, self.at)
 
 
-def journal_columns(
-    run: Run,
-    at: LayerPlace,
-    layouts: Layouts,
-    marks: tuple[bytes, ...] = (),
-    like: Columns | None = None,
-) -> JournalColumns | None:
-    """Read a whole journal of this package itself; None where there is none."""
-    content = run.journal(at)
-    if content is None:
-        return None
-    return columns_of_journal(content, run.path, at, layouts, marks, like)
-
-
 def columns_of_journal(
     content: bytes,
     root: Path,
@@ -170,7 +156,13 @@ def columns_of_journal(
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None and all(map(_is_usual, same)):
             return JournalColumns(at, same, layouts, root, raw=raw, like=like)
-        return JournalColumns(at, _read(raw), layouts, root, raw=raw)
+        lines = [*map(loads, raw)]
+        for line in lines:
+            if not _is_usual(line):
+                JournalLine.from_json(line)  # says whether it is a line
+        if len({line["entry"] for line in lines}) < len(lines):
+            return None
+        return JournalColumns(at, lines, layouts, root, raw=raw)
     except (ValueError, RecursionError):
         return None
 
@@ -183,23 +175,6 @@ _USUAL = {
     for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
 }
 _usual = itemgetter("entry", "seq", "end", "parent", "opening")
-
-
-def _read(raw_lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return the lines of a journal.
-
-    Raises:
-        ValueError, RecursionError: one is damaged.
-    """
-    contents = []
-    for raw in raw_lines:
-        content = loads(raw)
-        if not _is_usual(content):
-            JournalLine.from_json(content)  # says whether it is a line
-        contents.append(content)
-    if len({content["entry"] for content in contents}) < len(contents):
-        raise ValueError(len(contents))
-    return contents
 
 
 def _is_usual(content: Any) -> bool:

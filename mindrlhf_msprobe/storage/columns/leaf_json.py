@@ -150,16 +150,13 @@ def is_ordinary(leaf: LeafJson) -> bool:
         return False
     shape = leaf.get("shape")
     if shape is None:
-        return _is_ordinary_scalar(leaf["type"], leaf.get("value"))
+        kind, value = leaf["type"], leaf.get("value")
+        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+            return kind == "str" and type(value) is str
+        return kind in _SCALARS and is_moderate(value)
     if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
         return False
     return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
-
-
-def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
-    if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
-        return kind == "str" and type(value) is str
-    return kind in _SCALARS and is_moderate(value)
 
 
 def _is_described(leaf: LeafJson, shape: Any) -> bool:

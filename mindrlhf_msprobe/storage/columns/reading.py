@@ -6,7 +6,7 @@ from typing import Any
 
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.copies import copied_columns
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -32,8 +32,16 @@ def columns_of(
 def columns_of_entries(
     run: Run, at: LayerPlace, entries: list[Entry], layouts: Layouts | None = None
 ) -> Columns:
-    """Return entries that were read already as columns."""
-    lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
+    """Return entries that were read already, of which there may be no line, as columns."""
+    lines = []
+    for number, entry in enumerate(entries):
+        values: dict[str, dict[str, object]] = {}
+        for record in entry.records:
+            values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
+        line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
+        line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
+        line |= {"stack": number, "frames": list(entry.stack), "cell": entry.around}
+        lines.append({**values, **line})
     known = Layouts() if layouts is None else layouts
     return JournalColumns(at, lines, known, run.path, objects=entries)
 
@@ -52,18 +60,9 @@ def whole_columns(
     """
     if run.times_are_lost(at.step, at.rank):
         return None
-    found = copied_columns(run, at, layouts)
-    return found or journal_columns(run, at, layouts, marks, like)
-
-
-def _line_of(entry: Entry, number: int) -> dict[str, Any]:
-    """Return an entry of which there is no readable line as one."""
-    line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
-    line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
-    line |= {"stack": number, "frames": list(entry.stack)}
-    if entry.around is not None:
-        line["cell"] = entry.around
-    values: dict[str, dict[str, object]] = {}
-    for record in entry.records:
-        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
-    return {**values, **line}
+    if found := copied_columns(run, at, layouts):
+        return found
+    content = run.journal(at)
+    if content is None:
+        return None
+    return columns_of_journal(content, run.path, at, layouts, marks, like)

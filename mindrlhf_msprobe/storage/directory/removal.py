@@ -73,7 +73,10 @@ class Removal:
     def _remove_phase(self, directory: Path) -> None:
         journal = directory / layout.JOURNAL_FILE
         tensors = directory / layout.TENSOR_DIR
-        listed = _names_in(directory / layout.TENSOR_LIST)
+        listed: set[str] = set()
+        if _is_file(listing := directory / layout.TENSOR_LIST):  # plain names lead nowhere else
+            lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
+            listed = {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
         if is_journal(journal):
             if _is_directory(tensors):
                 listed |= _tensors_in(journal)
@@ -185,14 +188,6 @@ def _key_of(root: Path, directory: Path) -> str | None:
 def _tensors_in(journal: Path) -> set[str]:
     with open(journal, "rb") as file:
         return {name.decode() for line in file for name in _DATA_NAME.findall(line)}
-
-
-def _names_in(listing: Path) -> set[str]:
-    """Return the names a list of tensors holds: plain ones, which lead nowhere else."""
-    if not _is_file(listing):
-        return set()
-    lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
-    return {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
 
 
 def _files_of(description: Path) -> set[str] | None:

@@ -83,7 +83,7 @@ def _read_files(
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             with layout.open_inside(root, path, bounds.JOURNAL) as file:
                 of_log = LOG_FILE.fullmatch(name) is not None
-                for step, key, at, value in numbers_of(file) if of_log else _of_events(file):
+                for step, key, at, value in numbers_of(file) if of_log else _events(file):
                     if of_log and step < last:  # a later training, or one that went on from there
                         for later in [one for one in scalars if one >= step]:
                             del scalars[later]
@@ -94,14 +94,8 @@ def _read_files(
     return scalars, tuple(problems)
 
 
-def _of_events(file: BinaryIO) -> Iterator[Logged]:
-    for step, tag, value in _scalars(file):
-        key, _, path = tag.partition("/")
-        yield Logged(step, key, path, value)
-
-
-def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tag, number) of an event file.
+def _events(file: BinaryIO) -> Iterator[Logged]:
+    """Yield the numbers of an event file; its tags are `<key>/<path>`.
 
     Raises:
         ValueError: an event is damaged or cut short: what stands behind it cannot be found.
@@ -127,7 +121,7 @@ def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
             raise layout.UnreadError.saying("unread.event_damaged", number=number) from None
 
 
-def _scalars_of(event: bytes) -> Iterator[tuple[int, str, float]]:
+def _scalars_of(event: bytes) -> Iterator[Logged]:
     step, summaries = 0, []
     for number, content in _fields(event):
         if number == _STEP and isinstance(content, int):
@@ -146,7 +140,8 @@ def _scalars_of(event: bytes) -> Iterator[tuple[int, str, float]]:
             if not bounds.is_place(step) or len(name) > bounds.NAME:
                 raise ValueError(step)
             if name and name not in _OF_TIME and not name.endswith(_OVER_SAMPLES):
-                yield step, name, held
+                key, _, path = name.partition("/")
+                yield Logged(step, key, path, held)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:

@@ -13,7 +13,7 @@ import io
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,6 @@ class _Value:
     leaf: dict[str, Any]
 
 
-def _numbered(directories: Iterable[Path]) -> Iterator[Path]:
-    return (path for path in directories if _NUMBER.fullmatch(path.name))
-
-
-def _number_of(path: Path) -> int:
-    return int(path.name)
-
-
 def _attempt(
     read: Any, root: Path, path: Path, lost: list[tuple[Path, Message]]
 ) -> Any:  # of what `read` returns
@@ -99,13 +91,9 @@ def _plain(name: str) -> str:
     return _NO_NAME.sub("_", name)
 
 
-def _table(root: Path, path: Path) -> Iterator[list[str]]:
+def _table(root: Path, path: Path) -> list[list[str]]:
     content = layout.read_inside(root, path, bounds.DATA)
-    return csv.reader(io.StringIO(content.decode("utf-8", errors="replace"), newline=""))
-
-
-def _mapping(root: Path, path: Path) -> dict[str, str]:
-    return {row[0]: row[1] for row in _table(root, path) if len(row) > 1}
+    return [*csv.reader(io.StringIO(content.decode("utf-8", errors="replace"), newline=""))]
 
 
 def _leaf_of_file(root: Path, path: Path, dtype: str | None) -> dict[str, Any]:
@@ -134,7 +122,7 @@ def _rows(root: Path, path: Path) -> tuple[dict[_Slot, list[_Value]], int]:
     Raises:
         ValueError: it has not the columns of one.
     """
-    table = _table(root, path)
+    table = iter(_table(root, path))
     columns = {name.strip(): at for at, name in enumerate(next(table, []))}
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise layout.UnreadError.saying("unread.no_columns", columns=missing)
@@ -166,8 +154,12 @@ def _leaf_of_row(cells: Mapping[str, str]) -> dict[str, Any]:
         "shape": [_whole(size) for size in sizes],
     }
     for name, columns in _STATISTICS.items():
-        if text := next((cells[column] for column in columns if column in cells), ""):
-            leaf[name] = _statistic(text)
+        text = next((cells[column] for column in columns if column in cells), "")
+        if text.lower() == "null":  # as MindSpore writes where no element is finite
+            leaf[name] = None
+        elif text:
+            whole = re.fullmatch(r"-?[0-9]{1,18}", text)
+            leaf[name] = number_to_json(int(text) if whole else float(text))
     if "NaN Count" in cells:
         leaf["nan_count"] = _whole(cells["NaN Count"])
     if all(column in cells for column in _INFINITE):
@@ -181,13 +173,6 @@ def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(text)
     return int(text)
-
-
-def _statistic(text: str) -> Any:
-    """Return a number of a table; where no element is finite, MindSpore writes null."""
-    if text.lower() == "null":
-        return None
-    return number_to_json(int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else float(text))
 
 
 def _joined(
@@ -247,6 +232,10 @@ class MindSporeDump(Format):
 
             return layout.subdirectories(path, links=True, unlisted=unlisted)
 
+        def numbered(path: Path, rank: int) -> list[tuple[int, Path]]:
+            found = (p for p in below(path, rank=rank) if _NUMBER.fullmatch(p.name))
+            return sorted((int(path.name), path) for path in found)
+
         own = _RANK.fullmatch(root.absolute().name)
         for rank_dir in [root] if own else below(root):
             found = _RANK.fullmatch(rank_dir.absolute().name)
@@ -254,10 +243,9 @@ class MindSporeDump(Format):
                 continue
             rank = int(found[1])
             for net in below(rank_dir, rank=rank):
-                for graph in _numbered(below(net, rank=rank)):
-                    for iteration in sorted(_numbered(below(graph, rank=rank)), key=_number_of):
-                        step = _number_of(iteration)
-                        yield LayerPlace(f"graph{_number_of(graph)}", step, rank), iteration
+                for graph, of_graph in numbered(net, rank):
+                    for step, iteration in numbered(of_graph, rank):
+                        yield LayerPlace(f"graph{graph}", step, rank), iteration
 
     def dump(self, root: Path, directory: Path) -> Dump:
         """Read one iteration of one graph.
@@ -270,7 +258,8 @@ class MindSporeDump(Format):
         """
         names = sorted(os.listdir(directory))
         lost: list[tuple[Path, Message]] = []
-        mapped = _attempt(_mapping, root, directory / MAPPING_FILE, lost) or {}
+        mapping = _attempt(_table, root, directory / MAPPING_FILE, lost) or ()
+        mapped = {row[0]: row[1] for row in mapping if len(row) > 1}
         files: dict[_Slot, list[_Value]] = defaultdict(list)
         strange = []
         for name in names:

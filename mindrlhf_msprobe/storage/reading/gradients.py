@@ -199,23 +199,21 @@ class _Probed:
 
     def at(self, step: int, rank: int) -> list[Gradient]:
         directory = self._directories.get((step, rank))
+        if directory is None:
+            return []
         try:
-            files = [] if directory is None else sorted(directory.iterdir())
+            files = sorted(directory.iterdir())
         except OSError as error:
-            self._unlisted(directory or self.path, error)
+            self._unlisted(directory, error)
             return []
         found = [self._gradient(file) for file in files if file.suffix in (".npy", ".pt")]
-        names = {} if directory is None else self._order(directory.parent, step)
-        return sorted(found, key=lambda gradient: names.get(gradient.parameter, len(names)))
-
-    def _order(self, of_rank: Path, step: int) -> dict[str, int]:
-        """Return the place of each parameter in a step's summary, which has them in order."""
-        try:
-            raw = layout.read_inside(self.path, of_rank / f"grad_summary_{step}.csv")
+        try:  # a step's summary has them in order
+            raw = layout.read_inside(self.path, directory.parent / f"grad_summary_{step}.csv")
         except (OSError, ValueError):
-            return {}
+            return found
         lines = raw.decode("utf-8-sig", errors="replace").splitlines()[1:]
-        return {line.partition(",")[0]: number for number, line in enumerate(lines)}
+        names = {line.partition(",")[0]: number for number, line in enumerate(lines)}
+        return sorted(found, key=lambda gradient: names.get(gradient.parameter, len(names)))
 
     def _gradient(self, file: Path) -> Gradient:
         shape, why = None, None

@@ -140,8 +140,7 @@ def _held_entries(directory: Path) -> bool:
     Tensors of which a list is kept are those of a process that was killed before the first entry.
     """
     try:
-        beside = (layout.STACK_FILE, layout.CONSTRUCT_FILE)
-        if any((directory / name).is_file() for name in beside):
+        if any((directory / f).is_file() for f in (layout.STACK_FILE, layout.CONSTRUCT_FILE)):
             return True
         if (directory / layout.TENSOR_LIST).exists():
             return False

@@ -31,6 +31,7 @@ from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
 from mindrlhf_msprobe.storage.journal_line import (
     JournalLine,
+    argument_of,
     line_ends,
     read_journal,
     split_lines,
@@ -822,7 +823,7 @@ def _entry(line: JournalLine, files: Locator, at: LayerPlace, dialect: str = OWN
             io,
             path,
             *files.locate(made_by(dialect, leaf), leaf.data_name),
-            line.argument_of(io, path),
+            argument_of(line.input_names, io, path),
             files.sketches_of(leaf),
         )
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)

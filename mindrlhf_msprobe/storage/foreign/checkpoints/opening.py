@@ -12,7 +12,6 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
     HEAD,
     read_ckpt,
-    refuse_json,
     refuse_others,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
@@ -44,6 +43,7 @@ _NUMBERED = re.compile(
     r"(?P<name>.*)-(?P<number>[0-9]{1,5})-of-(?P<count>[0-9]{1,5})\.safetensors", re.DOTALL
 )
 _SHOWN = 4
+_JSON = re.compile(rb"[\[{]\s*(?:[\"\[{\]}0-9tfn-]|\Z)")  # how it begins
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -89,7 +89,8 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
     file = DataFile(file_path)
     head = bytes(file.read(0, min(file.size, HEAD)))
     named = file_path.suffix == _SAFETENSORS
-    refuse_json(file, head)
+    if _JSON.match(head) and b"\0" not in head[:8]:  # a header's length of safetensors holds zeros
+        raise file.error("checkpoint.json")
     if named and len(head) == HEAD and not looks_like_safetensors(head):
         refuse_others(file, head)
     if named or looks_like_safetensors(head):
@@ -133,7 +134,7 @@ def _in_directory(path: Path) -> Checkpoint:
     if kinds == {_CKPT}:
         return _read(files[0], path)
     _check_numbers(path, files)
-    return Checkpoint(path, "safetensors", {0: read_all(files)})
+    return Checkpoint(path, "safetensors", {0: read_all(files)[0]})
 
 
 def _of_ranks(path: Path, directories: dict[int, Path]) -> Checkpoint:
