@@ -180,7 +180,7 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
         return SKETCH
     if short if is_float else len(shape) <= 2:
         return WHOLE
-    may_be_mask = len(shape) <= 4 and shape[-1] >= shape[-2] and not is_float
+    may_be_mask = not is_float and len(shape) <= 4 and shape[-1] >= shape[-2]
     return MASK if may_be_mask and shape[-1] * size <= MOST_OF_A_MASK_ROW else SKETCH
 
 
