@@ -232,20 +232,16 @@ def _is_stale(path: Path) -> bool:
         return False
     of, pid = path.name.split(".")[2:4]
     if of == host() and pid.isascii() and pid.isdigit() and len(pid) < 19:
-        return not _runs(int(pid))
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:  # it runs as another user
+            pass
+        return False
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime > _DAY
     return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it runs as another user
-        pass
-    return True
 
 
 def host() -> str:

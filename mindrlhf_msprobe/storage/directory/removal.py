@@ -53,8 +53,13 @@ class Removal:
         else:
             for name in _names(directory):
                 path = directory / name
-                if _is_directory(path):
-                    self._remove_save(path, key)
+                if not _is_directory(path):
+                    continue
+                if is_temporary_of_ours(name):
+                    _unlink(path, _names(path))
+                elif layout.micro_step_number(name) is not None:
+                    remove_save(path, key, description_last=self._description_last)
+                self._remove_if_empty(path)
             remove_save(directory, key, description_last=self._description_last)
         self._remove_if_empty(directory)
 
@@ -86,13 +91,6 @@ class Removal:
             self._remove_if_empty(tensors)
         _unlink(directory, [layout.TENSOR_LIST])
         _remove_sketches(directory)
-
-    def _remove_save(self, directory: Path, key: str) -> None:
-        if is_temporary_of_ours(directory.name):
-            _unlink(directory, _names(directory))
-        elif layout.micro_step_number(directory.name) is not None:
-            remove_save(directory, key, description_last=self._description_last)
-        self._remove_if_empty(directory)
 
     def _remove_if_empty(self, directory: Path) -> None:
         """Remove a directory with nothing but temporary files of ours in it; else note the rest."""

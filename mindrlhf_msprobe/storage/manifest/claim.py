@@ -21,15 +21,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RUNNING, RunFile
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")
-_OF_A_RANK = (
-    layout.findings_name,
-    layout.timeline_name,
-    layout.benchmark_name,
-    layout.columns_name,
-    layout.opinions_name,
-    layout.generators_name,
-    layout.manifest_name,
-)
+_OF_A_RANK = (*layout.LINES, layout.columns_name, layout.manifest_name)
 
 
 def own_manifest(root: Path, rank: int) -> RunFile | None:

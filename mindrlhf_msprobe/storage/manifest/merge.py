@@ -36,11 +36,6 @@ _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "tak
 
 _SHOWN = 80  # characters of a value
 _PART = 1 << 20  # bytes that are copied at once
-#: The names, by rank, of files to which a line is appended when something happens.
-_LINES = (
-    *(layout.findings_name, layout.timeline_name, layout.benchmark_name),
-    *(layout.opinions_name, layout.generators_name),
-)
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -174,7 +169,9 @@ def _read(root: Path) -> _Input:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
         # Copies of journals are not merged: they are made of a run at any time.
-        own.update(name(rank) for name in (*_LINES, layout.columns_name) for rank in manifests)
+        own.update(
+            name(rank) for name in (*layout.LINES, layout.columns_name) for rank in manifests
+        )
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -278,7 +275,7 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
     for rank in {rank: None for one in inputs for rank in one.manifests}:
-        for name in _LINES:
+        for name in layout.LINES:
             yield from _lines(partial, name(rank), rank, inputs)
 
 

@@ -285,7 +285,7 @@ class _Recording:
 
     def _signs_listed(self, signed: Iterable[Record]) -> int:
         """Return the bytes that lines gain by signs and shares which the run does not have."""
-        new = [r for r in signed if getattr(r.leaf, "signs", None) is None]
+        new = [r for r in signed if r.leaf.signs is None]
         shares = (len(self._wanted.bounds) + 3) * _SHARE if self._wanted.grad_level == "L2" else 0
         return (_NAMED + shares) * len(new) + _file_names(new)
 

@@ -22,7 +22,6 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.leaves import GradientLeaf
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
@@ -130,8 +129,7 @@ class _Recorded:
         self.path, self.problems = run.path, run.problems
 
     def places(self) -> list[tuple[int, int]]:
-        at = {(s, r) for s, r in self._run.places if self._run.phases_at(s, r)}
-        return sorted(at)
+        return sorted({(at.step, at.rank) for at in self._run.layer_places()})
 
     def at(self, step: int, rank: int) -> list[Gradient]:
         files: dict[str, Locator] = {}
@@ -154,8 +152,7 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
     for record in entry.records:
         if record.leaf.shape is None and record.leaf.why is None:
             continue  # None: it had no gradient
-        named = record.leaf.signs if isinstance(record.leaf, GradientLeaf) else None
-        located, signs = files.locate(record.leaf, named)
+        located, signs = files.locate(record.leaf, record.leaf.signs)
         found.append(
             Gradient(
                 parameter_of(entry, record),

@@ -617,6 +617,10 @@ class Run:
             return not self.run_files
         return config.records_phase(table[phase])
 
+    def layer_places(self, step: int | None = None, rank: int | None = None) -> list[LayerPlace]:
+        """Return where layer data were recorded, in a step and on a rank (None: in any)."""
+        return self._layer_dirs.at(step, rank)
+
     def phases_at(self, step: int, rank: int) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
         return sorted(at.phase for at in self._layer_dirs.at(step, rank))

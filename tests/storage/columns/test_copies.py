@@ -337,10 +337,10 @@ def test_a_killed_run_is_exported_as_far_as_it_is_whole(tmp_path):
     whole = journal.read_bytes()
     journal.write_bytes(whole + whole[:20])
     run = open_run(tmp_path / "run")
-    assert export_run(run, tmp_path / "out").left_out == (AT,)
+    assert export_run(run, tmp_path / "out").left_out == [AT]
     journal.write_bytes(whole)
     found = export_run(open_run(tmp_path / "run"), tmp_path / "out")
-    assert (found.left_out, found.records) == ((), 2)
+    assert (found.left_out, found.records) == ([], 2)
 
 
 def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):

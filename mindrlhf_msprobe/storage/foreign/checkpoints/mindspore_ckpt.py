@@ -135,10 +135,6 @@ class _Value:
     why: Message | None = None
 
 
-class _Unreadable(StoredTensor):
-    """A parameter of which no element can be read."""
-
-
 class Ckpt(NamedTuple):
     """What a .ckpt holds, by name.
 
@@ -189,7 +185,7 @@ def read_ckpt(file: DataFile) -> Ckpt:
         elif value.why is None:
             tensors[tag] = FileTensor(tag, value.dtype, value.shape, tuple(value.pieces))
         else:
-            tensors[tag] = _Unreadable(tag, value.dtype, value.shape, value.why)
+            tensors[tag] = StoredTensor(tag, value.dtype, value.shape, value.why)
     return Ckpt(tensors, texts, stored is not None)
 
 

@@ -76,8 +76,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             return _of_index(path, path.parent)
         return _read(path, path)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        why = layout.why_unread(error)
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+        raise CheckpointError.of_file(path, layout.why_unread(error)) from None
 
 
 def _read(file_path: Path, path: Path) -> Checkpoint:
@@ -178,8 +177,7 @@ def _check_inside(directory: Path, file: Path) -> None:
         CheckpointError: it does.
     """
     if not layout.inside(_root_of(directory), file):
-        why = message("checkpoint.link_leaves")
-        raise CheckpointError.saying("checkpoint.of_file", path=str(file), why=why)
+        raise CheckpointError.of_file(file, message("checkpoint.link_leaves"))
 
 
 def _indices(path: Path) -> list[Path]:

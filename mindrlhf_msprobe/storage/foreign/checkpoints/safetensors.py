@@ -174,24 +174,21 @@ def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], Message
     try:
         content = layout.read_json(root, path, bounds.HEADER)
     except (OSError, ValueError) as error:
-        why = layout.why_unread(error)
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+        raise CheckpointError.of_file(path, layout.why_unread(error)) from None
     names = content.get("weight_map") if isinstance(content, dict) else None
     texts = isinstance(names, dict) and all(isinstance(file, str) for file in names.values())
     if not isinstance(names, dict) or not texts or not names:
-        why = message("checkpoint.index")
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+        raise CheckpointError.of_file(path, message("checkpoint.index"))
     files: dict[str, Path] = {}
     for name in dict.fromkeys(names.values()):
         # A file stands beside the index that names it, and nowhere else.
         plain = name not in ("", ".", "..") and not {"/", "\\", "\0"} & {*name}
         files[name] = path.parent / name
         if not plain or not layout.inside(root, files[name]):
-            why = message("checkpoint.leaves", name=shortened(name))
-            raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+            raise CheckpointError.of_file(path, message("checkpoint.leaves", name=shortened(name)))
     found, homes = read_all([*files.values()])
     missing = {
-        name: _Missing(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
+        name: StoredTensor(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
         for name, file in names.items()
         if name not in found
     }
@@ -206,10 +203,6 @@ def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], Message
 
 def _some(names: list[str]) -> dict[str, Any]:
     return {"names": names[:_SHOWN], "count": len(names)}
-
-
-class _Missing(StoredTensor):
-    """A parameter that an index names and no file holds."""
 
 
 def read_all(paths: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, Path]]:

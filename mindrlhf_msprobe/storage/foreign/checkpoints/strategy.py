@@ -90,8 +90,7 @@ def read_strategies(paths: Iterable[Path], root: Path) -> Strategy:
     seen: set[bytes] = set()
     for path in paths:
         if not layout.inside(root, path):
-            why = message("unread.link_leaves")
-            raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+            raise CheckpointError.of_file(path, message("unread.link_leaves"))
         file = DataFile(path)
         if file.size > bounds.METADATA:
             most = bounds.in_bytes(bounds.METADATA)
