@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mindrlhf_msprobe.common.frozen import dataclass
 
@@ -223,6 +223,11 @@ def may_be_mask(name: str) -> bool:
 def key_data_home(key: str) -> KeyDataHome | None:
     """Return where data saved under `key` belong in a step, or None for an unknown key."""
     return _HOMES.get(_kind_of(key))
+
+
+def names_of(phases: Iterable[Phase]) -> str:
+    """Return what phases that are open together are called in messages."""
+    return " and ".join(phase.name for phase in phases)
 
 
 def nearest_key(name: str) -> str | None:

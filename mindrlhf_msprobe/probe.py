@@ -24,7 +24,8 @@ from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import ACCURACY_CHECK, FREE_BENCHMARK, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import UsageError, nearest_of
-from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase
+from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase, names_of
+from mindrlhf_msprobe.storage.manifest import coverage
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.playback.playback import Playback
@@ -125,7 +126,8 @@ class Probe:
         atexit.register(self._close_at_exit)
         if self._live is not None:
             of = self._recorder
-            self._live.begin(of.root, rank, of.fault, of.note_not_observed, of.look_closer)
+            not_observed = functools.partial(of.leave_out, coverage.LIVE, "steps", quiet=True)
+            self._live.begin(of.root, rank, of.fault, not_observed, of.phases.look_closer)
         _RECORDING.add(self)
         _watch_forks()
         CURRENT.begin(self, self._recorder.fault)
@@ -149,7 +151,7 @@ class Probe:
 
     def _observe_calls(self, recorder: Recorder) -> None:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
-        recorder.observe_calls(None)
+        recorder.phases.observe_calls(None)
         if self._config.task == ACCURACY_CHECK:
             from mindrlhf_msprobe.replay.second_opinion.opinion import check_accuracy
 
@@ -230,7 +232,7 @@ class Probe:
             role: checked_cell(f"watch({role}=…)", network) for role, network in networks.items()
         }
         self._networks |= checked
-        recorder.watch(
+        recorder.phases.watch(
             checked,
             {
                 role: checked_cell(f"watch(optimizers[{role!r}])", optimizer)
@@ -252,12 +254,15 @@ class Probe:
             UsageError: the phase is not known.
         """
         if (recorder := self._recording("leave_out")) is not None:
-            recorder.leave_out(self._known_phase("leave_out", phase), why, quiet=quiet)
+            known = self._known_phase("leave_out", phase)
+            if self._config.records_phase(known):
+                recorder.leave_out(coverage.PHASES, known.name, why, quiet=quiet)
 
     def leave_out_data(self, key: str, why: str | Message, *, quiet: bool = False) -> None:
         """Say that a key's data cannot be recorded in this training, and why; as `leave_out`."""
-        if (recorder := self._recording("leave_out_data")) is not None:
-            recorder.leave_out_data(key, why, quiet=quiet)
+        recorder = self._recording("leave_out_data")
+        if recorder is not None and self._config.key_data_dump:
+            recorder.leave_out(coverage.KEY_DATA, key, why, quiet=quiet)
 
     def note_generation(self, settings: Mapping[str, Any], phase: str = GENERATE) -> None:
         """Say what generation runs with in this step (temperature, top_p, …), where that is not the
@@ -274,7 +279,8 @@ class Probe:
             UsageError: the phase is not known.
         """
         if (recorder := self._recording("note_generation")) is not None:
-            recorder.note_generation(self._known_phase("note_generation", phase), settings)
+            known = self._known_phase("note_generation", phase)
+            recorder.settings.note_generation(known, settings)
 
     def note_checkpoint(self, role: str, path: str, *, saved_after: int | None = None) -> None:
         """Say which checkpoint a role's network was loaded from ("" for none), or saved to with
@@ -288,7 +294,9 @@ class Probe:
                 it is written under `saved_checkpoints`, for a comparison with it later.
         """
         if (recorder := self._recording("note_checkpoint")) is not None:
-            recorder.note_checkpoint(role, path, saved_after)
+            from mindrlhf_msprobe.storage.manifest.notes import Checkpoint
+
+            recorder.note(Checkpoint(role, path, saved_after))
 
     def phase(
         self,
@@ -383,7 +391,7 @@ class Probe:
                 refused = refused or error
             else:
                 with recorder.ledger.charge(KEY_DATA):
-                    recorder.save_key_data(key, value, at)
+                    recorder.saves.save(key, value, at)
         if refused is not None:
             raise refused
 
@@ -480,7 +488,7 @@ class Probe:
         from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS
 
         with recorder.ledger.charge(CONFIGURATIONS):
-            recorder.save_configurations(configurations)
+            recorder.saves.save_configurations(configurations)
 
     def step(self) -> None:
         """End the training step: when this returns, all it recorded is readable on disk.
@@ -536,7 +544,7 @@ class Probe:
         if not self._closed:
             phase = None if self._open is None else self._open.name
             news = None if id(error) in self._raised_before else error
-            self._stop = self._recorder.stop(phase, news, at_exit=at_exit)
+            self._stop = self._recorder.ending.stop(phase, news, at_exit=at_exit)
         try:
             try:
                 if not self._closed and error is None:
@@ -614,25 +622,25 @@ class Probe:
             self._open = context
         if self._live is not None:
             self._live.look()
-        recorder.enter(phases)
+        recorder.phases.enter(phases)
         try:
             networks = {phase: self._network_of(phase, model) for phase in phases}
             for phase in phases:
                 set_up = model if model is not None else self._networks.get(phase.role)
                 if set_up is not None:
-                    recorder.note_settings(phase, set_up)
+                    recorder.settings.enter(phase, set_up)
             found = {phase: one for phase, one in networks.items() if one is not None}
             for phase, network in found.items():
-                if recorder.is_stand_in(network):
-                    recorder.enter_without_network(phase)
+                if recorder.phases.is_stand_in(network):
+                    recorder.settings.enter_without_network(phase)
                 else:
                     with recorder.ledger.charge(phase.name):
                         if network is model:  # the call of `phase` named it
-                            recorder.put_into(phase, network)
+                            recorder.phases.put_into(phase, network)
                         watched = self._networks.get(phase.role)
                         own = watched is None or watched is network
-                        recorder.first_entry(phase, network, own=own)
-            return {phase: one for phase, one in found.items() if recorder.wants(phase)}
+                        recorder.settings.first_entry(phase, network, own=own)
+            return {phase: one for phase, one in found.items() if recorder.phases.wants(phase)}
         except BaseException:
             self.leave_phases(context)
             raise
@@ -646,7 +654,7 @@ class Probe:
             return None
         if model is None and phase.role not in self._networks:
             assert self._recorder is not None
-            stand_in = self._recorder.stand_in()
+            stand_in = self._recorder.phases.stand_in()
             if stand_in is not None:
                 return stand_in
             raise UsageError.saying("error.no_network", name=phase.name, role=phase.role)
@@ -658,7 +666,7 @@ class Probe:
             if self._open is context:
                 self._open = None
                 if self._recorder is not None:
-                    self._recorder.leave()
+                    self._recorder.phases.leave()
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -678,14 +686,14 @@ class PhaseContext:
     @property
     def name(self) -> str:
         """The phase's name; of several, all of them."""
-        return " and ".join(phase.name for phase in self._phases)
+        return names_of(self._phases)
 
     def __enter__(self) -> PhaseContext:
         networks = self._probe.enter_phases(self, self._phases, self._model)
         if networks:
             try:
                 with self._recorder.ledger.charge(next(iter(networks)).name):
-                    self._capture = self._recorder.open_phases(networks, self._token_range)
+                    self._capture = self._recorder.phases.open(networks, self._token_range)
             except BaseException:
                 self._probe.leave_phases(self)
                 raise
@@ -693,7 +701,7 @@ class PhaseContext:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self._recorder.note_failure(self._phases, error)
+            self._recorder.ending.note_failure(self._phases, error)
         try:
             self.end(raised=error is not None)
         except Exception:
@@ -726,7 +734,7 @@ class PhaseContext:
             return
         content = {name: value for name, value in given.items() if value is not None}
         for phase in self._phases:
-            self._recorder.save_key_data(PHASE_TOKENS, {"phase": phase.name, **content})
+            self._recorder.saves.save(PHASE_TOKENS, {"phase": phase.name, **content})
 
     def end(self, *, raised: bool = False) -> None:
         """Remove the hooks; does nothing where the phase has ended already.
@@ -738,7 +746,7 @@ class PhaseContext:
         try:
             if capture is not None:
                 with self._recorder.ledger.charge(next(iter(capture.phases)).name):
-                    self._recorder.close_phases(capture, raised=raised)
+                    self._recorder.phases.close(capture, raised=raised)
         finally:
             self._probe.leave_phases(self)
 

@@ -78,7 +78,7 @@ SingleSave("run", numbered=True)
 SingleSave.save_ex({{"a": [numpy.full(2, {value})] * {size}}})
 {end}
 """
-    killed = "SingleSave._current._shared.probe._recorder._writer.wait(); "
+    killed = "SingleSave._current._shared.probe._recorder.writer.wait(); "
     killed += "os.kill(os.getpid(), signal.SIGKILL)"
     run_python(program.format(value=0, size=3, end=killed), tmp_path)
     assert len(files(tmp_path / "run")) == 7

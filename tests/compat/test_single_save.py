@@ -79,7 +79,7 @@ def test_the_last_one_made_is_the_current_one(tmp_path):
     SingleSave(tmp_path / "a")
     second.save({"x": 3.0})  # always through the class
     SingleSave.step()
-    second._shared.probe._recorder._writer.wait()  # its step is still open
+    second._shared.probe._recorder.writer.wait()  # its step is still open
     saved = {
         name: [(d.step, float(d.value)) for d in open_run(tmp_path / name).key_data()]
         for name in ("a", "b")
@@ -116,7 +116,7 @@ SingleSave.save({{{key!r}: 1.0}})
 {end}
 """
     step = "SingleSave.step(); SingleSave.save({'half': 2.0})"
-    killed = "SingleSave._current._shared.probe._recorder._writer.wait(); "
+    killed = "SingleSave._current._shared.probe._recorder.writer.wait(); "
     killed += "os.kill(os.getpid(), signal.SIGKILL)"
     for key, end in (("response", ""), ("reward", step), ("score", killed), ("loss", "")):
         run_python(program.format(key=key, end=end), tmp_path)

@@ -558,7 +558,7 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(record, monkeypatch)
     worker = module(HOMES["InferWorker"]).InferWorker
     seen = []
     monkeypatch.setattr(
-        "mindrlhf_msprobe.capture.recording.recorder.initial_weights",
+        "mindrlhf_msprobe.capture.recording.run_settings.initial_weights",
         lambda network, fault: seen.append(trainers[0].infer.on_device) or {},
     )
     trainers = []

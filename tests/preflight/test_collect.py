@@ -20,6 +20,7 @@ from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.preflight.collect import Asked, collect
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MODULE = """
@@ -372,7 +373,7 @@ def test_a_checkpoint_is_compared_with_the_initial_weights_of_a_run(here: Path) 
         writer = RunWriter(
             here / name, rank=0, config={}, existing="overwrite", task="statistics", settings={}
         )
-        writer.save_first_entry("actor", known, {})
+        writer.note(FirstEntry("actor", known, {}))
         writer.close()
         (found,) = compare_collected("a.json", name).weights
         assert (found.role, found.compared, found.agree) == ("actor", 2, not moved)

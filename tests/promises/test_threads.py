@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe import Probe, open_run
-from mindrlhf_msprobe.capture.recording import recorder as recorder_module
+from mindrlhf_msprobe.capture.recording import saves as saves_module
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 PATIENCE = 60
@@ -92,7 +92,7 @@ def test_a_save_that_began_before_step_is_in_it_and_one_that_begins_after_is_in_
 ) -> None:
     """step() waits for the slow save; a save that begins meanwhile does not wait for anything."""
     probe = begin(tmp_path / "run")
-    real = recorder_module.describe_key_data
+    real = saves_module.describe_key_data
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(key: str, value: Any, **options: Any) -> Any:
@@ -101,7 +101,7 @@ def test_a_save_that_began_before_step_is_in_it_and_one_that_begins_after_is_in_
             assert go_on.wait(PATIENCE)
         return real(key, value, **options)
 
-    monkeypatch.setattr(recorder_module, "describe_key_data", slow)
+    monkeypatch.setattr(saves_module, "describe_key_data", slow)
     slow_save = threading.Thread(target=probe.save_data, args=("slow", 1.0), daemon=True)
     slow_save.start()
     assert begun.wait(PATIENCE)

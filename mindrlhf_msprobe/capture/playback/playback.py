@@ -28,6 +28,8 @@ from mindrlhf_msprobe.phases import BATCH, GENERATE, REPLACED, ROLLOUT
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.manifest.coverage import PHASES
+from mindrlhf_msprobe.storage.manifest.notes import Played
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.step_lines import NO_LINE, generator_lines
@@ -265,10 +267,16 @@ class Playback:
         """Record what is computed and played from now on, and that it is played."""
         self._recorder = recorder
         if self._played_from:
-            recorder.note_played(self._played_from)
-        if self._rollouts is not None:
+            self._note_played()
+        generates = self._config.phase_table()[GENERATE]
+        if self._rollouts is not None and self._config.records_phase(generates):
             why = message("coverage.rollout_played", path=str(self._rollouts.root))
-            recorder.leave_out(self._config.phase_table()[GENERATE], why, quiet=True)
+            recorder.leave_out(PHASES, GENERATE, why, quiet=True)
+
+    def _note_played(self) -> None:
+        if self._recorder is not None:
+            played = {name: {**what} for name, what in self._played_from.items()}
+            self._recorder.note(Played(played))
 
     def rollout(
         self, generate: Callable[[Any], Any], batch: Any, step: int, generators: Sequence[Any] = ()
@@ -325,8 +333,7 @@ class Playback:
         found = known and noted.get(GENERATORS) is not False
         if noted.get(GENERATORS) is not found:
             noted[GENERATORS] = found
-            if self._recorder is not None:
-                self._recorder.note_played(self._played_from)
+            self._note_played()
             if not found:
                 warn("log.generators_not_put_back", step=step, path=root)
 
@@ -392,8 +399,7 @@ class Playback:
         if found is None:
             return
         noted[OTHER_BATCH] = step
-        if self._recorder is not None:
-            self._recorder.note_played(self._played_from)
+        self._note_played()
         warn("log.played_other_batch", step=step, source=source, call=call, difference=_said(found))
 
     def _recorded(
@@ -434,7 +440,7 @@ class Playback:
 
     def _save(self, key: str, form: Form, leaves: Sequence[Any], call: int) -> None:
         if self._recorder is not None and self._config.key_data_dump:
-            self._recorder.save_key_data(key, content_of(form, leaves), (call,))
+            self._recorder.saves.save(key, content_of(form, leaves), (call,))
 
 
 def _refuse(

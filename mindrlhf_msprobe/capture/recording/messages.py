@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.capture.settings.configurations import as_text
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, as_messages, message
 from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.directory.job import missing_ranks, world_of
+from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.reading.estimate import free_bytes
 from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
@@ -41,6 +42,22 @@ def log_fault(what: Message, step: int, error: BaseException) -> None:
     """Say what could not be recorded; with the traceback at level debug."""
     said = message("log.fault", what=what, step=step, kind=type(error).__name__, error=error)
     logger.warning("%s", said, exc_info=error if logger.isEnabledFor(logging.DEBUG) else None)
+
+
+def log_left_out(kind: str, name: str, why: str | Message) -> None:
+    """Say what is not recorded although it is switched on, and why.
+
+    Args:
+        kind, name: as they stand under `coverage`.
+    """
+    what: str | Message = name
+    if kind == PHASES:
+        what = message("log.layers_of", phase=name)
+    elif kind == OPTIMIZERS:
+        what = message("lost.optimizer_state")
+    elif kind == MINDSPORE:
+        what = message("log.needs_mindspore", name=name)
+    warn("log.left_out", what=what, why=[*as_messages(why)])
 
 
 def log_texts(texts: Mapping[str, Any]) -> None:

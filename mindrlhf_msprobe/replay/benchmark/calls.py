@@ -30,6 +30,7 @@ from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.replay.benchmark.disturb import (
     ADD_NOISE,
@@ -62,6 +63,7 @@ from mindrlhf_msprobe.replay.held import (
     with_tensors,
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.storage.manifest.notes import ChangedTraining
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 if TYPE_CHECKING:
@@ -835,5 +837,7 @@ def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
         return BenchmarkedPhase(settings, place, take)
 
     if config.changes_training:
-        recorder.note_changed_training(task=config.task, pert_mode=config.pert_mode)
-    recorder.observe_calls(observer_of)
+        changed_by = {"task": config.task, "pert_mode": config.pert_mode}
+        recorder.note(ChangedTraining(changed_by))
+        warn("log.changes_training", **changed_by)
+    recorder.phases.observe_calls(observer_of)

@@ -578,4 +578,4 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
             declared=config.compute_dtype,
         )
 
-    recorder.observe_calls(observer_of)
+    recorder.phases.observe_calls(observer_of)

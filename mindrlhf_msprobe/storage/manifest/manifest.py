@@ -23,18 +23,16 @@ from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded,
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     AT_START,
-    COUNTER,
     FINISHED,
     RUNNING,
     SCHEMA,
     TOOL,
     Attempt,
-    Generation,
+    Network,
     RunFile,
     Settings,
     Stop,
     World,
-    began_otherwise,
 )
 
 #: Keys of which the JSON stands in one line.
@@ -52,6 +50,8 @@ class Manifest:
     Attributes:
         lost: what was removed or replaced under the running job, the directory, its lock or the
             manifest; then nothing more is written.
+        further: whether an earlier attempt left something to keep.
+        states_before: the states of random generators in earlier attempts.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Manifest:
         self.lost: Path | None = None
         self._lock = lock
         self.content = content
-        self._further = further
+        self.further = further
         self._written: tuple[int, ...] | None = None  # which file was written last
-        self._states_before: dict[str, Any] = {}  # of random generators, in earlier attempts
+        self.states_before: dict[str, Any] = {}
         self._lost_before = RunFile({**content.json})  # what they lost
         self._reserve = Reserve(self._path)
         # Thousands of fingerprints that change once, in a file that is written at every step, and
@@ -183,9 +183,9 @@ class Manifest:
         return self._encoded_once[id(part)][1]
 
     @property
-    def _target(self) -> Settings:
+    def target(self) -> Settings:
         """Where what this attempt runs with is noted."""
-        return self.content.attempt if self._further else self.content
+        return self.content.attempt if self.further else self.content
 
     def note_settings(
         self, settings: Mapping[str, Any], taken: str, phase: str | None = None
@@ -197,7 +197,7 @@ class Manifest:
                 under `at_start`.
             phase: the first phase, at that moment.
         """
-        target = self._target
+        target = self.target
         if taken != AT_START:
             known = {**self.content.json, **self.content.attempt.json}
             at_start = {
@@ -209,7 +209,7 @@ class Manifest:
                 target.at_start = at_start
         for name, value in settings.items():
             setattr(target, name, value)
-            if self._further and value == getattr(self.content, name):
+            if self.further and value == getattr(self.content, name):
                 delattr(target, name)
         target.taken = taken
         if phase is not None:
@@ -243,8 +243,8 @@ class Manifest:
                 self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
             self._forget_checkpoints_after(step)
             known = self.content.random_states
-            self._states_before = random_states.without_steps_from(known, step)
-            self.content.random_states = self._states_before
+            self.states_before = random_states.without_steps_from(known, step)
+            self.content.random_states = self.states_before
             self.save()
 
     def _forget_checkpoints_after(self, step: int) -> None:
@@ -262,64 +262,12 @@ class Manifest:
         if named:
             self.content.others = named
 
-    def note_weights(self, role: str, weights: Mapping[str, Any]) -> None:
-        """Note the initial weights of a role's network; `save` writes them."""
-        target = self._target
-        if not self._further or (self.content.initial_weights or {}).get(role) != weights:
-            target.initial_weights = {**(target.initial_weights or {}), role: dict(weights)}
-
-    def note_networks(self, content: Settings) -> None:
-        """Note what the networks and their optimizers are set to; `save` writes it.
-
-        A further attempt notes it under its own entry where it is not what the first one began
-        with, and always how far its optimizers had counted.
-
-        Args:
-            content: its `networks`, `modes` and `optimizers`. A network that is the same object
-                as before is not encoded again.
-        """
-        kept = {id(network.json) for network in content.networks}
+    def keep_encoded(self, networks: Iterable[Network]) -> None:
+        """Keep the JSON of these networks, of all that were noted so far."""
+        kept = {id(network.json) for network in networks}
         for network in (*self.content.attempt.networks, *self.content.networks):
             if id(network.json) not in kept:
                 self._encoded_once.pop(id(network.json), None)
-        if not self._further or began_otherwise(self.content, content):
-            self._target.json.update(content.json)
-        elif any(COUNTER in optimizer.settings for optimizer in content.optimizers.values()):
-            self._target.optimizers = content.optimizers
-
-    def note_generation(self, content: Mapping[str, Generation]) -> None:
-        """Note what phases generate with; `save` writes it.
-
-        A further attempt notes it under its own entry where it is not what the first began with.
-        """
-        first = self.content.generation
-        alike = all(
-            phase in first and first[phase].settings == of.settings and not of.changes
-            for phase, of in content.items()
-        )
-        if not (self._further and alike):
-            self._target.generation = dict(content)
-
-    def note_checkpoint(self, role: str, path: str, saved_after: int | None = None) -> None:
-        """Note from what a role's network was loaded, "" for nothing; `save` writes it.
-
-        Args:
-            saved_after: it was saved there, after so many steps.
-        """
-        if saved_after is not None:
-            saved = self.content.saved_checkpoints or {}
-            of_role = {**saved.get(role, {}), f"{saved_after}": path}
-            self.content.saved_checkpoints = {**saved, role: of_role}
-            return
-        self.content.checkpoints = {**(self.content.checkpoints or {}), role: path}
-
-    def note_random_states(self, content: Mapping[str, Any]) -> None:
-        """Note the states of this attempt's steps, behind those of earlier ones; `save` writes."""
-        before = self._states_before
-        names = dict.fromkeys([*before, *content])
-        self.content.random_states = {
-            name: [*before.get(name, ()), *content.get(name, ())] for name in names
-        }
 
     def note_graph_gaps(
         self, role: str, gaps: Mapping[str, str | Message | Iterable[str | Message]]

@@ -35,13 +35,8 @@ from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
-from mindrlhf_msprobe.storage.manifest.run_file import (
-    AT_FIRST_PHASE,
-    Config,
-    Generation,
-    Settings,
-    Stop,
-)
+from mindrlhf_msprobe.storage.manifest.notes import Note, Written
+from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.reading.step_times import append_times
 from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
@@ -173,7 +168,6 @@ class RunWriter:
             self._thinning = Thinning(
                 root, rank, keep_bytes, self.manifest, self._directories.is_own
             )
-        self._networks_noted = False
 
     @property
     def continues(self) -> bool:
@@ -185,15 +179,9 @@ class RunWriter:
         done = [a.last_completed_step for a in self.manifest.content.attempts[:-1]]
         return max((step for step in done if step is not None), default=-1) + 1
 
-    def record_more(self, config: Mapping[str, Any], task: str) -> None:
-        """Write another configuration into the manifest; phases that open are of another task."""
-        self._task, self._level = task, str(config.get("level", "L0"))
-
-        def write() -> None:
-            self.manifest.content.config = Config(dict(config))
-            self.manifest.save()
-
-        self._finish(self._manifest, write)
+    def record_as(self, task: str, level: str) -> None:
+        """Let the phases that open from now on be of another task and level."""
+        self._task, self._level = task, level
 
     def sink(self, phase: str, step: int) -> Sink:
         """Return what takes the entries and the elements of one phase in one step."""
@@ -448,71 +436,18 @@ class RunWriter:
 
         self._finish(message("lost.configurations"), write)
 
-    def save_first_entry(
-        self,
-        role: str,
-        weights: Mapping[str, Any] | None,
-        settings: Mapping[str, Any] | None,
-        phase: str | None = None,
-    ) -> None:
-        """Write what was found when a role's network was first entered, into the manifest.
-
-        Args:
-            weights: parameter name → fingerprint; None where they are not recorded.
-            settings: what the process runs with, by section; None where that is known already.
-            phase: that it was entered in.
-        """
-        if settings is None and weights is None:
-            return
+    def note(self, note: Note) -> None:
+        """Put what is said of the run into the manifest; the note says when it is written."""
 
         def write() -> None:
-            if settings is not None:
-                self.manifest.note_settings(settings, AT_FIRST_PHASE, phase)
-            if weights is not None:
-                self.manifest.note_weights(role, weights)
-            self.manifest.save()
-
-        self._finish(message("lost.initial_weights", role=role), write)
-
-    def note_networks(self, content: Settings) -> None:
-        """Note what the networks are set to; see `Manifest.note_networks`.
-
-        The first time it is written soon, later with the manifest when the step ends.
-        """
-        first = not self._networks_noted
-        self._networks_noted = True
-
-        def write() -> None:
-            self.manifest.note_networks(content)
-            if first:
+            note.put_into(self.manifest)
+            if note.written is not Written.WITH_THE_STEP:
                 self.manifest.save()
 
-        self._hand_over(message("lost.networks"), write)
-
-    def note_generation(self, content: Mapping[str, Generation]) -> None:
-        """Note what phases generate with; it is written with the manifest when the step ends."""
-        self._hand_over(message("lost.generation"), lambda: self.manifest.note_generation(content))
-
-    def note_checkpoint(self, role: str, path: str, saved_after: int | None = None) -> None:
-        """Note from what a role's network was loaded, or saved to; as `note_generation`."""
-        self._hand_over(
-            message("lost.checkpoints"),
-            lambda: self.manifest.note_checkpoint(role, path, saved_after),
-        )
-
-    def note_changed_training(self, content: Mapping[str, str]) -> None:
-        """Note by what the training goes on with results that it did not compute itself."""
-        self.manifest.content.changed_training = dict(content)
-
-    def note_played(self, content: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note which values another run gave to the training: name → the run and the order."""
-        self.manifest.content.played = {name: dict(what) for name, what in content.items()}
-
-    def note_random_states(self, content: Mapping[str, Any]) -> None:
-        """Note the states of random generators; as `note_generation`."""
-        self._hand_over(
-            message("lost.random_states"), lambda: self.manifest.note_random_states(content)
-        )
+        if note.written is Written.NOW:
+            self._finish(note.lost, write)
+        else:
+            self._hand_over(note.lost, write)
 
     def end_step(
         self,

@@ -17,7 +17,7 @@ from helpers.small_networks import Does, Scale, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import check_run, open_run
-from mindrlhf_msprobe.capture.recording import recorder
+from mindrlhf_msprobe.capture.recording import phases
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 LARGE = 300  # squared, as float32, more than what is copied to the host in any case
@@ -301,7 +301,7 @@ def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run]) -> None:
 
 def test_reduced_on_the_device_the_same_is_written(checked, monkeypatch) -> None:
     """What is held there is a copy: its entry is looked at long after it ended."""
-    monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: True)
+    monkeypatch.setattr(phases, "reduces_on_device", lambda *_: True)
 
     def overwrite(cell: nn.Cell, x: Tensor) -> Tensor:
         y = cell.log(x)

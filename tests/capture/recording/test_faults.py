@@ -205,6 +205,17 @@ def test_one_bad_key_does_not_lose_the_others(make_probe: Callable[..., Probe]) 
     assert open_run(probe.config.dump_path).keys == ["first", "last"]
 
 
+def test_a_note_that_cannot_be_written_is_lost_alone(make_probe, warnings_of) -> None:
+    """What cannot be noted of the run is a counted loss; later notes are in the manifest."""
+    probe = make_probe(key_data_dump=True)
+    probe.note_checkpoint("actor", Silent())
+    probe.note_checkpoint("critic", Path("critic.ckpt"))
+    probe.close()
+    assert [w for w in warnings_of() if "could not record checkpoints" in w]
+    assert manifest(probe)["lost"] == {"checkpoints: ValueError": 1}
+    assert manifest(probe)["checkpoints"] == {"critic": "critic.ckpt"}
+
+
 @pytest.mark.parametrize("value", [Opaque(), {1, 2}, object(), range(3), len, b"bytes"])
 def test_a_value_that_cannot_be_saved_is_lost_with_a_warning(
     make_probe, warnings_of, value: Any

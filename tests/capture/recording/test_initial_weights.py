@@ -106,14 +106,14 @@ def test_a_network_outside_the_step_window_is_looked_at_too(layer_probe, monkeyp
     probe.watch(actor=network)
     entered(probe, "actor_update", network)
     assert manifest(probe)["initial_weights"] == {"actor": weights_of(network)}
-    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.run_settings.initial_weights", refuse)
     for _ in range(3):
         entered(probe, "actor_update", network).step()
 
 
 def test_phases_that_are_switched_off_touch_no_network(make_probe, monkeypatch) -> None:
     """A role of which nothing is recorded is not looked at, nor one without a network."""
-    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.recorder.initial_weights", refuse)
+    monkeypatch.setattr("mindrlhf_msprobe.capture.recording.run_settings.initial_weights", refuse)
     probe = make_probe(actor_train_dump=True)
     probe.watch(actor=None, reference=Scale())
     entered(probe, "reference_compute_log_prob")

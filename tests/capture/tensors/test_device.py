@@ -11,7 +11,7 @@ from helpers.small_networks import Does, Mixed, Scale, Twice, tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.capture.recording import recorder
+from mindrlhf_msprobe.capture.recording import phases
 from mindrlhf_msprobe.capture.tensors import device
 from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries, can_fingerprint
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
@@ -150,7 +150,7 @@ def test_fingerprints_tell_order_shape_dtype_and_single_bits_apart() -> None:
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Return what lets tensors be reduced on the device, or not."""
-    return lambda on: monkeypatch.setattr(recorder, "reduces_on_device", lambda *_: on)
+    return lambda on: monkeypatch.setattr(phases, "reduces_on_device", lambda *_: on)
 
 
 @pytest.mark.parametrize("fingerprint", [False, True])
@@ -231,7 +231,7 @@ def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device) -> Non
 
 def test_sketches_are_computed_on_the_host(run_phase, monkeypatch, caplog) -> None:
     """Where statistics would be reduced on the device, a run of sketches says so once."""
-    monkeypatch.setattr(recorder, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(phases, "device_target", lambda: "Ascend")
     caplog.set_level("INFO")
     network, x = Scale(2.0), Tensor(np.ones((3, 64), np.float32))
     run = run_phase(network, lambda: network(x), openings=2, task="sketch", strict=True)

@@ -11,7 +11,7 @@ from helpers.small_networks import tensor
 from mindspore import Parameter, Tensor, nn
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
-from mindrlhf_msprobe.capture.recording import recorder
+from mindrlhf_msprobe.capture.recording import phases
 from mindrlhf_msprobe.capture.settings.attributes import cell_attributes
 from mindrlhf_msprobe.capture.tensors.sharded import mesh_of
 from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
@@ -59,8 +59,8 @@ def train(root: Path, on: bool, **settings: Any) -> list[bytes]:
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where tensors are summarised."""
     if request.param == "device":
-        monkeypatch.setattr(recorder, "device_target", lambda: "Ascend")
-        if not recorder.reduces_on_device(False):
+        monkeypatch.setattr(phases, "device_target", lambda: "Ascend")
+        if not phases.reduces_on_device(False):
             pytest.skip("this MindSpore does not reduce there")
     return request.param
 

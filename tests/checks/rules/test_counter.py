@@ -7,6 +7,7 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe import check_run
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry, Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 ONES = np.ones(2, np.float32)
@@ -24,8 +25,8 @@ def attempt(root, begin, optimizer, *, existing, weights=None):
     run = Recording(root, step=begin, existing=existing)
     run.writer.manifest.begin(begin)
     if weights is not None:
-        run.writer.save_first_entry("actor", {"head.weight": f"xxh3_128:{weights}"}, {}, None)
-    run.writer.note_networks(Settings({"optimizers": {"actor": optimizer}}))
+        run.writer.note(FirstEntry("actor", {"head.weight": f"xxh3_128:{weights}"}, {}, None))
+    run.writer.note(Networks(Settings({"optimizers": {"actor": optimizer}})))
     for _ in range(2):
         with run.phase("actor_update"):
             run.call("head", "Dense", lambda x: x, ONES)
@@ -99,7 +100,7 @@ def test_an_attempt_begins_with_what_the_state_before_says(tmp_path, count, fell
         run = Recording(tmp_path / "run", step=begin, existing="resume" if begin else "refuse")
         run.writer.manifest.begin(begin)
         optimizer = {"class": "Adam", "settings": {"global_step": first}}
-        run.writer.note_networks(Settings({"optimizers": {"actor": optimizer}}))
+        run.writer.note(Networks(Settings({"optimizers": {"actor": optimizer}})))
         for number in (1, 2):
             with run.phase("actor_update"):
                 run.call("head", "Dense", lambda x: x, ONES)

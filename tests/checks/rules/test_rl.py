@@ -8,6 +8,7 @@ from helpers.health_runs import HealthRun
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
+from mindrlhf_msprobe.storage.manifest.notes import Checkpoint, Generated
 from mindrlhf_msprobe.storage.manifest.run_file import Generation
 
 PAD, EOS, GROUP, WIDTH = 0, 2, 4, 6
@@ -38,9 +39,9 @@ def grpo(
     run = HealthRun(root)
     writer = run.recording.writer
     settings = Generation({"step": 0, "settings": GENERATION})
-    writer.note_generation({"actor_generate_sequences": settings})
+    writer.note(Generated({"actor_generate_sequences": settings}))
     for role, path in dict(checkpoints).items():
-        writer.note_checkpoint(role, path)
+        writer.note(Checkpoint(role, path))
     if configs is not None:
         writer.save_configurations(lambda: configs)
     for step in range(steps):

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected, compare_sides
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Preflight
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
 from mindrlhf_msprobe.storage.preflight_file import PreflightFile
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -372,7 +373,7 @@ def test_settings_of_a_script_are_compared_with_those_at_the_first_phase(tmp_pat
     writer = RunWriter(
         tmp_path / "run", rank=0, config={}, existing="overwrite", task="statistics", settings=early
     )
-    writer.save_first_entry("actor", {}, late)
+    writer.note(FirstEntry("actor", {}, late))
     writer.close()
     sides = {"collect": "OFF", "script": "ON"}
     for taken, value in sides.items():

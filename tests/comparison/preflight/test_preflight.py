@@ -18,6 +18,7 @@ from mindrlhf_msprobe.comparison.preflight.values import Notes
 from mindrlhf_msprobe.findings import Difference, Preflight, Weights
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -69,7 +70,7 @@ def record(
         if entered:
             settings.pop("versions", None)
             for role, names in (weights or WEIGHTS).items():
-                recording.writer.save_first_entry(role, names, settings)
+                recording.writer.note(FirstEntry(role, names, settings))
         recording.writer.save_configurations(lambda: configurations or CONFIGURATIONS)
         recording.data("loss", 1.0)
         recording.end_step()

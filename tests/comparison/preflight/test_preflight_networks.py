@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe.comparison.preflight.networks import compare_networks
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
 from mindrlhf_msprobe.comparison.preflight.values import Notes, Ranks
+from mindrlhf_msprobe.storage.manifest.notes import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, Settings
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -69,7 +70,7 @@ SECTIONS: dict[str, Any] = {
 def record(root: Path, sections: dict[str, Any] | None, steps: int = 5) -> Run:
     recording = Recording(root)
     if sections is not None:
-        recording.writer.note_networks(Settings(sections))
+        recording.writer.note(Networks(Settings(sections)))
     for _ in range(steps):
         recording.data("loss", 1.0)
         recording.end_step()

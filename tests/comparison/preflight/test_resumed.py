@@ -12,6 +12,7 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
+from mindrlhf_msprobe.storage.manifest.notes import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -35,7 +36,7 @@ def record(root: Path, *attempts: Settings, step: int = 2) -> Run:
     for number, noted in enumerate(attempts):
         recording = Recording(root, step=number * step, existing="resume" if number else "refuse")
         recording.writer.manifest.begin(number * step)
-        recording.writer.note_networks(noted)
+        recording.writer.note(Networks(noted))
         for _ in range(step):
             recording.data("loss", 1.0)
             recording.end_step()
@@ -98,7 +99,7 @@ def begun(root: Path, step: int, count: int, loss: float = 1.0) -> Path:
     """Record the steps from one on to 4, in a directory of their own."""
     recording = Recording(root, step=step, initial_step=step, actor_train_dump=False)
     recording.writer.manifest.begin(step)
-    recording.writer.note_networks(sections(count))
+    recording.writer.note(Networks(sections(count)))
     for own in range(step, 5):
         recording.data("loss", loss if own > step else 1.0)
         recording.end_step()
@@ -158,7 +159,7 @@ def with_state(root: Path, *counts: int) -> Path:
     for number, count in enumerate(counts):
         recording = Recording(root, step=2 * number, existing="resume" if number else "refuse")
         recording.writer.manifest.begin(2 * number)
-        recording.writer.note_networks(sections(count))
+        recording.writer.note(Networks(sections(count)))
         for own in (1, 2):
             state = {"moment1.w": np.float32([count]), "global_step": np.int32([count + own])}
             with recording.phase("actor_update"):

@@ -12,6 +12,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.verdict import axes
 from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.storage.manifest.notes import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 PHASE = "actor_compute_log_prob"
@@ -54,8 +55,8 @@ def record(path, shape, wrong, *, batch=BATCH, length=LENGTH, argument="input_id
             },
         ]
         network = {"role": "actor", "class": "Net", "phases": [PHASE], "cells": groups}
-        recording.writer.note_networks(
-            Settings({"networks": [network], "modes": {}, "optimizers": {}})
+        recording.writer.note(
+            Networks(Settings({"networks": [network], "modes": {}, "optimizers": {}}))
         )
     recording.end_step()
     return recording.close()

@@ -12,6 +12,7 @@ from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.verdict import next_step
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.storage.manifest.notes import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 PHASE = "actor_compute_log_prob"
@@ -51,8 +52,8 @@ def record(path, layers, fault=None, *, networks=True, calls=1, **settings):
         inner = [f"model.layers.{n}{i}" for n in range(layers) for i in ("", ".attention", ".mlp")]
         groups = [{"class": "Any", "attributes": {}, "cells": ["root", "embed", *inner, "head"]}]
         network = {"role": "actor", "class": "Net", "phases": [PHASE], "cells": groups}
-        recording.writer.note_networks(
-            Settings({"networks": [network], "modes": {}, "optimizers": {}})
+        recording.writer.note(
+            Networks(Settings({"networks": [network], "modes": {}, "optimizers": {}}))
         )
     recording.end_step()
     return recording.close()

@@ -11,6 +11,7 @@ import pytest
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.findings import Cause, CulpritCode
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
 from tests.helpers.runs import Recording, slightly_more
 
 PHASE = "actor_compute_log_prob"
@@ -50,7 +51,7 @@ class Job:
             if not step and self.initial:
                 weights = {"bias.table": self.table, "first.weight": WEIGHT}
                 prints = {name: fingerprint_of(to_host(value)) for name, value in weights.items()}
-                recording.writer.save_first_entry("actor", prints, None, PHASE)
+                recording.writer.note(FirstEntry("actor", prints, None, PHASE))
             with recording.phase(PHASE):
                 recording.call("root", "Network", partial(self._root, recording), X)
             recording.end_step()

@@ -44,12 +44,12 @@ def begun(path: Path, count: int = 1, *, in_a_step: bool = False, **settings: An
 def written(probe: Probe) -> None:
     """Wait until all is on disk that was handed over."""
     assert probe._recorder is not None
-    probe._recorder._writer.wait()
+    probe._recorder.writer.wait()
 
 
 def lost_of(probe: Probe) -> dict[str, int]:
     assert probe._recorder is not None
-    return words(probe._recorder._lost)
+    return words(probe._recorder.lost)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -16,6 +16,13 @@ from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.manifest.notes import (
+    Checkpoint,
+    FirstEntry,
+    Generated,
+    Networks,
+    StepStates,
+)
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Cells,
@@ -73,16 +80,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer = recording.writer
         writer.manifest.begin(writer.next_step())
         settings = {name: {"x": value} for name in ("device", "seeds", "environment")}
-        writer.save_first_entry("actor", {"w": f"xxh3_128:{value}"}, settings, "actor_update")
-        writer.save_first_entry("actor", None, {"seeds": {"x": value + 5}}, "actor_update")
-        writer.note_networks(networks(value))
+        writer.note(FirstEntry("actor", {"w": f"xxh3_128:{value}"}, settings, "actor_update"))
+        writer.note(FirstEntry("actor", None, {"seeds": {"x": value + 5}}, "actor_update"))
+        writer.note(Networks(networks(value)))
         change = Change.make(step=1, name="temperature", value=3)
         parts = {"step": 0, "settings": {"temperature": value}, "changes": [change]}
-        writer.note_generation({"actor_generate_sequences": Generation.make(**parts)})
-        writer.note_checkpoint("actor", "policy.ckpt")
+        writer.note(Generated({"actor_generate_sequences": Generation.make(**parts)}))
+        writer.note(Checkpoint("actor", "policy.ckpt"))
         for steps in (value, value + 9):
-            writer.note_checkpoint("actor", f"of_attempt_{value}.ckpt", steps)
-        writer.note_random_states({"numpy_state": [[value, "0123abcd"]]})
+            writer.note(Checkpoint("actor", f"of_attempt_{value}.ckpt", steps))
+        writer.note(StepStates({"numpy_state": [[value, "0123abcd"]]}))
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {message("lost.tensor"): 1})
         writer.close(Stop("failed", 4, "actor_update", "ValueError", "x") if value > 1 else None)

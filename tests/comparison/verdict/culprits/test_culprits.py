@@ -18,6 +18,7 @@ from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Outcome
 from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.storage.manifest.notes import FirstEntry, Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Network, Settings
 
 GENERATE, LOG_PROB, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
@@ -95,10 +96,10 @@ class Job:
         for role, weights in networks.items():
             prefix = self.prefix if role == LOG_PROB else ""
             prints = {f"{prefix}{c}.weight": fingerprint_of(to_host(w)) for c, w in weights.items()}
-            recording.writer.save_first_entry(role, prints, None, GENERATE)
+            recording.writer.note(FirstEntry(role, prints, None, GENERATE))
         phases = {"actor": [[GENERATE], [LOG_PROB, UPDATE]], "reference": [[REFERENCE]]}
         made = [Network.make(role=role, phases=of) for role, each in phases.items() for of in each]
-        recording.writer.note_networks(Settings.make(networks=made))
+        recording.writer.note(Networks(Settings.make(networks=made)))
 
     def _synchronise(self, step, trained, generating, reference):
         for number, cell in enumerate(CELLS):
@@ -571,7 +572,7 @@ class OldPolicy(Job):
         super()._save_initial(recording, networks)
         one = [[GENERATE], [LOG_PROB], [UPDATE]]
         made = [Network.make(role="actor", phases=phases) for phases in one]
-        recording.writer.note_networks(Settings.make(networks=made))
+        recording.writer.note(Networks(Settings.make(networks=made)))
 
 
 @pytest.mark.parametrize(("step", "steps"), [(1, 3), (1, 4), (2, 4)])

@@ -1,0 +1,408 @@
+"""The phases of a step: what runs in them is recorded from when they open until they close."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mindrlhf_msprobe.capture.opening.counters import StepCounters
+from mindrlhf_msprobe.capture.opening.observer import ObserverOf
+from mindrlhf_msprobe.capture.opening.opening import (
+    DeviceEntries,
+    GradientDirections,
+    HostEntries,
+    Opening,
+)
+from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
+from mindrlhf_msprobe.capture.tensors.summary import Summaries
+from mindrlhf_msprobe.capture.words import counted
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.config import Selection
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.log import inform, warn
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, names_of
+from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
+from mindrlhf_msprobe.storage.manifest.coverage import (
+    MINDSPORE,
+    OPERATORS,
+    OPTIMIZERS,
+    PHASES,
+)
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+    from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+    from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
+
+
+class Phases:
+    """Opens and closes the phases of a run.
+
+    Attributes:
+        begun: the phase that was entered last in the open step.
+        entered: how often each phase was opened, recorded or not.
+        ran: phases that are switched on, with the first and the last step in which they ran.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._run = recorder
+        self.begun: str | None = None
+        self.entered: Counter[str] = Counter()
+        self.ran: dict[str, tuple[int, int]] = {}
+        self._entered_at = self._recorded_before = 0.0  # when the phases that are open were entered
+        self._open: dict[str, int | None] = {}  # which they are, and as what they count
+        self._counters: dict[str, StepCounters] = {}
+        self._parameter_hooks: dict[str, ParameterHooks] = {}  # by role
+        self._optimizer_hooks: OptimizerHooks | None = None
+        self._openings: dict[str, Opening] = {}  # the last one of each role in the open step
+        # Phases that updated a network in the open step: two places in time after the last opening
+        # ended, and its number.
+        self._updated: dict[Phase, tuple[int, int, int]] = {}
+        self._graph_probes: GraphProbes | None = None
+        self._stand_in: Any = None
+        self._closer: tuple[int, str, str] | None = None  # a cell whose elements are stored
+        self._observer_of: ObserverOf | None = None
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what depends on the configuration."""
+        config = self._run.config
+        self._summaries = Summaries(md5=config.md5)
+        self._overflows: Overflows | None = None
+        if config.task == "overflow_check":
+            self._overflows = Overflows(config.overflow_nums, config.buffer_mb << 20)
+
+    def record_more(self) -> None:
+        """Go on with the recorder's other configuration."""
+        self._set_up()
+        if self._graph_probes is not None:
+            self._graph_probes.config = self._run.config
+
+    def end_step(self) -> None:
+        """Forget what is counted and opened in a step."""
+        self._counters.clear()
+        self._openings.clear()
+        self.begun = None
+
+    def end_run(self) -> None:
+        """Take out the probes and the hooks."""
+        if self._graph_probes is not None:
+            self._graph_probes.close()
+        if self._optimizer_hooks is not None:
+            self._optimizer_hooks.remove()
+
+    def observe_calls(self, observer_of: ObserverOf | None) -> None:
+        """Have the calls of each opening of a phase, from the next one on, looked at; or not."""
+        self._observer_of = observer_of
+
+    def look_closer(self, phase: str, cell: str) -> None:
+        """Store the elements of a cell and of all in it, in one phase of the next recorded step."""
+        step = self._run.config.next_recorded(self._run.step)
+        if step is None:
+            warn("log.nothing_closer", phase=phase, cell=cell, step=self._run.step)
+            return
+        self._closer = step, phase, cell
+        inform("log.closer", phase=phase, cell=cell, step=step)
+
+    def stand_in(self) -> Any:
+        """Return what stands in for a network that was not watched; None where one is needed.
+
+        Operators outside every cell are recorded without a network, but for graphs.
+        """
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+        if not self._run.config.records_operators or graph_mode():
+            return None
+        if self._stand_in is None:
+            from mindspore import nn
+
+            self._stand_in = nn.Cell()
+        return self._stand_in
+
+    def is_stand_in(self, network: Any) -> bool:
+        """Return whether a network only stands in for one that was not watched."""
+        return network is not None and network is self._stand_in
+
+    def enter(self, phases: Iterable[Phase]) -> None:
+        """Note that phases begin: what passed through an earlier one did not end the training."""
+        self._entered_at = self._run.clock_of(self._run.step).now()
+        self._recorded_before = self._run.ledger.seconds_of_step()
+        self._run.ending.goes_on()
+        names = [phase.name for phase in phases]
+        self._open = dict.fromkeys(names)
+        self.begun = names[0]
+        self.entered.update(names)
+        self._run.settings.note_random_states(self._run.step)
+
+    def leave(self) -> None:
+        """Note that the phases which were open have ended."""
+        self._run.settings.leave()
+        phases, self._open = self._open, {}
+        # Less than before where another thread has ended a step meanwhile.
+        recording = self._run.ledger.seconds_of_step() - self._recorded_before
+        known = recording if recording >= 0 else None
+        self._run.clock_of(self._run.step).opened(phases, self._entered_at, known)
+
+    def wants(self, phase: Phase) -> bool:
+        """Return whether a phase that is switched on is recorded in this step."""
+        first, _ = self.ran.get(phase.name, (self._run.step, self._run.step))
+        self.ran[phase.name] = first, self._run.step
+        wanted = self._run.config.records_step(self._run.step)
+        lost = self._run.writer.manifest.lost
+        if wanted and lost is not None:
+            self._run.fault(message("lost.phase", phase=phase.name), DumpPathLostError(lost))
+            return False
+        return wanted
+
+    def watch(self, networks: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+        """Put probes into the networks of the roles that are recorded, for where they are compiled.
+
+        Raises:
+            UsageError: a network or an optimizer has been compiled already, in graph mode.
+        """
+        config = self._run.config
+        phases = [p for p in config.phase_table().values() if config.records_phase(p)]
+        roles = {phase.role for phase in phases}
+        for role in sorted(roles & {*networks, *optimizers}):
+            try:
+                if optimizers.get(role) is not None and "backward" in config.directions:
+                    self._probes().watch_optimizer(role, optimizers[role])
+                    self._hook_optimizer(role, optimizers[role])
+                if networks.get(role) is not None:
+                    self._probes().watch(role, networks[role])
+            except UsageError:
+                raise
+            except Exception as error:
+                self._run.fault(message("lost.cells", role=role), error)
+        self._run.settings.watch(networks, optimizers)
+
+    def _hook_optimizer(self, role: str, optimizer: Any) -> None:
+        """Have gradients recorded where they enter an optimizer that Python calls (grad_probe)."""
+        from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+        if self._run.config.task != "grad_probe" or graph_mode():
+            return
+        if self._optimizer_hooks is None:
+            from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+
+            self._optimizer_hooks = OptimizerHooks(self._openings.get)
+        self._optimizer_hooks.watch(role, optimizer)
+
+    def put_into(self, phase: Phase, network: Any) -> None:
+        """Put probes into a network that a phase names itself, before it is compiled."""
+        with counted(self._run.fault, "lost.cells", role=phase.role):
+            self._probes().put_into(phase.role, network)
+
+    def _probes(self) -> GraphProbes:
+        if self._graph_probes is None:
+            from mindrlhf_msprobe.capture.framework.private import missing
+            from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+
+            for name, lost in missing().items():
+                self._run.leave_out(MINDSPORE, name, lost)
+            self._graph_probes = GraphProbes(
+                self._run.config,
+                self._run.fault,
+                will_record=lambda: self._run.config.records_from(self._run.step),
+                cost=self._run.ledger.graphs,
+            )
+        return self._graph_probes
+
+    def open(
+        self, networks: Mapping[Phase, Any], token_range: tuple[int, int] | None = None
+    ) -> JointCapture | None:
+        """Begin to record phases, each of its network, that open and close together.
+
+        None if that failed, which is counted, not raised.
+        """
+        with counted(self._run.fault, "lost.phase", phase=names_of(networks)):
+            from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture
+
+            opening = JointCapture(
+                {p: self._capture(p, networks[p], token_range) for p in networks}
+            )
+            opening.open()
+            self._open |= {p.name: self._counters[p.name].openings - 1 for p in networks}
+            return opening
+        return None
+
+    def _capture(
+        self, phase: Phase, network: Any, token_range: tuple[int, int] | None
+    ) -> PhaseCapture:
+        from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+        from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
+
+        config = self._run.config
+        counters = self._counters.setdefault(phase.name, StepCounters(Selection(config)))
+        opening = Opening(
+            number=counters.openings,
+            root=network,
+            counters=counters,
+            sequence=self._run.sequence,
+            entries=self._entries(phase.name, counters, self._run.step),
+            is_recorded=config.records_cell if config.records_cells else lambda _: False,
+            records_token=self._token_filter(phase, token_range),
+            with_parameters=config.parameters,
+            directions=config.directions,
+            parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
+            at_optimizer=hooks.parameters(phase.role) if (hooks := self._optimizer_hooks) else (),
+            buffer_bytes=config.buffer_mb << 20,
+            fault=self._run.fault,
+            operators=config.records_cell if config.records_operators else None,
+            observer=None
+            if self._observer_of is None
+            else self._observer_of(phase, counters.openings),
+        )
+        self._openings[phase.role] = opening
+        counters.openings += 1
+        return PhaseCapture(opening, probes=self._probes(), role=phase.role)
+
+    def _token_filter(
+        self, phase: Phase, token_range: tuple[int, int] | None
+    ) -> Callable[[int], bool] | None:
+        if token_range is not None:
+            first, last = token_range
+            return lambda token: first <= token <= last
+        return self._run.config.records_token if phase.counts_tokens else None
+
+    def close(self, opening: JointCapture, *, raised: bool = False) -> None:
+        """End to record phases; says once of each in which no cell ran though nothing raised."""
+        with counted(self._run.fault, "lost.phase", phase=names_of(opening.phases)):
+            opening.close()
+            for phase, capture in opening.phases.items():
+                if self._run.config.optimizer_state and phase.name in UPDATE_PHASES:
+                    number = self._counters[phase.name].openings - 1
+                    places = next(self._run.sequence), next(self._run.sequence)
+                    self._updated[phase] = *places, number
+                gaps = capture.gaps()  # cells that could not be recorded whole, being compiled
+                with self._run.lock:
+                    new = self._run.writer.manifest.note_graph_gaps(phase.role, gaps)
+                if new:
+                    cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
+                    warn("log.gaps", role=phase.role, cells=cells)
+                self._note_operators("held", capture.held_operators())
+                self._note_operators("replaced", capture.replaced_operators())
+            if self._run.config.strict:  # its faults are raised here, not in a later phase
+                self._run.writer.wait()
+        with self._run.lock:
+            left_out = self._run.writer.manifest.content.coverage.get(PHASES, {})
+        for phase, capture in opening.phases.items():
+            expected = not (raised or phase.name in left_out)
+            expected = expected and not self.is_stand_in(capture.network)
+            if expected and not capture.cells_seen and self._run.once("silent", phase.name):
+                warn("log.silent", phase=phase.name, step=self._run.step, role=phase.role)
+
+    def _note_operators(self, how: str, found: Sequence[tuple[str, str]]) -> None:
+        """Write down, and say once, which operators cannot be recorded where they are called.
+
+        Args:
+            how: `held`: by a program, at the place that is named first, the operator behind it; or
+                `replaced`: the operator, and what stands in its place.
+        """
+        param = "operator" if how == "held" else "by"
+        with self._run.lock:
+            news = [
+                f"{name} ({other})"
+                for name, other in found[:_MOST_HELD]
+                if self._run.writer.manifest.note_left_out(
+                    OPERATORS, name, message(f"coverage.operator_{how}", **{param: other})
+                )
+            ]
+        if news:
+            listed = "places" if how == "held" else "operators"
+            warn(f"log.operators_{how}", **{listed: news})
+
+    def record_optimizers(self, step: int) -> None:
+        """Record the state of the optimizers whose networks were updated in a step."""
+        updated, self._updated = self._updated, {}
+        for phase, (seq, end, opening) in updated.items():
+            from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
+
+            with (
+                self._run.ledger.charge(phase.name),
+                counted(self._run.fault, "lost.optimizer_state"),
+            ):
+                optimizers = self._run.settings.of_networks().optimizers_of(phase.role)
+                if not optimizers:
+                    why = message("coverage.optimizer_not_watched")
+                    self._run.leave_out(OPTIMIZERS, phase.role, why)
+                counters = StepCounters(Selection(self._run.config))
+                entries = self._entries(phase.name, counters, step, of_cells=False)
+                for line in lines_of(optimizers, entries, seq, end, opening):
+                    entries.append(line)
+                entries.flush()
+
+    def _entries(
+        self, phase: str, counters: StepCounters, step: int, *, of_cells: bool = True
+    ) -> HostEntries:
+        """Return what describes the tensors of a phase in a step, and takes its entries.
+
+        Args:
+            of_cells: as the task says; else statistics alone.
+        """
+        config, fingerprint = self._run.config, self._run.config.fingerprint
+        sketches = of_cells and config.task == "sketch"
+        elements: bool | Callable[[str], bool] = of_cells and config.task == "tensor"
+        if not elements and self._closer is not None and self._closer[:2] == (step, phase):
+            elements = partial(_is_of_cell, self._closer[2])
+        sink, overflows = self._run.writer.sink(phase, step), None
+        if of_cells and self._overflows is not None:
+            sink = overflows = OverflowSink(sink, self._overflows, counters, step, self._run.fault)
+        shared: dict[str, Any] = {
+            "sink": sink,
+            "overflows": overflows,
+            "summaries": self._summaries,
+            "fingerprint": fingerprint,
+            "charge": self._run.ledger.charge(phase),
+            "fault": self._run.fault,
+            "directions": self._directions(),
+        }
+        if sketches and (target := device_target()) != _HOST and self._run.once("sketches on host"):
+            inform("log.sketches_on_host", target=target)
+        if elements or sketches or not reduces_on_device(fingerprint, config.md5):
+            return HostEntries(**shared, elements=elements, sketches=sketches)
+        from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
+
+        device = DeviceSummaries(fingerprint=fingerprint)
+        return DeviceEntries(device, counters.parameters, **shared)
+
+    def _directions(self) -> GradientDirections | None:
+        """Return what counts the signs and sizes of gradients, where the task is that."""
+        config = self._run.config
+        if config.task != "grad_probe" or config.grad_level == "L0":
+            return None
+        bounds = tuple(config.bounds) if config.grad_level == "L2" else None
+        return GradientDirections(frozenset(config.param_list), bounds)
+
+
+def _is_of_cell(cell: str, record: str) -> bool:
+    """Return whether a record is of a cell, or of one inside it."""
+    return record.startswith(f"Cell.{cell}.")
+
+
+def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
+    """Return whether statistics are computed where the tensors are: on an accelerator.
+
+    Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
+    brought to the host instead; for msprobe's hash they always are.
+    """
+    from mindrlhf_msprobe.capture.tensors.device import can_fingerprint
+
+    if md5 or device_target() == _HOST:
+        return False
+    return can_fingerprint() or not fingerprint
+
+
+def device_target() -> str:
+    """Return what MindSpore computes on: CPU, Ascend or GPU."""
+    from mindspore import get_context
+
+    return str(get_context("device_target"))
+
+
+_HOST = "CPU"  # among MindSpore's targets
+_MOST_HELD = 32  # places that hold operators and are named
