@@ -56,15 +56,16 @@ BRIEF = {
     "Probe": ("record_more", "enter_phases", "leave_phases"),
     "Run": (
         *("dialect", "directories", "each_entry", "entries_of", "first_weights", "foreign"),
-        *("initial_weights", "is_thinned", "journal", "journal_path", "keys_at", "left_out"),
-        *("lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at", "places"),
-        *("side_lines", "stop_of", "timed_steps", "times_are_lost"),
+        *("initial_weights", "is_thinned", "journal", "journal_path", "keys_at", "layer_places"),
+        *("left_out", "lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at"),
+        *("places", "side_lines", "stop_of", "timed_steps", "times_are_lost"),
     ),
     "Entry": ("seq", "end", "parent", "opening", "attributes", "call_name"),
     "Record": ("location", "sketches"),
     "Leaf": (
         *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),
-        *("rounding", "shard", "sketch", "whole", "stored", "to_json", "to_key_data_json"),
+        *("rounding", "shard", "shares", "signs", "sketch", "whole", "stored", "to_json"),
+        "to_key_data_json",
     ),
     "KeyDatum": ("structure",),
     "StepTimes": ("unlisted", "unlisted_key_data"),
@@ -166,8 +167,8 @@ def members_of(name: str) -> list[str]:
 
 
 def ancestors(cls: type) -> list[type]:
-    """Return a class and those of its name that it extends, the first of them first."""
-    return [each for each in reversed(cls.__mro__) if each.__name__ == cls.__name__]
+    """Return a class and those of this package that it extends, the first of them first."""
+    return [each for each in reversed(cls.__mro__) if each.__module__.startswith("mindrlhf")]
 
 
 def described(name: str) -> dict[str, str]:

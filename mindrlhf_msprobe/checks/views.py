@@ -28,7 +28,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Records
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
@@ -147,7 +147,8 @@ class Step:
         known = Layouts() if layouts is None else layouts
         for rank in self.ranks:
             for phase in sorted(self.phases(rank), key=lambda name: (phase_order(name), name)):
-                journal = columns_of(self.run, phase, self.number, rank, known)
+                at = LayerPlace(phase, self.number, rank)
+                journal = columns_of(self.run, at, known)
                 yield journal
                 if span := journal.span:
                     self.spans[rank, phase] = span

@@ -30,6 +30,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.journal_line import split_lines
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 _ALONE = (Status.ONLY_IN_A, Status.ONLY_IN_B)
@@ -154,13 +155,13 @@ def wrote_the_same(runs: tuple[Run, Run], step: int, rank: int) -> bool:
         return False
     if (phases, keys) != (b.phases_at(step, rank), b.keys_at(step, rank)):
         return False
-    return all(_same_journal(runs, phase, step, rank) for phase in phases) and all(
+    return all(_same_journal(runs, LayerPlace(phase, step, rank)) for phase in phases) and all(
         _same_saves(runs, key, step, rank) for key in keys
     )
 
 
-def _same_journal(runs: tuple[Run, Run], phase: str, step: int, rank: int) -> bool:
-    a, b = (run.journal(phase, step, rank) for run in runs)
+def _same_journal(runs: tuple[Run, Run], at: LayerPlace) -> bool:
+    a, b = (run.journal(at) for run in runs)
     if a is None or b is None or len(a.splitlines()) != len(b.splitlines()):
         return False
     if not _is_known(a):

@@ -44,7 +44,7 @@ from mindrlhf_msprobe.sequences.step_data import Unavailable
 from mindrlhf_msprobe.storage.arrays.atomic import write_all
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.step_lines import FindingsFile
+from mindrlhf_msprobe.storage.step_lines import StepLines, finding_lines
 from mindrlhf_msprobe.trends.rollout_correction import rollout_gaps
 
 
@@ -133,13 +133,14 @@ class Checks:
         rules, _ = all_rules()
         settings = None if task.rules is None else read_settings(task.rules, rules)
         self._checking = Checking(run, [rule for rule in rules if rule.live], settings)
-        self._file: FindingsFile | None = None
+        self._file: StepLines[dict[str, Any]] | None = None
         self._reported: set[Any] = set()
 
     def step(self, number: int) -> Found | None:
         """Give a step to the rules."""
         if self._file is None:
-            self._file = FindingsFile(self._root, self._rank, number)
+            self._file = finding_lines(self._root, self._rank)
+            self._file.forget(number)  # an earlier attempt's: these steps are recorded again
         return self._report(self._checking.feed(Step(self._run, number, (self._rank,))))
 
     def end(self) -> Found | None:
@@ -153,7 +154,7 @@ class Checks:
         self._reported.update(map(_identity, new))
         first = {_identity(one) for one in self._checking.story()}
         found = [(one, _identity(one) not in first) for one in new]
-        self._file.append(*(_line(one, follows, self._rank) for one, follows in found))
+        self._file.append(_line(one, follows, self._rank) for one, follows in found)
         return Found(tuple(found))
 
 

@@ -154,7 +154,27 @@ def find_code(
         group = entry.name, around, repr(known), stack
         groups.setdefault(group, []).append(entry)
         attributes[group] = known
-    return [_found(held, group[1], attributes[group], group[3]) for group, held in groups.items()]
+    found = []
+    for group, held in groups.items():
+        of_entry, around, _, stack = group
+        own = [frame for frame in stack if is_users(frame)] or stack[:1]
+        lines = tuple(line for frame in own if (line := code_line(frame)) is not None)
+        source, why = source_of(lines[0]) if lines else ({}, message("listing.code_unknown"))
+        steps, ranks = ({one.step for one in held}, {one.rank for one in held})
+        found.append(
+            FoundCode(
+                of_entry,
+                tuple(sorted(steps)),
+                tuple(sorted(ranks)),
+                tuple(dict.fromkeys(one.phase for one in held)),
+                around,
+                attributes[group],
+                lines,
+                source,
+                why,
+            )
+        )
+    return found
 
 
 def _forward_of(name: str) -> str:
@@ -164,32 +184,6 @@ def _forward_of(name: str) -> str:
     if gradient and call.isdigit():
         return f"{head}.forward.0"
     return ".forward.".join(name.rsplit(".backward.", 1))
-
-
-def _found(
-    entries: Iterable[Entry],
-    around: str | None,
-    attributes: Attributes | None,
-    stack: tuple[str, ...],
-) -> FoundCode:
-    held = list(entries)
-    own = [frame for frame in stack if is_users(frame)] or stack[:1]
-    lines = tuple(line for frame in own if (line := code_line(frame)) is not None)
-    source: dict[int, str] = {}
-    why: Message | None = message("listing.code_unknown")
-    if lines:
-        source, why = source_of(lines[0])
-    return FoundCode(
-        held[0].name,
-        tuple(sorted({entry.step for entry in held})),
-        tuple(sorted({entry.rank for entry in held})),
-        tuple(dict.fromkeys(entry.phase for entry in held)),
-        around,
-        attributes,
-        lines,
-        source,
-        why,
-    )
 
 
 def source_of(line: CodeLine) -> tuple[dict[int, str], Message | None]:

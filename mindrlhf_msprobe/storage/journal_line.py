@@ -180,10 +180,6 @@ class JournalLine:
             for path, leaf in leaves(structure, at, together=True):
                 yield f"{head}.{path}", io, path, leaf
 
-    def argument_of(self, io: str, path: str) -> str:
-        """Return what the argument is called that a positional input is, or ""."""
-        return argument_of(self.input_names, io, path)
-
 
 def argument_of(input_names: Sequence[Any], io: str, path: str) -> str:
     """Return what `construct` calls the argument that a positional input is or lies in, or ""."""
@@ -283,28 +279,29 @@ def read_journal(root: Path, path: Path) -> JournalContent:
     content = JournalContent()
     stacks: dict[int | None, tuple[str, ...]] = {}
     entries: set[str] = set()
-    for number, raw in enumerate(_lines(root, path), 1):
-        if raw is None:  # where the next one begins is not looked for
-            content.damaged[number] = ""
-            break
-        if not raw.endswith(b"\n"):
-            content.torn[number] = _entry_in(raw)
-            break
-        if raw == b"\n":
-            continue
-        try:
-            line = JournalLine.read(raw)
-            if line.entry in entries:
-                raise ValueError(line.entry)
-        except (ValueError, RecursionError):
-            content.damaged[number] = _entry_in(raw)
-            continue
-        if line.frames:
-            stacks[line.stack] = line.frames
-        else:
-            line.frames = stacks.get(line.stack, ())
-        entries.add(line.entry)
-        content.lines.append(line)
+    with layout.open_inside(root, path, bounds.JOURNAL) as file:
+        for number, raw in enumerate(iter(lambda: file.readline(bounds.LINE), b""), 1):
+            if not raw.endswith(b"\n"):
+                if len(raw) == bounds.LINE:  # where the next one begins is not looked for
+                    content.damaged[number] = ""
+                else:
+                    content.torn[number] = _entry_in(raw)
+                break
+            if raw == b"\n":
+                continue
+            try:
+                line = JournalLine.read(raw)
+                if line.entry in entries:
+                    raise ValueError(line.entry)
+            except (ValueError, RecursionError):
+                content.damaged[number] = _entry_in(raw)
+                continue
+            if line.frames:
+                stacks[line.stack] = line.frames
+            else:
+                line.frames = stacks.get(line.stack, ())
+            entries.add(line.entry)
+            content.lines.append(line)
     return content
 
 
@@ -324,10 +321,3 @@ def _entry_in(raw: bytes) -> str:
     """Return the entry that a line names at its begin; "" where that is damaged as well."""
     name = _NAMED.match(raw[: bounds.NAME])
     return "" if name is None else name[1].decode("utf-8", errors="replace")
-
-
-def _lines(root: Path, path: Path) -> Iterator[bytes | None]:
-    """Yield the lines of a journal, each with its end; None for one that is too long."""
-    with layout.open_inside(root, path, bounds.JOURNAL) as file:
-        while raw := file.readline(bounds.LINE):
-            yield raw if len(raw) < bounds.LINE or raw.endswith(b"\n") else None

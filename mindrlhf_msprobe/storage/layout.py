@@ -87,18 +87,13 @@ def benchmark_name(rank: int) -> str:
     return f"free_benchmark.rank{rank}.jsonl"
 
 
+#: The names, by rank, of files to which a line is appended when something happens.
+LINES = (findings_name, timeline_name, benchmark_name, opinions_name, generators_name)
+
+
 def manifest_rank(path: Path) -> int:
     """Return the rank whose manifest `path`, one of `manifests`, is."""
     return 0 if path.name == RUN_FILE else int(path.name[len("run.rank") : -len(".json")])
-
-
-def lock_path(root: Path, rank: int) -> Path:
-    """Return the file that the process which records a rank holds locked.
-
-    Another one where somebody's directory has that name.
-    """
-    usual = root / f".{manifest_name(rank)}.lock"
-    return root / f".{manifest_name(rank)}.msprobe.lock" if usual.is_dir() else usual
 
 
 def manifests(root: Path) -> list[Path]:
@@ -366,15 +361,13 @@ def step_directories(
             for second in below(first):
                 if is_step(second):
                     found.append(second)
-                elif _is_one_level_more(first.name, second.name):
+                    continue
+                # Two directories, one in the other, that are no run and its phase.
+                names = first.name, second.name
+                of_phases = all(standard_phase(name) != name for name in names)
+                if trainer_step(names[0]) is not None or names[1].isdecimal() or of_phases:
                     found += [third for third in below(second) if is_step(third)]
     return found
-
-
-def _is_one_level_more(first: str, second: str) -> bool:
-    """Return whether two directories, one in the other, are no run and its phase."""
-    of_phases = all(standard_phase(name) != name for name in (first, second))
-    return trainer_step(first) is not None or second.isdecimal() or of_phases
 
 
 def trainer_step(name: str) -> int | None:

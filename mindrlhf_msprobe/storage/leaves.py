@@ -72,6 +72,9 @@ class Leaf:
             names it (`storage.foreign.dialect`).
         sketch: where the sketch of its rows lies, or None; see `storage.arrays.sketches`.
         shard: of a tensor spread over ranks, which part this is, or None.
+        signs: of a gradient under `task: grad_probe`, the .npy file that holds which elements are
+            above zero, one bit each, or None.
+        shares: of its elements, in each interval of the run's `bounds`, then of zeros; or None.
     """
 
     type: str
@@ -95,6 +98,8 @@ class Leaf:
     dialect: str = ""
     sketch: SketchPlace | None = None
     shard: Shard | None = None
+    signs: str | None = None
+    shares: tuple[float, ...] | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -139,7 +144,12 @@ class Leaf:
 
     def _json(self, *statistics: str) -> dict[str, Any]:
         if self.shape is None:
-            return self._scalar_json()
+            said = {"type": self.type, "value": number_to_json(self.value)}
+            if self.opaque:
+                said["opaque"] = True
+            if self.why is not None:
+                said["error"] = as_json_or_text(self.why)
+            return said
         largest, smallest, mean, norm = statistics
         content: dict[str, Any] = {
             "type": self.type,
@@ -173,45 +183,11 @@ class Leaf:
         if self.at_optimizer:
             content["at_optimizer"] = True
         if self.sketch is not None:
-            content["sketch"] = _sketch_json(self.sketch)
+            place, why = self.sketch, self.sketch.why
+            told = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
+            content["sketch"] = told if why is None else {**told, "error": why.as_json()}
         if self.shard is not None:
             content["shard"] = self.shard.to_json()
-        return content
-
-    def _scalar_json(self) -> dict[str, Any]:
-        content: dict[str, Any] = {"type": self.type, "value": number_to_json(self.value)}
-        if self.opaque:
-            content["opaque"] = True
-        if self.why is not None:
-            content["error"] = as_json_or_text(self.why)
-        return content
-
-
-@dataclass(frozen=True, slots=True)
-class GradientLeaf(Leaf):
-    """A gradient's description with what `task: grad_probe` adds to it.
-
-    Attributes:
-        signs: the .npy file that holds which elements are above zero, one bit each, or None.
-        shares: of the elements, in each interval of the run's `bounds`, then of zeros; or None.
-    """
-
-    signs: str | None = None
-    shares: tuple[float, ...] | None = None
-
-    @classmethod
-    def extend(
-        cls, leaf: Leaf, signs: str | None, shares: tuple[float, ...] | None
-    ) -> GradientLeaf:
-        """Return the description of a gradient with its signs and shares."""
-        known: dict[str, Any] = {name: getattr(leaf, name) for name in Leaf.__slots__}
-        return cls(**known, signs=signs, shares=shares)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return GradientLeaf.extend, (Leaf(*Leaf.__reduce__(self)[1]), self.signs, self.shares)
-
-    def _json(self, *statistics: str) -> dict[str, Any]:
-        content = Leaf._json(self, *statistics)
         if self.signs is not None:
             content["signs"] = self.signs
         if self.shares is not None:
@@ -243,22 +219,32 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
     """
     shape = content.get("shape")
     if shape is None:
-        return _scalar_from_json(content)
-    error = content.get("error")
+        kind, value = content.get("type"), content.get("value")
+        return Leaf(
+            type=str(kind),
+            value=value if kind == "str" and isinstance(value, str) else _value(value),
+            opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
+            why=_why(content.get("error")),
+        )
     if not (
         isinstance(shape, list)
         and len(shape) <= bounds.DIMENSIONS
         and all(type(n) is int and 0 <= n <= bounds.SIZE for n in shape)
     ):
         raise UnreadError.saying("unread.shape", shown=_shown(shape))
+    shard = None if "shard" not in content else Shard.from_json(content["shard"])
+    if shard is None and "shard" in content:
+        raise UnreadError.saying("unread.shard", shown=_shown(content["shard"]))
     fingerprint, md5 = _text(content.get("fingerprint")), _text(content.get("md5") or None)
     if fingerprint is None and md5 is not None:
         fingerprint = f"crc32:{md5}"
+    rounding: Any = content.get("rounding")
+    is_number = isinstance(rounding, (int, float)) and not isinstance(rounding, bool)
     largest, smallest, mean, norm = [
         _statistic(content[name] if name in content else content.get(lower))
         for name, lower in _STATISTICS
     ]
-    leaf = Leaf(
+    return Leaf(
         type=str(content.get("type", "mindspore.Tensor")),
         dtype=_dtype(content.get("dtype")),
         shape=tuple(shape),
@@ -271,19 +257,16 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         fingerprint=fingerprint,
         value=content.get("text"),
         data_name=_text(content.get("data_name")),
-        why=_why(error),
+        why=_why(content.get("error")),
         whole=content.get("whole") is True,
         md5=md5,
-        rounding=_positive(content.get("rounding")),
+        rounding=float(rounding) if is_number and 0 < rounding < math.inf else None,
         at_optimizer=content.get("at_optimizer") is True,
         sketch=None if "sketch" not in content else _sketch(content["sketch"]),
-        shard=None if "shard" not in content else _shard(content["shard"]),
+        shard=shard,
+        signs=_text(content.get("signs")),
+        shares=_shares(content.get("shares")),
     )
-    if "signs" in content or "shares" in content:
-        return GradientLeaf.extend(
-            leaf, _text(content.get("signs")), _shares(content.get("shares"))
-        )
-    return leaf
 
 
 def _why(error: Any) -> Message | None:
@@ -291,16 +274,6 @@ def _why(error: Any) -> Message | None:
     if error is None:
         return None
     return quoted(read_message(error) or as_message(str(error)))
-
-
-def _scalar_from_json(content: dict[str, Any]) -> Leaf:
-    kind, value = content.get("type"), content.get("value")
-    return Leaf(
-        type=str(kind),
-        value=value if kind == "str" and isinstance(value, str) else _value(value),
-        opaque=bool(content.get("opaque")) or (value is None and kind != "NoneType"),
-        why=_why(content.get("error")),
-    )
 
 
 #: The statistics of a tensor as dump.json calls them, and as the JSON of key data does.
@@ -339,29 +312,11 @@ def _shown(value: Any) -> str:
     return text[:200]
 
 
-def _positive(value: Any) -> float | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if number and 0 < value < math.inf else None
-
-
 def _shares(value: Any) -> tuple[float, ...] | None:
     is_list = isinstance(value, list) and 2 <= len(value) <= bounds.SHARES
     if is_list and all(type(share) in (int, float) and 0 <= share <= 1 for share in value):
         return tuple(map(float, value))
     return None
-
-
-def _sketch_json(place: SketchPlace) -> dict[str, Any]:
-    content = {"algorithm": place.algorithm, "block": place.block, "offset": place.offset}
-    return content if place.why is None else {**content, "error": place.why.as_json()}
-
-
-def _shard(content: Any) -> Shard:
-    """Return which part of a tensor a rank holds."""
-    shard = Shard.from_json(content)
-    if shard is None:
-        raise UnreadError.saying("unread.shard", shown=_shown(content))
-    return shard
 
 
 def _sketch(content: Any) -> SketchPlace:

@@ -181,8 +181,11 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
             yield parts
             kept = [part.with_name(f"before-{part.name}") for part in parts]
             for path, before in zip(paths, kept):
-                if path.exists():
-                    _keep(path, before)
+                if path.exists():  # it has a second name until what replaces it stands there
+                    try:
+                        os.link(path, before)
+                    except OSError:  # a file system without links
+                        shutil.copy2(path, before)
             try:
                 for part, path in zip(parts, paths):
                     os.replace(part, path)
@@ -202,14 +205,6 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
             raise
         why = getattr(error, "strerror", None) or str(error)
         raise OutputError.saying("error.file_unwritten", path=str(first), why=why) from None
-
-
-def _keep(path: Path, before: Path) -> None:
-    """Keep a file under a second name, until what replaces it stands in its place."""
-    try:
-        os.link(path, before)
-    except OSError:  # a file system without links
-        shutil.copy2(path, before)
 
 
 def staging_directory(directory: Path, prefix: str) -> Path:
@@ -237,20 +232,16 @@ def _is_stale(path: Path) -> bool:
         return False
     of, pid = path.name.split(".")[2:4]
     if of == host() and pid.isascii() and pid.isdigit() and len(pid) < 19:
-        return not _runs(int(pid))
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except OSError:  # it runs as another user
+            pass
+        return False
     with contextlib.suppress(OSError):
         return time.time() - path.stat().st_mtime > _DAY
     return False
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # it runs as another user
-        pass
-    return True
 
 
 def host() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 
@@ -45,3 +45,20 @@ class Place:
         names = ("step", "rank", "phase", "entry", "record", "key", "micro_step")
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
+
+
+class LayerPlace(NamedTuple):
+    """Where layer data lie: what one rank recorded of one phase in one step."""
+
+    phase: str
+    step: int
+    rank: int
+
+
+class KeyPlace(NamedTuple):
+    """Where one save of key data lies."""
+
+    key: str
+    step: int
+    rank: int
+    micro_step: int

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -61,26 +61,66 @@ def has_plain_call(entry: str) -> bool:
     return match["scope"] == "Cell" and str(int(match["call"])) == match["call"]
 
 
+class EntryName(NamedTuple):
+    """What the name of an entry says, as the properties of `Named` have it."""
+
+    cell: str
+    class_name: str
+    direction: str
+    call: int
+
+
+@lru_cache(maxsize=1 << 16)
+def parts_of_name(entry: str) -> EntryName:
+    """Return what an entry's name says; one of another form is its own cell."""
+    if operator := parse_operator(entry):
+        return EntryName(operator.operator, "", operator.direction, operator.call)
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        return EntryName(entry, "", "", 0)
+    return EntryName(match["cell"], match["cls"], match["direction"], int(match["call"]))
+
+
+class Named:
+    """What has the name of an entry."""
+
+    __slots__ = ()
+    name: str
+
+    @property
+    def cell(self) -> str:
+        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
+        return parts_of_name(self.name).cell
+
+    @property
+    def class_name(self) -> str:
+        """The cell's class; "" for an operator."""
+        return parts_of_name(self.name).class_name
+
+    @property
+    def direction(self) -> str:
+        """forward, backward or parameters_grad."""
+        return parts_of_name(self.name).direction
+
+    @property
+    def call(self) -> int:
+        """The n-th time the cell ran in its phase and step, from 0."""
+        return parts_of_name(self.name).call
+
+
 def cell_name(entry: str) -> str:
     """Return the cell's part of an entry's name, e.g. `model.norm`; of an operator `Mint.add`."""
-    if operator := parse_operator(entry):
-        return operator.operator
-    match = _ENTRY.fullmatch(entry)
-    return match["cell"] if match else entry
+    return parts_of_name(entry).cell
 
 
 def class_name(entry: str) -> str:
     """Return the class in the name of a cell's entry, e.g. `RMSNorm`; "" of all else."""
-    match = None if parse_operator(entry) else _ENTRY.fullmatch(entry)
-    return match["cls"] if match else ""
+    return parts_of_name(entry).class_name
 
 
 def direction_of(entry: str) -> str:
     """Return the direction in an entry's name; "" if it has none."""
-    if operator := parse_operator(entry):
-        return operator.direction
-    match = _ENTRY.fullmatch(entry)
-    return match["direction"] if match else ""
+    return parts_of_name(entry).direction
 
 
 def network_name(cell: str, parameter: str) -> str:
@@ -191,7 +231,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Named):
     """One cell in one direction at one call, with its records.
 
     Attributes:
@@ -221,41 +261,11 @@ class Entry:
     attributes: Attributes | None = field(default=None, hash=False)
 
     @property
-    def cell(self) -> str:
-        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
-        return self._parts["cell"]
-
-    @property
-    def class_name(self) -> str:
-        """The cell's class; "" for an operator."""
-        return self._parts["cls"]
-
-    @property
-    def direction(self) -> str:
-        """forward, backward or parameters_grad."""
-        return self._parts["direction"]
-
-    @property
-    def call(self) -> int:
-        """The n-th time the cell ran in its phase and step, from 0."""
-        return int(self._parts["call"])
-
-    @property
     def call_name(self) -> str:
         """The name without its call number, the same for all calls of one cell."""
         if operator := parse_operator(self.name):
             return f"{operator.operator}.{operator.direction}"
         return self.name.rpartition(".")[0]
-
-    @cached_property
-    def _parts(self) -> dict[str, str]:
-        if operator := parse_operator(self.name):
-            found = {"cell": operator.operator, "cls": "", "call": str(operator.call)}
-            return found | {"direction": operator.direction}
-        match = _ENTRY.fullmatch(self.name)
-        if match is None:
-            return {"cell": self.name, "cls": "", "direction": "", "call": "0"}
-        return match.groupdict()
 
 
 class Locator:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -149,91 +149,30 @@ def _line(content: Mapping[str, Any]) -> bytes:
     return dump_json(content) + b"\n"
 
 
-def append_states(root: Path, rank: int, step: int, call: int, states: Mapping[str, Any]) -> None:
-    """Append the states behind one call.
-
-    Args:
-        call: the number of the rollout in its step.
-        states: generator → state.
-
-    Raises:
-        OSError: the file cannot be written, or something that is no plain file stands there.
-    """
-    generator_lines(root, rank).append([{"step": step, "call": call, "states": states}])
-
-
-def read_states(root: Path, rank: int, step: int, call: int) -> Mapping[str, Any] | None:
-    """Return the states behind one call, as they were written last; None if none were."""
-    lines = generator_lines(root, rank).read()
-    found = [states for at, states in lines if at == (step, call)]
-    return found[-1] if found else None
-
-
 def generator_lines(root: Path, rank: int) -> StepLines[tuple[tuple[int, int], dict[str, Any]]]:
-    """Return the file of a rank, a line for each call: `step`, `call` and `states`."""
-    name = layout.generators_name(rank)
-    return StepLines(root, name, _states, most=bounds.JOURNAL, longest=bounds.TIMELINE_LINE)
+    """Return the file of a rank, a line for each call: `step`, `call` and `states`.
 
-
-def _states(line: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
-    return (bounds.count(line["step"]), bounds.count(line["call"])), dict(line["states"])
-
-
-class FindingsFile:
-    """Appends findings to the file of one rank, each as a whole line.
-
-    What an earlier attempt found in the steps from `first_step` on goes: they are recorded again.
-
-    Raises:
-        OSError: the file cannot be written.
+    It is read as (step, number of the rollout in it), and generator → state.
     """
 
-    def __init__(self, root: Path, rank: int, first_step: int) -> None:
-        self._lines = finding_lines(root, rank)
-        self._lines.forget(first_step)
+    def parsed(line: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
+        return (bounds.count(line["step"]), bounds.count(line["call"])), dict(line["states"])
 
-    def append(self, *findings: Mapping[str, Any]) -> None:
-        """Append findings; the file is made with the first.
-
-        Args:
-            findings: each has at least `step`, `rank`, `rule`, `severity`, `code` and `params`.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
-        self._lines.append(findings)
-
-
-def read_findings(root: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Yield what was found in a rank's steps while it trained; nothing where nothing was."""
-    return finding_lines(root, rank).read()
-
-
-def findings_in(content: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the findings that whole lines of such a file hold."""
-    return (found for raw in content.splitlines() if (found := step_line(raw)) is not None)
+    name = layout.generators_name(rank)
+    return StepLines(root, name, parsed, most=bounds.JOURNAL, longest=bounds.TIMELINE_LINE)
 
 
 def finding_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
-    """Return the file of what was found in a rank's steps."""
+    """Return the file of what was found in a rank's steps while it trained.
+
+    A line has at least `step`, `rank`, `rule`, `severity`, `code` and `params`.
+    """
     name = layout.findings_name(rank)
     return StepLines(root, name, dict, most=bounds.METADATA, longest=bounds.METADATA)
 
 
-def append_rows(root: Path, rank: int, rows: Sequence[Mapping[str, Any]]) -> int:
-    """Append rows, all of them or none; return how many bytes.
-
-    Args:
-        rows: each has at least `step`, `phase` and `entry`.
-
-    Raises:
-        OSError: the file cannot be written, or something that is no plain file stands there.
-    """
-    return benchmark_lines(root, rank).append(rows)
-
-
 def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
-    """Return the file of a rank's rows."""
+    """Return the file of a rank's rows, which have at least `step`, `phase` and `entry`."""
     name = layout.benchmark_name(rank)
     return StepLines(root, name, _row, most=bounds.JOURNAL, longest=_LONGEST)
 

@@ -16,11 +16,12 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of, parts_of_name
+from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (
@@ -29,6 +30,7 @@ from mindrlhf_msprobe.storage.records import (
     cell_of_parameter,
     is_optimizer_state,
     network_name,
+    parts_of_name,
 )
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
@@ -36,9 +38,9 @@ _ESCAPED = re.compile("%([0-9A-F]{2})")
 _MARKS = b"parameters", OPTIMIZER_STATE.encode()  # of the lines that are read
 
 
-def columns_with_weights(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns:
+def columns_with_weights(run: Run, at: LayerPlace, layouts: Layouts) -> Columns:
     """Read the entries of one place that hold parameters, gradients, or an optimizer's state."""
-    return columns_of(run, phase, step, rank, layouts, marks=_MARKS)
+    return columns_of(run, at, layouts, marks=_MARKS)
 
 
 def _holds_state(entry: EntryView) -> bool:
@@ -263,7 +265,7 @@ class _Parameter(NamedTuple):
         name, cell: of its entry.
     """
 
-    at: tuple[str, int, int]
+    at: LayerPlace
     name: str
     cell: str
     path: str

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.reading import columns_of_entries
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -169,7 +170,7 @@ class _Wanted:
         """Read one place."""
         phases = self._phases(step, rank) if self._gather or self._records is not None else []
         for phase in phases:
-            columns = self._columns(phase, step, rank)
+            columns = self._columns(LayerPlace(phase, step, rank))
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
         for gatherer in self._gather.values():
@@ -187,16 +188,16 @@ class _Wanted:
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
 
-    def _columns(self, phase: str, step: int, rank: int) -> Columns:
+    def _columns(self, at: LayerPlace) -> Columns:
         """Return what gatherers read of a place, and take the records that are asked for."""
         if self._records is None:
-            return columns_with_weights(self._run, phase, step, rank, self._layouts)
-        entries = self._run.entries(phase, step, rank)
+            return columns_with_weights(self._run, at, self._layouts)
+        entries = self._run.entries(*at)
         for entry in entries:
             for record in entry.records:
                 self._take_record(entry, record)
         own = entries if self._gather else []
-        return columns_of_entries(self._run, (phase, step, rank), own, self._layouts)
+        return columns_of_entries(self._run, at, own, self._layouts)
 
     def _phases(self, step: int, rank: int) -> list[str]:
         phases = self._run.phases_at(step, rank)

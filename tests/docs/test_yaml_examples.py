@@ -12,7 +12,7 @@ from mindrlhf_msprobe import load_config, open_run
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
-from mindrlhf_msprobe.storage.step_lines import read_findings
+from mindrlhf_msprobe.storage.step_lines import finding_lines
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +88,7 @@ def check_monitoring(run: Run, answer: str) -> None:
     assert answer.startswith("HEALTHY")
     assert {entry.step for entry in run.entries()} == {0, 10}
     assert [datum.step for datum in run.key_data("rewards")] == [*range(11)]
-    assert {one["severity"] for one in read_findings(run.path, 0)} <= {"note"}
+    assert {one["severity"] for one in finding_lines(run.path, 0).read()} <= {"note"}
     assert not run.run_files[0].lost
 
 

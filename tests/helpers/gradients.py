@@ -13,7 +13,6 @@ from helpers.runs import Recording
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, summarise
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
-from mindrlhf_msprobe.storage.leaves import GradientLeaf
 
 BOUNDS = (-1.0, 0.0, 1.0)
 
@@ -53,7 +52,7 @@ def record_gradients(
                         if signs:
                             file = sink.save(f"{record}.signs", packed_signs(gradient), None)
                             shares = tuple(shares_within(gradient, BOUNDS))
-                            leaf = GradientLeaf.extend(leaf, file, shares)
+                            leaf = replace(leaf, signs=file, shares=shares)
                         if recording.config.task == "tensor":
                             leaf = replace(leaf, data_name=sink.save(record, gradient, None))
                         line.values["parameters_grad"] = {"weight": [leaf.to_json()]}

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.live.follower import Checks, Scalars
 from mindrlhf_msprobe.live.process import NO_MORE, Behind, Follower, Looked, Task
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
-from mindrlhf_msprobe.storage.step_lines import FindingsFile, read_findings
+from mindrlhf_msprobe.storage.step_lines import finding_lines
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_a_finding_with_infinity_in_it_is_written_down(probe_of, tmp_path):
         probe.save_data(old_log_prob=np.zeros_like(ratio), ratio=ratio)
         probe.step()
     probe.close()
-    found = [*read_findings(tmp_path / "run", 0)]
+    found = [*finding_lines(tmp_path / "run", 0).read()]
     assert [one["rule"] for one in found] == ["non_finite.first"]
     assert "inf" in str(found).lower()
     assert read_json(tmp_path / "run/run.json")["lost"] == {}
@@ -73,7 +73,7 @@ def test_warn_logs_a_line_a_finding_and_writes_it_down(probe_of, tmp_path, caplo
     (line,) = [r.getMessage() for r in caplog.records if RULE in r.getMessage()]
     assert "step 2" in line
     assert "loss" in line
-    (found,) = read_findings(tmp_path / "run", 0)
+    (found,) = finding_lines(tmp_path / "run", 0).read()
     (afterwards,) = check_run(tmp_path / "run").findings
     assert (found["rule"], found["step"], found["rank"]) == (RULE, 2, 0)
     assert found["code"] == afterwards.said.code
@@ -111,7 +111,7 @@ def test_a_rule_file_switches_rules_off(probe_of, tmp_path):
     probe = probe_of(on_finding="stop", rules=str(tmp_path / "rules.yaml"))
     steps(probe, 4, nan_at=(1,))
     probe.close()
-    assert not list(read_findings(tmp_path / "run", 0))
+    assert not list(finding_lines(tmp_path / "run", 0).read())
     (tmp_path / "rules.yaml").write_text("non_finite.frist: off\n")
     with pytest.raises(ConfigError, match=r"non_finite\.first"):
         probe_of(on_finding="stop", rules=str(tmp_path / "rules.yaml"), dump_path="elsewhere")
@@ -133,7 +133,7 @@ def test_a_gap_between_rollout_and_training_is_found_in_key_data_alone(probe_of,
     probe.save_data(**log_probs(2, 0.5))
     with pytest.raises(SystemExit):
         probe.step()
-    (found,) = read_findings(tmp_path / "run", 0)
+    (found,) = finding_lines(tmp_path / "run", 0).read()
     assert (found["rule"], found["step"], found["severity"]) == ("rl.rollout_gap", 2, "warning")
     assert found["params"]["mean"] == pytest.approx(0.5)
     assert open_run(tmp_path / "run").steps == [0, 1, 2]
@@ -144,7 +144,7 @@ def test_an_old_run_is_resumed_beyond_what_stopped_it(probe_of, tmp_path):
     with pytest.raises(SystemExit):
         steps(probe_of(on_finding="stop"), 5, nan_at=(1,))
     steps(probe_of(on_finding="stop", existing="resume"), 3)
-    assert [one["step"] for one in read_findings(tmp_path / "run", 0)] == [1]
+    assert [one["step"] for one in finding_lines(tmp_path / "run", 0).read()] == [1]
 
 
 def test_findings_of_steps_that_are_recorded_again_go(probe_of, tmp_path):
@@ -152,12 +152,12 @@ def test_findings_of_steps_that_are_recorded_again_go(probe_of, tmp_path):
     probe = probe_of(on_finding="warn")
     steps(probe, 5, nan_at=(1, 3))
     probe.close()
-    (line,) = read_findings(tmp_path / "run", 0)
-    FindingsFile(tmp_path / "run", 0, 9).append({**line, "step": 3})
+    (line,) = finding_lines(tmp_path / "run", 0).read()
+    finding_lines(tmp_path / "run", 0).append([{**line, "step": 3}])
     again = probe_of(existing="resume", initial_step=2)
     steps(again, 3)
     again.close()
-    assert [one["step"] for one in read_findings(tmp_path / "run", 0)] == [1]
+    assert [one["step"] for one in finding_lines(tmp_path / "run", 0).read()] == [1]
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_many_open_files_cost_nothing(probe_of, tmp_path):
             os.close(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert read_json(tmp_path / "run/run.json")["lost"] == {}
-    assert [one["step"] for one in read_findings(tmp_path / "run", 0)] == [1]
+    assert [one["step"] for one in finding_lines(tmp_path / "run", 0).read()] == [1]
 
 
 def test_one_that_has_died_sends_no_signal(tmp_path):
@@ -321,7 +321,7 @@ def test_a_rank_that_cannot_meet_the_others_does_not_end_alone(probe_of, tmp_pat
     probe = probe_of(on_finding="stop")
     steps(probe, 4, nan_at=(1,))
     probe.close()
-    assert [one["step"] for one in read_findings(tmp_path / "run", 0)] == [1]
+    assert [one["step"] for one in finding_lines(tmp_path / "run", 0).read()] == [1]
     assert open_run(tmp_path / "run").steps == [0, 1, 2, 3]
 
 

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import PHASES
 from mindrlhf_msprobe.storage.manifest.notes import Played
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
-from mindrlhf_msprobe.storage.step_lines import NO_LINE, append_states, read_states
+from mindrlhf_msprobe.storage.step_lines import NO_LINE, generator_lines
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -315,7 +315,9 @@ class Playback:
         if self._config.rollout_order != SAME:
             return
         root = self._rollouts.root
-        states = read_states(root, self._rank, step, call)
+        states = None
+        for at, of in generator_lines(root, self._rank).read():
+            states = of if at == (step, call) else states  # as they were written last
         if states is not None:
             try:
                 put_back(states, own)
@@ -339,7 +341,8 @@ class Playback:
         recorder = self._recorder
         if recorder is not None and self._config.key_data_dump:
             with counted(recorder.fault, "lost.random_states"):
-                append_states(recorder.root, self._rank, step, call, states_of_generators(own))
+                line = {"step": step, "call": call, "states": states_of_generators(own)}
+                generator_lines(recorder.root, self._rank).append([line])
 
     def replace(self, name: str, value: Any, step: int) -> Any:
         """Return what is played in the place of `value`, or that; record it.

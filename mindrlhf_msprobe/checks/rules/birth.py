@@ -40,6 +40,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
     statistic,
 )
 from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 
@@ -58,7 +59,7 @@ def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
     if event.entry is None:
         return found
     own = event.entry
-    for entry in columns_of(run, own.phase, own.step, own.rank).entries():
+    for entry in columns_of(run, own.at).entries():
         if entry.end <= event.time or entry.name == own.name:
             found += [(entry, record) for record in entry.records if is_near(record[2])]
     return found[-_MOST:]
@@ -443,7 +444,7 @@ def _clean_gradients(run: Run, step: int, rank: int) -> Iterator[tuple[str, int]
     The journals are read once more for it, where a parameter is not finite alone.
     """
     for phase in run.phases_at(step, rank):
-        journal = columns_of(run, phase, step, rank)
+        journal = columns_of(run, LayerPlace(phase, step, rank))
         for number in sorted({*journal.records(PARAMETERS_GRAD).rows.lines}):
             entry = journal.entry(number)
             if all(non_finite(leaf) is None for *_, leaf in entry.records):

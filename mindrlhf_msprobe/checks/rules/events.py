@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimizer_state
@@ -350,7 +350,7 @@ class Exchange:
     def _read_entry(self, phase: str, name: str, step: int, rank: int) -> EntryView | None:
         if phase not in self._run.phases_at(step, rank):
             return None
-        journal = columns_of(self._run, phase, step, rank)
+        journal = columns_of(self._run, LayerPlace(phase, step, rank))
         names = journal.layout.names
         return journal.entry(names.index(name)) if name in names else None
 
@@ -379,7 +379,7 @@ class Exchange:
         if rank not in self._times:
             found = self._times[rank] = {}
             for phase in self._run.phases_at(self._step, rank):
-                journal = columns_of(self._run, phase, self._step, rank)
+                journal = columns_of(self._run, LayerPlace(phase, self._step, rank))
                 heads = journal.heads
                 for name, seq, end in zip(journal.layout.names, heads.seqs, heads.ends):
                     found[phase, name, False] = seq

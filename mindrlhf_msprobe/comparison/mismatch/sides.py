@@ -29,6 +29,7 @@ from mindrlhf_msprobe.sequences.saved import (
 from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
@@ -107,7 +108,7 @@ def read_side(
     forms: dict[Form, Form] = {}
     given = _given(run, phase, step, rank)
     starts = Starts(given)
-    for entry in run.each_entry(phase, step, rank):
+    for entry in run.each_entry(LayerPlace(phase, step, rank)):
         if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
             if is_topk(entry.cell) and entry.around and number >= 0:
                 _take_choices(found, entry, number, seen.get(entry.around, 0), forms)
@@ -156,7 +157,7 @@ def _given(run: Run, phase: str, step: int, rank: int) -> list[tuple[int, CallIn
 def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:
     """Return the parameters of a phase by their names in the network, as first recorded."""
     found: dict[str, Record] = {}
-    for entry in run.each_entry(phase, step, rank):
+    for entry in run.each_entry(LayerPlace(phase, step, rank)):
         _parameters(found, entry)
     return found
 

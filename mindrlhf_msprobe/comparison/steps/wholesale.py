@@ -38,6 +38,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import whole_columns
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, has_plain_call
@@ -77,7 +78,7 @@ def count_wholesale(
     for phase in phases[0]:
         read: Columns | None = None
         both = [
-            read := whole_columns(view.run, phase, *at, layouts, like=read)
+            read := whole_columns(view.run, LayerPlace(phase, *at), layouts, like=read)
             for view, at in zip(sides, rank_steps)
         ]
         found = _alike(phase, both[0], both[1])

@@ -64,7 +64,7 @@ from mindrlhf_msprobe.replay.held import (
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 from mindrlhf_msprobe.storage.manifest.notes import ChangedTraining
-from mindrlhf_msprobe.storage.step_lines import append_rows
+from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -821,7 +821,7 @@ def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
     """Have what a recorder records run again on disturbed inputs, and the changes written down."""
 
     def take(rows: Sequence[Mapping[str, Any]]) -> None:
-        append_rows(recorder.root, recorder.rank, rows)
+        benchmark_lines(recorder.root, recorder.rank).append(rows)
 
     def observer_of(phase: Phase, _: int) -> BenchmarkedPhase:
         settings = Settings(

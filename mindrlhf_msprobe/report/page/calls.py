@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -70,10 +71,11 @@ def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False)
     Args:
         files: whether the files of stored tensors are wanted; then they come in order of time.
     """
-    columns = columns_of(run, phase, step, rank)
+    at = LayerPlace(phase, step, rank)
+    columns = columns_of(run, at)
     objects = columns.objects
     if objects is None and files and columns.values.holds("data_name"):
-        objects = run.entries(phase, step, rank)
+        objects = run.entries(*at)
     if objects is None:
         yield from map(Call, columns.entries())
         return

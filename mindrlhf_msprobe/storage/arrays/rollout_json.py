@@ -152,13 +152,11 @@ def _rows(
         for table in (sequences, log_probs, action_mask)
     )
     fills = (NO_TOKEN, NO_TOKEN, 0.0, 0)
-    return {key: _table(of, fill) for key, of, fill in zip(ROWS, (prompts, *answers), fills)}
-
-
-def _table(rows: list[np.ndarray], fill: float) -> np.ndarray:
-    """Return rows of unlike lengths as a table, what is behind the end filled."""
-    dtype = rows[0].dtype if rows else np.dtype(type(fill))
-    found = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype)
-    for place, row in enumerate(rows):
-        found[place, : len(row)] = row
+    found = {}
+    for key, rows, fill in zip(ROWS, (prompts, *(list(of) for of in answers)), fills):
+        # Rows of unlike lengths as a table, what is behind the end filled.
+        dtype = rows[0].dtype if rows else np.dtype(type(fill))
+        found[key] = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype)
+        for place, row in enumerate(rows):
+            found[key][place, : len(row)] = row
     return found

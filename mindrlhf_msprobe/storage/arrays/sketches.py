@@ -180,17 +180,8 @@ def kept_of(dtype: str | None, shape: tuple[int, ...] | None) -> str:
         return SKETCH
     if short if is_float else len(shape) <= 2:
         return WHOLE
-    return MASK if not is_float and _may_be_mask(shape, size) else SKETCH
-
-
-def _may_be_mask(shape: tuple[int, ...], size: int) -> bool:
-    """Return whether a tensor of three axes or more may be a mask that is stored.
-
-    Args:
-        size: bytes of an element.
-    """
-    keys = len(shape) <= 4 and shape[-1] >= shape[-2]
-    return keys and shape[-1] * size <= MOST_OF_A_MASK_ROW
+    may_be_mask = not is_float and len(shape) <= 4 and shape[-1] >= shape[-2]
+    return MASK if may_be_mask and shape[-1] * size <= MOST_OF_A_MASK_ROW else SKETCH
 
 
 class MaskRoom:

@@ -7,7 +7,6 @@ is made when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +15,12 @@ from mindrlhf_msprobe.storage.columns.layouts import Layout
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
 from mindrlhf_msprobe.storage.columns.values import Values
-from mindrlhf_msprobe.storage.journal_line import (
-    PARTS,
-)
+from mindrlhf_msprobe.storage.journal_line import PARTS
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Named, Record
 
 _IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
 
@@ -66,7 +63,7 @@ class Columns:
     """The records of one phase, step and rank.
 
     Attributes:
-        at: the phase, step and rank.
+        at: where they are.
         layout: the names of its entries, and where their values stand.
         heads: what else is said of the entries.
         values: its values.
@@ -77,7 +74,7 @@ class Columns:
 
     def __init__(
         self,
-        at: tuple[str, int, int],
+        at: LayerPlace,
         layout: Layout,
         heads: Heads,
         values: Values,
@@ -96,11 +93,6 @@ class Columns:
     def frames(self, number: int) -> tuple[str, ...]:
         """Return the call stack of an entry, innermost first; () if it was not recorded."""
         raise NotImplementedError
-
-    @property
-    def has_arguments(self) -> bool:
-        """Whether `argument` of any value is known."""
-        return True
 
     def argument(self, number: int, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
@@ -139,7 +131,7 @@ class Columns:
         return map(self.entry, range(len(self)))
 
 
-class EntryView:
+class EntryView(Named):
     """One entry of columns; its records are made when they are asked for.
 
     Attributes:
@@ -160,14 +152,9 @@ class EntryView:
         self._records: list[RecordView] | None = None
 
     @property
-    def at(self) -> tuple[str, int, int]:
-        """The phase, step and rank."""
+    def at(self) -> LayerPlace:
+        """Where it is."""
         return self._columns.at
-
-    @property
-    def cell(self) -> str:
-        """The name in its network, `root` for the network itself; of an operator `Mint.add`."""
-        return parts_of_name(self.name)[0]
 
     @property
     def is_operator(self) -> bool:
@@ -178,21 +165,6 @@ class EntryView:
     def around(self) -> str | None:
         """Of an operator: the cell in which it was called, "" outside all; None if not known."""
         return self._columns.heads.arounds[self._number] if self.is_operator else None
-
-    @property
-    def class_name(self) -> str:
-        """The cell's class."""
-        return parts_of_name(self.name)[1]
-
-    @property
-    def direction(self) -> str:
-        """forward, backward or parameters_grad."""
-        return parts_of_name(self.name)[2]
-
-    @property
-    def call(self) -> int:
-        """The n-th time the cell ran in its phase and step, from 0."""
-        return parts_of_name(self.name)[3]
 
     @property
     def end(self) -> int:
@@ -248,18 +220,11 @@ class EntryView:
         return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
 
 
-def elements_of(run: Run, at: tuple[str, int, int], leaf: LeafJson) -> np.ndarray:
-    """Map the elements of a value in one phase, step and rank into memory, read-only.
+def elements_of(run: Run, at: LayerPlace, leaf: LeafJson) -> np.ndarray:
+    """Map the elements of a value of one place into memory, read-only.
 
     Raises:
         ArrayFileError, ValueError: they were not stored, or cannot be read.
     """
     made = leaf_from_json(dict(leaf))
-    return Record("", "", "", *run.locator(*at).locate(made, made.data_name)).array()
-
-
-@lru_cache(maxsize=1 << 16)
-def parts_of_name(name: str) -> tuple[str, str, str, int]:
-    """Return the cell, class, direction and number of the call that the name of an entry says."""
-    entry = Entry(name, "", 0, 0, 0, None)
-    return entry.cell, entry.class_name, entry.direction, entry.call
+    return Record("", "", "", *run.locator(at).locate(made, made.data_name)).array()

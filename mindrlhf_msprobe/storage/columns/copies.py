@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     NON_FINITE_MARKS,
@@ -47,6 +47,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     shape_of,
 )
 from mindrlhf_msprobe.storage.columns.values import Values
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -77,13 +78,13 @@ class _Groups:
         return group
 
 
-def copied_columns(run: Run, phase: str, step: int, rank: int, layouts: Layouts) -> Columns | None:
+def copied_columns(run: Run, at: LayerPlace, layouts: Layouts) -> Columns | None:
     """Return a place from the copy of its journal; None where there is none that can be used."""
-    if rank not in run.copies:
+    if at.rank not in run.copies:
         held = next((copy.groups for copy in run.copies.values() if copy is not None), None)
-        run.copies[rank] = _opened(run.path, rank, _Groups() if held is None else held)
-    copy: Copy | None = run.copies[rank]
-    return None if copy is None else copy.columns(run, phase, step, layouts)
+        run.copies[at.rank] = _opened(run.path, at.rank, _Groups() if held is None else held)
+    copy: Copy | None = run.copies[at.rank]
+    return None if copy is None else copy.columns(run, at, layouts)
 
 
 def _opened(root: Path, rank: int, groups: _Groups) -> Copy | None:
@@ -137,32 +138,31 @@ class Copy:
                 thrift_container_size_limit=1 << 24,
             )
 
-    def columns(self, run: Run, phase: str, step: int, layouts: Layouts) -> Columns | None:
+    def columns(self, run: Run, at: LayerPlace, layouts: Layouts) -> Columns | None:
         """Return a place, or None where its journal is another one than was copied."""
-        place = self._places.get((phase, step))
+        place = self._places.get((at.phase, at.step))
         if place is None:
             return None
-        at = phase, step, self._rank
         group = self._group(place.group) if self._is_of(run, at, place) else None
         if group is None or place.first + place.rows > group.rows:
             if not self._said:
                 self._said = True
-                warn("log.columns_differ", path=str(self._path), phase=phase, step=step)
+                warn("log.columns_differ", path=str(self._path), phase=at.phase, step=at.step)
             return None
         rows = np.arange(place.first, place.first + place.rows)
         return CopiedColumns(run, at, group, rows, layouts)
 
-    def _is_of(self, run: Run, at: tuple[str, int, int], place: CopiedPlace) -> bool:
+    def _is_of(self, run: Run, at: LayerPlace, place: CopiedPlace) -> bool:
         """Return whether a place's journal is still the one that was copied."""
         try:
-            status = os.stat(run.journal_path(*at))
+            status = os.stat(run.journal_path(at))
         except OSError:
             return False
         if status.st_size != place.source.size:
             return False
         if status.st_mtime_ns == place.source.changed:
             return True
-        content = run.journal(*at)
+        content = run.journal(at)
         return content is not None and content_digest(content) == place.source.digest
 
     def _group(self, number: int) -> _Group | None:
@@ -350,7 +350,7 @@ class CopiedColumns(Columns):
     def __init__(
         self,
         run: Run,
-        at: tuple[str, int, int],
+        at: LayerPlace,
         group: _Group,
         rows: np.ndarray,
         layouts: Layouts,
@@ -369,7 +369,7 @@ class CopiedColumns(Columns):
         super().__init__(at, layout, heads, CopiedValues(group, filled))
         self._filled = filled
 
-    def _layout(self, at: tuple[str, int, int], rows: np.ndarray, layouts: Layouts) -> Layout:
+    def _layout(self, at: LayerPlace, rows: np.ndarray, layouts: Layouts) -> Layout:
         group = self._group
         names = ("entry", "part", "path")
         key = tuple(group.codes[name][rows].tobytes() for name in names)
@@ -384,12 +384,17 @@ class CopiedColumns(Columns):
                 own = tuple(place for place in places[begin:end] if place[0] is not None)
                 structures.append(Structure(own, is_whole))
                 begin = end
-            group.layouts[key] = layouts.layout(at[0], (self._run.path, at[2]), entries, structures)
+            group.layouts[key] = layouts.layout(
+                at.phase, (self._run.path, at.rank), entries, structures
+            )
         return group.layouts[key]
 
     @cached_property
     def _journal(self) -> JournalColumns | None:
-        return journal_columns(self._run, *self.at, self._layouts)
+        content = self._run.journal(self.at)
+        if content is None:
+            return None
+        return columns_of_journal(content, self._run.path, self.at, self._layouts)
 
     def frames(self, number: int) -> tuple[str, ...]:
         """See `Columns.frames`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -13,14 +14,13 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.journals import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, Source, content_digest
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _WORTH = 4 << 20  # bytes of a rank's journals from which on a copy is made when the run ends
 
-_At = tuple[str, int, int]
 
-
-@dataclass(frozen=True)
+@dataclass
 class Exported:
     """What was copied.
 
@@ -28,23 +28,52 @@ class Exported:
         files: one a rank.
         records: how many values they hold.
         size, journals: bytes of the files, and of the journals that were copied.
-        left_out: phase, step and rank of what is no whole journal of this package.
+        left_out: what is no whole journal of this package.
     """
 
-    files: tuple[Path, ...] = ()
+    files: list[Path] = field(default_factory=list)
     records: int = 0
     size: int = 0
     journals: int = 0
-    left_out: tuple[_At, ...] = ()
+    left_out: list[LayerPlace] = field(default_factory=list)
 
-    def __add__(self, other: Exported) -> Exported:
-        return Exported(
-            self.files + other.files,
-            self.records + other.records,
-            self.size + other.size,
-            self.journals + other.journals,
-            self.left_out + other.left_out,
-        )
+    def copy(
+        self,
+        root: Path,
+        target: Path,
+        journals: Mapping[LayerPlace, Path],
+        read: Callable[[LayerPlace], bytes | None],
+    ) -> None:
+        """Write a file of columns.
+
+        Args:
+            root: the run's directory.
+            read: returns a whole journal, or None.
+        """
+        writer, layouts = ColumnsWriter(target), Layouts()
+        try:
+            for at in sorted(journals, key=lambda at: (at.step, at.phase)):
+                path = journals[at]
+                # First when it was changed, then what is in it.
+                status = os.stat(path) if os.path.isfile(path) else None
+                content = None if status is None else read(at)
+                columns = None
+                if content is not None:
+                    columns = columns_of_journal(content, root, at, layouts)
+                if status is None or content is None or columns is None:
+                    self.left_out.append(at)
+                    continue
+                source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
+                if len(content) != status.st_size or not writer.add(columns, source):
+                    self.left_out.append(at)
+                    continue
+                self.records += len(columns.values)
+                self.journals += len(content)
+            self.size += writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        self.files.append(target)
 
 
 def export_run(run: Run, directory: Path) -> Exported:
@@ -60,10 +89,8 @@ def export_run(run: Run, directory: Path) -> Exported:
     directory.mkdir(parents=True, exist_ok=True)
     found = Exported()
     for rank in run.ranks:
-        places = [(phase, step, rank) for step in run.steps for phase in run.phases_at(step, rank)]
-        journals = ((at, run.journal_path(*at)) for at in places)
-        path = directory / layout.columns_name(rank)
-        found += _copied(run.path, path, journals, lambda at: run.journal(*at))
+        journals = {at: run.journal_path(at) for at in run.layer_places(rank=rank)}
+        found.copy(run.path, directory / layout.columns_name(rank), journals, run.journal)
     return found
 
 
@@ -72,59 +99,18 @@ def copy_of_rank(root: Path, rank: int) -> None:
 
     Reading small ones takes no longer than their copy. Without pyarrow there is none.
     """
-    journals = [*_journals_of(root, rank)]
-    try:
-        if sum(os.path.getsize(path) for _, path in journals) >= _WORTH:
-            paths = dict(journals)
-            target = root / layout.columns_name(rank)
-            _copied(root, target, journals, lambda at: Path(paths[at]).read_bytes())
-    except ModuleNotFoundError:
-        return
-    except Exception as error:  # nothing is lost: the journals are there
-        warn("log.columns_unwritten", root=str(root), why=layout.why_unread(error))
-
-
-def _journals_of(root: Path, rank: int) -> Iterator[tuple[_At, str]]:
-    """Yield phase, step and rank of each journal of one rank, and its path."""
+    journals: dict[LayerPlace, Path] = {}
     for step_dir in layout.step_directories(root):
         step, phase_dir = layout.step_number(step_dir.name), step_dir.parent
         path = step_dir / f"rank{rank}" / layout.JOURNAL_FILE
         if step is not None and path.is_file():
-            yield (UNNAMED_PHASE if phase_dir == root else phase_dir.name, step, rank), str(path)
-
-
-def _copied(
-    root: Path,
-    target: Path,
-    journals: Iterable[tuple[_At, str]],
-    read: Callable[[_At], bytes | None],
-) -> Exported:
-    """Write a file of columns.
-
-    Args:
-        root: the run's directory.
-        read: returns a whole journal, or None.
-    """
-    writer, layouts = ColumnsWriter(target), Layouts()
-    records = copied = 0
-    left_out: list[_At] = []
+            phase = UNNAMED_PHASE if phase_dir == root else phase_dir.name
+            journals[LayerPlace(phase, step, rank)] = path
     try:
-        for at, path in sorted(journals, key=lambda item: (item[0][1], item[0][0])):
-            # First when it was changed, then what is in it.
-            status = os.stat(path) if os.path.isfile(path) else None
-            content = None if status is None else read(at)
-            columns = None if content is None else columns_of_journal(content, root, at, layouts)
-            if status is None or content is None or columns is None:
-                left_out.append(at)
-                continue
-            source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
-            if len(content) != status.st_size or not writer.add(columns, source):
-                left_out.append(at)
-                continue
-            records += len(columns.values)
-            copied += len(content)
-        size = writer.close()
-    except BaseException:
-        writer.abandon()
-        raise
-    return Exported((target,), records, size, copied, tuple(left_out))
+        if sum(map(os.path.getsize, journals.values())) >= _WORTH:
+            target = root / layout.columns_name(rank)
+            Exported().copy(root, target, journals, lambda at: journals[at].read_bytes())
+    except ModuleNotFoundError:
+        return
+    except Exception as error:  # nothing is lost: the journals are there
+        warn("log.columns_unwritten", root=str(root), why=layout.why_unread(error))

@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.journal_line import (
     holds_gradients,
     split_lines,
 )
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
@@ -38,7 +39,7 @@ class JournalColumns(Columns):
 
     def __init__(
         self,
-        at: tuple[str, int, int],
+        at: LayerPlace,
         lines: list[dict[str, Any]],
         layouts: Layouts,
         run: Path,
@@ -58,13 +59,12 @@ class JournalColumns(Columns):
         values = Values(leaves)
         if raw is not None and not values.are_whole:
             raise ValueError(at)
-        phase, _, rank = at
-        layout = layouts.layout(phase, (run, rank), names, structures)
+        layout = layouts.layout(at.phase, (run, at.rank), names, structures)
         super().__init__(at, layout, heads, values, objects)
 
     @property
     def has_arguments(self) -> bool:
-        """See `Columns.has_arguments`."""
+        """Whether `argument` of any value is known."""
         return any("input_names" in line for line in self.lines)
 
     def argument(self, number: int, io: str, path: str) -> str:
@@ -133,29 +133,13 @@ class JournalColumns(Columns):
             line = JournalLine.from_json(self.lines[number])
             line.frames = self.frames(number)
             lines.append(line)
-        return run.entries_of(lines, *self.at)
-
-
-def journal_columns(
-    run: Run,
-    phase: str,
-    step: int,
-    rank: int,
-    layouts: Layouts,
-    marks: tuple[bytes, ...] = (),
-    like: Columns | None = None,
-) -> JournalColumns | None:
-    """Read a whole journal of this package itself; None where there is none."""
-    content = run.journal(phase, step, rank)
-    if content is None:
-        return None
-    return columns_of_journal(content, run.path, (phase, step, rank), layouts, marks, like)
+        return run.entries_of(lines, self.at)
 
 
 def columns_of_journal(
     content: bytes,
     root: Path,
-    at: tuple[str, int, int],
+    at: LayerPlace,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,
@@ -172,7 +156,13 @@ def columns_of_journal(
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None and all(map(_is_usual, same)):
             return JournalColumns(at, same, layouts, root, raw=raw, like=like)
-        return JournalColumns(at, _read(raw), layouts, root, raw=raw)
+        lines = [*map(loads, raw)]
+        for line in lines:
+            if not _is_usual(line):
+                JournalLine.from_json(line)  # says whether it is a line
+        if len({line["entry"] for line in lines}) < len(lines):
+            return None
+        return JournalColumns(at, lines, layouts, root, raw=raw)
     except (ValueError, RecursionError):
         return None
 
@@ -185,23 +175,6 @@ _USUAL = {
     for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
 }
 _usual = itemgetter("entry", "seq", "end", "parent", "opening")
-
-
-def _read(raw_lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return the lines of a journal.
-
-    Raises:
-        ValueError, RecursionError: one is damaged.
-    """
-    contents = []
-    for raw in raw_lines:
-        content = loads(raw)
-        if not _is_usual(content):
-            JournalLine.from_json(content)  # says whether it is a line
-        contents.append(content)
-    if len({content["entry"] for content in contents}) < len(contents):
-        raise ValueError(len(contents))
-    return contents
 
 
 def _is_usual(content: Any) -> bool:

@@ -6,19 +6,21 @@ alone is computed once for all journals that are alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.columns.leaf_json import DEEPEST, LeafJson, values_of
-from mindrlhf_msprobe.storage.journal_line import PARTS, holds_gradients
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
+from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
+from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _T = TypeVar("_T")
 _MOST_STRUCTURES = 4096
+_DEEPEST = 100  # of nested structures
 
 
 class Structure(NamedTuple):
@@ -107,7 +109,10 @@ class Layouts:
         if structure is None:
             if len(self._structures) >= _MOST_STRUCTURES:
                 self._structures.clear()
-            places = tuple((part, path) for part, path, _ in values_of(line))
+            of_parts = [(part, "", line.get(part)) for part in parts]
+            if parts == (PARAMETERS_GRAD,):
+                of_parts = [*JournalLine(name, 0, values=dict(line)).parts()]
+            places = tuple((part, path) for part, at, held in of_parts for path in _paths(held, at))
             structure = self._structures[key] = Structure(places, None not in key)
         return structure
 
@@ -131,7 +136,7 @@ class Layouts:
 
 
 def _add(value: Any, shape: list[Any], leaves: list[LeafJson], start: int, depth: int) -> None:
-    """Add the leaves of a value, as `values.flat` finds them, and what tells where they are."""
+    """Add the leaves of a value, as `_paths` finds them, and what tells where they are."""
     items: Iterable[Any]
     if type(value) is list:
         shape.append(len(value))
@@ -150,10 +155,19 @@ def _add(value: Any, shape: list[Any], leaves: list[LeafJson], start: int, depth
             leaves.append(item)
         else:
             shape.append(len(leaves) - start)
-            if item and depth < DEEPEST:
+            if item and depth < _DEEPEST:
                 _add(item, shape, leaves, start, depth + 1)
             else:
                 shape.append(None)
+
+
+def _paths(value: Any, path: str, depth: int = 0) -> Iterator[str]:
+    """Yield the paths of the leaves of a value, those that are tensors or hold a value."""
+    if type(value) is dict and type(value.get("type")) is str:
+        yield path
+    elif type(value) in (dict, list) and depth <= _DEEPEST:
+        for name, item in value.items() if type(value) is dict else enumerate(value):
+            yield from _paths(item, child_path(path, name), depth + 1)
 
 
 def record_names(layout: Layout) -> list[str]:

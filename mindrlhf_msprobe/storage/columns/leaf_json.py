@@ -7,15 +7,12 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
-from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
-from mindrlhf_msprobe.storage.leaves import child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 LeafJson = Mapping[str, Any]
 STATISTICS = ("Max", "Min", "Mean", "Norm")
@@ -24,7 +21,6 @@ COUNTS = ("nan_count", "inf_count")
 _USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
 _LARGE = 1e300  # larger numbers are left to those who know what may overflow
 _SCALARS = frozenset({"int", "float", "bool", "NoneType"})
-DEEPEST = 100  # of nested structures
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
 NON_FINITE_MARKS = (b'"NaN"', b'Infinity"')
@@ -36,42 +32,6 @@ LARGEST = {
     "Float32": 3.4028234663852886e38,
     "Float64": 1.7976931348623157e308,
 }
-
-
-def flat(structure: Any, path: str = "") -> list[tuple[str, LeafJson]]:
-    """Return (path, leaf) of a structure of leaves, those that are tensors or hold a value."""
-    found: list[tuple[str, LeafJson]] = []
-    _collect(structure, path, 0, found)
-    return found
-
-
-def _collect(structure: Any, path: str, depth: int, found: list[tuple[str, LeafJson]]) -> None:
-    if type(structure) is dict:
-        if type(structure.get("type")) is str:
-            found.append((path, structure))
-            return
-        items = [(child_path(path, name), item) for name, item in structure.items()]
-    elif type(structure) is list:
-        head = f"{path}." if path else ""
-        items = [(f"{head}{index}", item) for index, item in enumerate(structure)]
-    else:
-        return
-    for at, item in items:
-        if type(item) is dict and type(item.get("type")) is str:
-            found.append((at, item))
-        elif item and depth < DEEPEST:
-            _collect(item, at, depth + 1, found)
-
-
-def values_of(line: Mapping[str, Any]) -> Iterator[tuple[str, str, LeafJson]]:
-    """Yield part (`input_args`, `output`, …), path and leaf of the values of a line's JSON."""
-    parts: Iterable[tuple[str, str, Any]] = ((part, "", line.get(part)) for part in PARTS)
-    if holds_gradients(line["entry"]):
-        values = {PARAMETERS_GRAD: line.get(PARAMETERS_GRAD)}
-        parts = JournalLine(line["entry"], 0, values=values).parts()
-    for part, at, structure in parts:
-        for path, leaf in flat(structure, at):
-            yield part, path, leaf
 
 
 def statistic(leaf: LeafJson, name: str) -> float | None:
@@ -150,16 +110,13 @@ def is_ordinary(leaf: LeafJson) -> bool:
         return False
     shape = leaf.get("shape")
     if shape is None:
-        return _is_ordinary_scalar(leaf["type"], leaf.get("value"))
+        kind, value = leaf["type"], leaf.get("value")
+        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
+            return kind == "str" and type(value) is str
+        return kind in _SCALARS and is_moderate(value)
     if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
         return False
     return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
-
-
-def _is_ordinary_scalar(kind: Any, value: Any) -> bool:
-    if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
-        return kind == "str" and type(value) is str
-    return kind in _SCALARS and is_moderate(value)
 
 
 def _is_described(leaf: LeafJson, shape: Any) -> bool:

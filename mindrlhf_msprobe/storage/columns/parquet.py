@@ -7,7 +7,7 @@ such a file is written or read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -23,12 +23,14 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     number_to_json,
     open_temporary,
 )
-from mindrlhf_msprobe.storage.columns.columns import Columns, parts_of_name
 from mindrlhf_msprobe.storage.columns.leaf_json import COUNTS, STATISTICS
 from mindrlhf_msprobe.storage.columns.values import Values
+from mindrlhf_msprobe.storage.records import parts_of_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from mindrlhf_msprobe.storage.columns.journals import JournalColumns
 
 SCHEMA = 1
 #: Under this name the file says which places it holds, and of which journals.
@@ -48,6 +50,8 @@ NUMBERS = {name: name.lower() for name in STATISTICS}
 #: The columns that are for queries alone: the others say the same.
 _FOR_QUERIES = ("step", "rank", "call", "phase", "cell", "direction")
 READ = [name for name in (*WHOLE, *TEXTS, *NUMBERS.values(), "whole") if name not in _FOR_QUERIES]
+#: What the name of an entry says, by the names of the columns.
+_OF_NAME = ("cell", "direction", "call")
 _MANIFOLD = (*NUMBERS.values(), "fingerprint")
 #: What JSON has of a value as its column has it.
 OF_VALUE = ("type", "dtype", *COUNTS)
@@ -97,9 +101,9 @@ class CopiedPlace(NamedTuple):
         Raises:
             ValueError: they say none.
         """
-        phase, *numbers, changed, digest = bounds.items(content)
-        step, group, first, rows, size = map(bounds.count, numbers)
-        source = Source(size, bounds.count(changed), bounds.text(digest))
+        phase, *numbers, digest = bounds.items(content)
+        step, group, first, rows, size, changed = map(bounds.count, numbers)
+        source = Source(size, changed, bounds.text(digest))
         return cls(bounds.text(phase), step, group, first, rows, source)
 
 
@@ -138,7 +142,7 @@ class ColumnsWriter:
         self._places: list[list[Any]] = []
         self._digests: list[str] = []
 
-    def add(self, columns: Columns, source: Source) -> bool:
+    def add(self, columns: JournalColumns, source: Source) -> bool:
         """Add a place; return whether all of it can be told in columns.
 
         Args:
@@ -248,14 +252,14 @@ def digest_of(table: pa.Table) -> str:
     return state.hexdigest()
 
 
-def _arrays_of(columns: Columns) -> dict[str, Any]:
+def _arrays_of(columns: JournalColumns) -> dict[str, Any]:
     """Return the columns of a place; a row without a record for each entry that has none."""
     names, structures = columns.layout.names, columns.layout.structures
     counts = [max(1, len(structure.places)) for structure in structures]
     of_entries: dict[str, Sequence[Any]] = {
         "number": range(len(names)),
         "entry": names,
-        **dict(zip(("cell", "class", "direction", "call"), _transposed(names))),
+        **{of: [getattr(parts_of_name(n), of) for n in names] for of in _OF_NAME},
         "whole": [structure.whole for structure in structures],
     }
     heads = ("seq", "end", "parent", "opening", "token", "around")
@@ -283,10 +287,6 @@ def _arrays_of(columns: Columns) -> dict[str, Any]:
             name: [None if row is None else of[row] for row in index] for name, of in values.items()
         }
     return found | values
-
-
-def _transposed(names: Sequence[str]) -> Iterator[Sequence[Any]]:
-    return zip(*map(parts_of_name, names)) if names else iter(((), (), (), ()))
 
 
 def _arrays_of_values(values: Values) -> dict[str, list[Any]]:

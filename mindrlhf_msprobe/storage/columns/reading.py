@@ -6,19 +6,15 @@ from typing import Any
 
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.copies import copied_columns
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, journal_columns
+from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
 
 def columns_of(
-    run: Run,
-    phase: str,
-    step: int,
-    rank: int,
-    layouts: Layouts | None = None,
-    marks: tuple[bytes, ...] = (),
+    run: Run, at: LayerPlace, layouts: Layouts | None = None, marks: tuple[bytes, ...] = ()
 ) -> Columns:
     """Read one place, whichever tool wrote it; what cannot be read is in `run.problems` then.
 
@@ -27,27 +23,32 @@ def columns_of(
         marks: other entries than those in whose lines one of these texts stands may be left out.
     """
     known = Layouts() if layouts is None else layouts
-    found = whole_columns(run, phase, step, rank, known, marks)
+    found = whole_columns(run, at, known, marks)
     if found is None:  # another tool's, or damaged: reading entries says what is not there
-        entries = run.entries(phase, step, rank)
-        found = columns_of_entries(run, (phase, step, rank), entries, known)
+        found = columns_of_entries(run, at, run.entries(*at), known)
     return found
 
 
 def columns_of_entries(
-    run: Run, at: tuple[str, int, int], entries: list[Entry], layouts: Layouts | None = None
+    run: Run, at: LayerPlace, entries: list[Entry], layouts: Layouts | None = None
 ) -> Columns:
-    """Return entries that were read already as columns."""
-    lines = [_line_of(entry, number) for number, entry in enumerate(entries)]
+    """Return entries that were read already, of which there may be no line, as columns."""
+    lines = []
+    for number, entry in enumerate(entries):
+        values: dict[str, dict[str, object]] = {}
+        for record in entry.records:
+            values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
+        line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
+        line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
+        line |= {"stack": number, "frames": list(entry.stack), "cell": entry.around}
+        lines.append({**values, **line})
     known = Layouts() if layouts is None else layouts
     return JournalColumns(at, lines, known, run.path, objects=entries)
 
 
 def whole_columns(
     run: Run,
-    phase: str,
-    step: int,
-    rank: int,
+    at: LayerPlace,
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,
@@ -57,20 +58,11 @@ def whole_columns(
     Args:
         like: the same place of another run, most of which may be the same.
     """
-    if run.times_are_lost(step, rank):
+    if run.times_are_lost(at.step, at.rank):
         return None
-    found = copied_columns(run, phase, step, rank, layouts)
-    return found or journal_columns(run, phase, step, rank, layouts, marks, like)
-
-
-def _line_of(entry: Entry, number: int) -> dict[str, Any]:
-    """Return an entry of which there is no readable line as one."""
-    line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
-    line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
-    line |= {"stack": number, "frames": list(entry.stack)}
-    if entry.around is not None:
-        line["cell"] = entry.around
-    values: dict[str, dict[str, object]] = {}
-    for record in entry.records:
-        values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
-    return {**values, **line}
+    if found := copied_columns(run, at, layouts):
+        return found
+    content = run.journal(at)
+    if content is None:
+        return None
+    return columns_of_journal(content, run.path, at, layouts, marks, like)

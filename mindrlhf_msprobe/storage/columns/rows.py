@@ -14,7 +14,7 @@ from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared, ValueKinds
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float_dtype
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.columns.columns import Columns
@@ -81,9 +81,8 @@ class Rows(Shared):
 
 def _parameter_of(name: tuple[str, str], part: str) -> str:
     entry, path = name
-    cell = Entry(entry, "", 0, 0, 0, None).cell
     own = path.removesuffix(".0") if part == PARAMETERS_GRAD else path
-    return own if cell == "root" else f"{cell}.{own}"
+    return network_name(cell_name(entry), own)
 
 
 class Kinds(Shared):

@@ -135,24 +135,18 @@ def make_temporary() -> Path:
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
         with suppress(OSError):
-            _remove_if_left(left)
+            status = left.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if is_own and time.time() - status.st_mtime >= _NEW:
+                lock = _lock(left)  # which fails where a process has it
+                try:
+                    remove_folder(left)
+                finally:
+                    os.close(lock)
     folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
     with suppress(OSError):  # a file system without locks: then nobody removes what is left there
         _lock(folder)  # and never close it
     return folder
-
-
-def _remove_if_left(folder: Path) -> None:
-    """Remove a temporary folder of this user that no process has locked."""
-    status = folder.lstat()
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-    if not is_own or time.time() - status.st_mtime < _NEW:
-        return
-    lock = _lock(folder)
-    try:
-        remove_folder(folder)
-    finally:
-        os.close(lock)
 
 
 def _lock(folder: Path) -> int:

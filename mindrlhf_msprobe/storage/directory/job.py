@@ -71,7 +71,9 @@ class RankLock:
 
     def __init__(self, root: Path, rank: int) -> None:
         self.rank = rank
-        self._root, self._path = root, layout.lock_path(root, rank)
+        self._root, self._path = root, root / f".{layout.manifest_name(rank)}.lock"
+        if self._path.is_dir():  # somebody's has that name
+            self._path = root / f".{layout.manifest_name(rank)}.msprobe.lock"
         self._directory: int | None = None
         self._file: int | None = None
         self._ours = True  # whether the file is this package's, not somebody's own of that name

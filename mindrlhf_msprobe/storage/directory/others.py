@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from mindrlhf_msprobe.storage.manifest.thinned import united
+
 #: Directories that are named one by one: run.json is written anew at every step.
 MOST_NAMED = 1000
 
@@ -38,7 +40,7 @@ def listed(names: Iterable[str]) -> list[str]:
         else:
             rest.append(name)
     for (before, after), spans in steps.items():
-        for first, last in _joined(spans):
+        for first, last in united(spans):
             numbers = f"{first}" if first == last else f"{first}-{last}"
             rest.append(f"{before}{numbers}{after}")
     return rest
@@ -51,16 +53,6 @@ def _parsed(name: str) -> tuple[tuple[str, str], tuple[int, int]] | None:
         return None
     before, first, last, after = found.groups()
     return (before, after), (int(first), int(first if last is None else last))
-
-
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(last, joined[-1][1])
-        else:
-            joined.append((first, last))
-    return joined
 
 
 class Others:

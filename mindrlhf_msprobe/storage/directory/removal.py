@@ -53,8 +53,13 @@ class Removal:
         else:
             for name in _names(directory):
                 path = directory / name
-                if _is_directory(path):
-                    self._remove_save(path, key)
+                if not _is_directory(path):
+                    continue
+                if is_temporary_of_ours(name):
+                    _unlink(path, _names(path))
+                elif layout.micro_step_number(name) is not None:
+                    remove_save(path, key, description_last=self._description_last)
+                self._remove_if_empty(path)
             remove_save(directory, key, description_last=self._description_last)
         self._remove_if_empty(directory)
 
@@ -73,7 +78,10 @@ class Removal:
     def _remove_phase(self, directory: Path) -> None:
         journal = directory / layout.JOURNAL_FILE
         tensors = directory / layout.TENSOR_DIR
-        listed = _names_in(directory / layout.TENSOR_LIST)
+        listed: set[str] = set()
+        if _is_file(listing := directory / layout.TENSOR_LIST):  # plain names lead nowhere else
+            lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
+            listed = {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
         if is_journal(journal):
             if _is_directory(tensors):
                 listed |= _tensors_in(journal)
@@ -83,13 +91,6 @@ class Removal:
             self._remove_if_empty(tensors)
         _unlink(directory, [layout.TENSOR_LIST])
         _remove_sketches(directory)
-
-    def _remove_save(self, directory: Path, key: str) -> None:
-        if is_temporary_of_ours(directory.name):
-            _unlink(directory, _names(directory))
-        elif layout.micro_step_number(directory.name) is not None:
-            remove_save(directory, key, description_last=self._description_last)
-        self._remove_if_empty(directory)
 
     def _remove_if_empty(self, directory: Path) -> None:
         """Remove a directory with nothing but temporary files of ours in it; else note the rest."""
@@ -185,14 +186,6 @@ def _key_of(root: Path, directory: Path) -> str | None:
 def _tensors_in(journal: Path) -> set[str]:
     with open(journal, "rb") as file:
         return {name.decode() for line in file for name in _DATA_NAME.findall(line)}
-
-
-def _names_in(listing: Path) -> set[str]:
-    """Return the names a list of tensors holds: plain ones, which lead nowhere else."""
-    if not _is_file(listing):
-        return set()
-    lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
-    return {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
 
 
 def _files_of(description: Path) -> set[str] | None:

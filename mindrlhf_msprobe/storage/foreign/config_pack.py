@@ -117,7 +117,12 @@ def _content(members: _Members) -> dict[str, Any]:
         found["determinism"] = variables_of_determinism(variables)
         found["seeds"] = {"PYTHONHASHSEED": recordable(variables.get("PYTHONHASHSEED"))}
     if _PIP in members.names:
-        found["packages"] = packages = _packages(members.text(_PIP))
+        packages: dict[str, str] = {}
+        for line in members.text(_PIP).splitlines():
+            name, _, version = line.strip().partition("=")
+            if name:
+                packages.setdefault(name.lower().replace("_", "-"), version)
+        found["packages"] = packages
         found["versions"] = {name: packages[name] for name in PACKAGES if name in packages}
     hyperparameters = {
         match["name"]: members.object(name)
@@ -130,15 +135,6 @@ def _content(members: _Members) -> dict[str, Any]:
     if calls:
         found["random_calls"] = [call for of in calls for call in of]
     found |= _data(members) | _weights(members)
-    return found
-
-
-def _packages(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, version = line.strip().partition("=")
-        if name:
-            found.setdefault(name.lower().replace("_", "-"), version)
     return found
 
 

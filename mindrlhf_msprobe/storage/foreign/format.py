@@ -13,6 +13,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import Dialect
 from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
 
@@ -47,40 +48,32 @@ class Dump:
 OnProblem = Callable[[Problem], None]
 
 
-@dataclass(frozen=True)
 class Format:
     """How a directory is read whose steps and ranks lie otherwise than this package's do.
 
-    Functions of a module, so that a run can be pickled.
-
     Attributes:
         dialect: whose it is.
-        layers: yields ((phase, step, rank), directory) for layer data below a run's directory.
-        dump: reads one of those directories: the run's and its own. It raises ValueError or OSError
-            where it cannot. The files of its records lie in it.
-        keys: yields ((key, step, rank, micro-step), directory) for key data.
-        key_data: returns the elements of one save: the run's directory, its own, key, step, rank.
     """
 
     dialect: Dialect
-    layers: Callable[[Path, OnProblem], Iterator[tuple[tuple[str, int, int], Path]]]
-    dump: Callable[[Path, Path], Dump]
-    keys: Callable[[Path, OnProblem], Iterator[tuple[tuple[str, int, int, int], Path]]]
-    key_data: Callable[[Path, Path, str, int, int], tuple[Record, ...]]
 
+    def places(
+        self, root: Path, problem: OnProblem
+    ) -> Iterator[tuple[LayerPlace | KeyPlace, Path]]:
+        """Yield what lies below a run's directory, each place with its own directory."""
+        raise NotImplementedError
 
-def no_layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    """Yield nothing: for a format that holds key data alone."""
-    return iter(())
+    def dump(self, root: Path, directory: Path) -> Dump:
+        """Read layer data, whose files lie in their directory.
 
+        Raises:
+            ValueError, OSError: they cannot be read.
+        """
+        raise NotImplementedError
 
-def no_dump(root: Path, directory: Path) -> Dump:
-    """Read no dump: for a format that holds key data alone.
-
-    Raises:
-        ValueError: always.
-    """
-    raise layout.UnreadError.saying("unread.no_dump")
+    def key_data(self, root: Path, directory: Path, at: KeyPlace) -> tuple[Record, ...]:
+        """Return the elements of one save."""
+        raise NotImplementedError
 
 
 def refused_dump(directories: Iterable[Path]) -> Message | None:

@@ -16,10 +16,11 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.phases import POLICY_VERSIONS
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name
-from mindrlhf_msprobe.storage.arrays.rollout_json import ORACLE, ROWS, Rollout, read_rollout
+from mindrlhf_msprobe.storage.arrays.rollout_json import ORACLE, ROWS, read_rollout
 from mindrlhf_msprobe.storage.foreign.dialect import HYPER_RL
-from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem, no_dump, no_layers
+from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
 
@@ -28,17 +29,6 @@ _KEYS = (*ROWS, *POLICY_VERSIONS)
 
 #: Policy version and rank → the file of a rollout; and files of places that another one has.
 _Files = tuple[Mapping[tuple[int, int], Path], tuple[tuple[tuple[int, int], Path], ...]]
-
-
-def _keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, 0), directory) of the files in a directory, without reading them."""
-    found, others = _files(root)
-    for place, path in others:
-        problem(Problem(path, message("unread.same_place"), None, *place, key_data=True))
-    for place, path in sorted(found.items()):
-        differs = _FILE.fullmatch(path.name)
-        more = (ORACLE,) if differs is not None and differs[1] else ()
-        yield from (((key, *place, 0), root) for key in (*_KEYS, *more))
 
 
 def _files(root: Path) -> _Files:
@@ -61,32 +51,40 @@ def _files_then(root: Path, changed: int) -> _Files:
     return found, tuple(others)
 
 
-def _key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
-    path = _files(directory)[0].get((step, rank))
-    if path is None:  # it was removed since
-        return ()
-    try:
-        rollout = read_rollout(root, path)
-        if rollout.place != (step, rank):
-            raise layout.UnreadError.saying("unread.other_rollout", held=str(rollout.place))
-        if key not in ROWS and key not in rollout.values:
-            raise layout.UnreadError.saying("unread.no_value_of", name=key)
-    except (OSError, ValueError) as error:
-        why = message("unread.of_file", file=path.name, why=layout.why_unread(error))
-        return (Record(key, "data", "", Leaf("unreadable", why=why)),)
-    return (_record(rollout, path, key),)
+class HyperRLRollouts(Format):
+    """`show`, `check`, `trend` and `compare` take a directory of this form."""
 
+    dialect = HYPER_RL
 
-def _record(rollout: Rollout, path: Path, key: str) -> Record:
-    if key in ROWS:
-        array = rollout.rows[key]
-        leaf = Leaf("numpy.ndarray", dtype_name(array.dtype), array.shape, dialect=HYPER_RL.name)
-        return Record(key, "data", "", leaf, location=f"{path}#{key}")
-    value = rollout.values[key]
-    return Record(key, "data", "", Leaf(type(value).__name__, value=value, dialect=HYPER_RL.name))
+    def places(self, root: Path, problem: OnProblem) -> Iterator[tuple[KeyPlace, Path]]:
+        """Yield the places of the files in a directory, without reading them."""
+        found, others = _files(root)
+        for place, path in others:
+            problem(Problem(path, message("unread.same_place"), None, *place, key_data=True))
+        for place, path in sorted(found.items()):
+            differs = _FILE.fullmatch(path.name)
+            more = (ORACLE,) if differs is not None and differs[1] else ()
+            yield from ((KeyPlace(key, *place, 0), root) for key in (*_KEYS, *more))
 
-
-#: `show`, `check`, `trend` and `compare` take a directory of this form.
-HYPER_RL_ROLLOUTS = Format(
-    dialect=HYPER_RL, layers=no_layers, dump=no_dump, keys=_keys, key_data=_key_data
-)
+    def key_data(self, root: Path, directory: Path, at: KeyPlace) -> tuple[Record, ...]:
+        """Return what a file holds under a key, or why it cannot be read."""
+        path = _files(directory)[0].get((at.step, at.rank))
+        if path is None:  # it was removed since
+            return ()
+        key, tool = at.key, HYPER_RL.name
+        try:
+            rollout = read_rollout(root, path)
+            if rollout.place != (at.step, at.rank):
+                raise layout.UnreadError.saying("unread.other_rollout", held=str(rollout.place))
+            if key not in ROWS and key not in rollout.values:
+                raise layout.UnreadError.saying("unread.no_value_of", name=key)
+        except (OSError, ValueError) as error:
+            why = message("unread.of_file", file=path.name, why=layout.why_unread(error))
+            return (Record(key, "data", "", Leaf("unreadable", why=why)),)
+        if key in ROWS:
+            array = rollout.rows[key]
+            leaf = Leaf("numpy.ndarray", dtype_name(array.dtype), array.shape, dialect=tool)
+            return (Record(key, "data", "", leaf, location=f"{path}#{key}"),)
+        value = rollout.values[key]
+        leaf = Leaf(type(value).__name__, value=value, dialect=tool)
+        return (Record(key, "data", "", leaf),)

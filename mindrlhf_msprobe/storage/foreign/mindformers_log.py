@@ -69,20 +69,11 @@ def numbers_of(file: BinaryIO) -> Iterator[Logged]:
                 yield Logged(at.step, norm[1], _path(norm[1], norm[2], at.micro_step), value)
         elif text.startswith('{"iter"'):
             yield from _tokens_per_expert(text)
-        elif text.startswith(('{"step"', '{ "step"')) and (found := _content(text)) is not None:
+        elif text.startswith(('{"step"', '{ "step"')) and (found := _object(text)) is not None:
             at = found[0]
-            for key, value in found[1].items():
-                yield Logged(at.step, key, _path(key, "", at.micro_step), value)
-
-
-def _content(text: str) -> tuple[_At, dict[str, float]] | None:
-    """Return where a JSON object belongs, and its numbers; None where it is of another form."""
-    found = _object(text)
-    if found is None:
-        return None
-    at, content = found
-    numbers = {key: _plain_number(content.get(key)) for key in _NUMBERS}
-    return at, {key: value for key, value in numbers.items() if value is not None}
+            for key in _NUMBERS:
+                if (value := _plain_number(found[1].get(key))) is not None:
+                    yield Logged(at.step, key, _path(key, "", at.micro_step), value)
 
 
 def _object(text: str) -> tuple[_At, dict[str, Any]] | None:

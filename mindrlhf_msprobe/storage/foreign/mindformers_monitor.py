@@ -21,9 +21,10 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.dialect import MINDFORMERS
-from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem, no_dump, no_layers
+from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem
 from mindrlhf_msprobe.storage.foreign.mindformers_log import LOG_FILE, Logged, numbers_of
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
 
@@ -44,48 +45,6 @@ _LONGEST_VARINT = 10
 
 #: Step → key → path below it → number.
 Scalars = dict[int, dict[str, dict[str, float]]]
-
-
-def _keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, 0), directory) of what lies in a directory, or by ranks."""
-
-    def unlisted(path: Path, error: OSError) -> None:
-        why = message("unread.unlisted", why=error.strerror or str(error))
-        problem(Problem(path, why, key_data=True))
-
-    ranks = {0: root} if _files(root) else {}
-    own = _RANK.fullmatch(root.absolute().name)
-    if ranks and own:
-        ranks = {int(own[1]): root}
-    elif not ranks:
-        for directory in layout.subdirectories(root, links=True, unlisted=unlisted):
-            found = _RANK.fullmatch(directory.name)
-            if not (found and _files(directory)):
-                continue
-            rank = int(found[1])
-            if rank in ranks:
-                why = message("unread.same_place")
-                problem(Problem(directory, why, rank=rank, key_data=True))
-            ranks.setdefault(rank, directory)
-    for rank, directory in sorted(ranks.items()):
-        scalars, problems = _read(root, directory)
-        for path, why in problems:
-            problem(Problem(path, why, rank=rank, key_data=True))
-        for step, keys in sorted(scalars.items()):
-            yield from (((key, step, rank, 0), directory) for key in sorted(keys))
-
-
-def _key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
-    values = _read(root, directory)[0].get(step, {}).get(key, {})
-    return tuple(
-        Record(
-            f"{key}.{path}" if path else key,
-            "data",
-            path,
-            Leaf("float", value=value, dialect=MINDFORMERS.name),
-        )
-        for path, value in sorted(values.items())
-    )
 
 
 def _files(directory: Path) -> list[Path]:
@@ -124,7 +83,7 @@ def _read_files(
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             with layout.open_inside(root, path, bounds.JOURNAL) as file:
                 of_log = LOG_FILE.fullmatch(name) is not None
-                for step, key, at, value in numbers_of(file) if of_log else _of_events(file):
+                for step, key, at, value in numbers_of(file) if of_log else _events(file):
                     if of_log and step < last:  # a later training, or one that went on from there
                         for later in [one for one in scalars if one >= step]:
                             del scalars[later]
@@ -135,14 +94,8 @@ def _read_files(
     return scalars, tuple(problems)
 
 
-def _of_events(file: BinaryIO) -> Iterator[Logged]:
-    for step, tag, value in _scalars(file):
-        key, _, path = tag.partition("/")
-        yield Logged(step, key, path, value)
-
-
-def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
-    """Yield (step, tag, number) of an event file.
+def _events(file: BinaryIO) -> Iterator[Logged]:
+    """Yield the numbers of an event file; its tags are `<key>/<path>`.
 
     Raises:
         ValueError: an event is damaged or cut short: what stands behind it cannot be found.
@@ -168,7 +121,7 @@ def _scalars(file: BinaryIO) -> Iterator[tuple[int, str, float]]:
             raise layout.UnreadError.saying("unread.event_damaged", number=number) from None
 
 
-def _scalars_of(event: bytes) -> Iterator[tuple[int, str, float]]:
+def _scalars_of(event: bytes) -> Iterator[Logged]:
     step, summaries = 0, []
     for number, content in _fields(event):
         if number == _STEP and isinstance(content, int):
@@ -187,7 +140,8 @@ def _scalars_of(event: bytes) -> Iterator[tuple[int, str, float]]:
             if not bounds.is_place(step) or len(name) > bounds.NAME:
                 raise ValueError(step)
             if name and name not in _OF_TIME and not name.endswith(_OVER_SAMPLES):
-                yield step, name, held
+                key, _, path = name.partition("/")
+                yield Logged(step, key, path, held)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
@@ -244,11 +198,44 @@ def _masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-#: `show`, `trend` and `compare` take a directory of this form.
-MINDFORMERS_MONITOR = Format(
-    dialect=MINDFORMERS,
-    layers=no_layers,
-    dump=no_dump,
-    keys=_keys,
-    key_data=_key_data,
-)
+class MindFormersMonitor(Format):
+    """`show`, `trend` and `compare` take a directory of this form."""
+
+    dialect = MINDFORMERS
+
+    def places(self, root: Path, problem: OnProblem) -> Iterator[tuple[KeyPlace, Path]]:
+        """Yield the places of what lies in a directory, or by ranks."""
+
+        def unlisted(path: Path, error: OSError) -> None:
+            why = message("unread.unlisted", why=error.strerror or str(error))
+            problem(Problem(path, why, key_data=True))
+
+        ranks = {0: root} if _files(root) else {}
+        own = _RANK.fullmatch(root.absolute().name)
+        if ranks and own:
+            ranks = {int(own[1]): root}
+        elif not ranks:
+            for directory in layout.subdirectories(root, links=True, unlisted=unlisted):
+                found = _RANK.fullmatch(directory.name)
+                if not (found and _files(directory)):
+                    continue
+                rank = int(found[1])
+                if rank in ranks:
+                    why = message("unread.same_place")
+                    problem(Problem(directory, why, rank=rank, key_data=True))
+                ranks.setdefault(rank, directory)
+        for rank, directory in sorted(ranks.items()):
+            scalars, problems = _read(root, directory)
+            for path, why in problems:
+                problem(Problem(path, why, rank=rank, key_data=True))
+            for step, keys in sorted(scalars.items()):
+                yield from ((KeyPlace(key, step, rank, 0), directory) for key in sorted(keys))
+
+    def key_data(self, root: Path, directory: Path, at: KeyPlace) -> tuple[Record, ...]:
+        """Return the numbers of a key in a step, each with its path below the key."""
+        values = _read(root, directory)[0].get(at.step, {}).get(at.key, {})
+        found = []
+        for path, value in sorted(values.items()):
+            leaf = Leaf("float", value=value, dialect=MINDFORMERS.name)
+            found.append(Record(f"{at.key}.{path}" if path else at.key, "data", path, leaf))
+        return tuple(found)

@@ -13,7 +13,7 @@ import io
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import operator_entry
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
-from mindrlhf_msprobe.storage.records import Record
 
 STATISTICS_FILE = "statistic.csv"
 #: File name → the name that was too long for it.
@@ -73,73 +73,6 @@ class _Value:
     leaf: dict[str, Any]
 
 
-def _layers(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    """Yield ((graph<G>, iteration, rank), directory) of a dump's directory, or of one rank's."""
-
-    def below(path: Path, step: int | None = None, rank: int | None = None) -> list[Path]:
-        def unlisted(path: Path, error: OSError) -> None:
-            why = message("unread.unlisted", why=error.strerror or str(error))
-            problem(Problem(path, why, "graph", step, rank))
-
-        return layout.subdirectories(path, links=True, unlisted=unlisted)
-
-    own = _RANK.fullmatch(root.absolute().name)
-    for rank_dir in [root] if own else below(root):
-        found = _RANK.fullmatch(rank_dir.absolute().name)
-        if found is None:
-            continue
-        rank = int(found[1])
-        for net in below(rank_dir, rank=rank):
-            for graph in _numbered(below(net, rank=rank)):
-                for iteration in sorted(_numbered(below(graph, rank=rank)), key=_number_of):
-                    step = _number_of(iteration)
-                    yield (f"graph{_number_of(graph)}", step, rank), iteration
-
-
-def _numbered(directories: Iterable[Path]) -> Iterator[Path]:
-    return (path for path in directories if _NUMBER.fullmatch(path.name))
-
-
-def _number_of(path: Path) -> int:
-    return int(path.name)
-
-
-def read_dump(root: Path, directory: Path) -> Dump:
-    """Read one iteration of one graph.
-
-    Args:
-        root: the run's directory, which no file may leave.
-
-    Raises:
-        ValueError, OSError: it cannot be listed, or holds nothing of a dump.
-    """
-    names = sorted(os.listdir(directory))
-    lost: list[tuple[Path, Message]] = []
-    mapped = _attempt(_mapping, root, directory / MAPPING_FILE, lost) or {}
-    files: dict[_Slot, list[_Value]] = defaultdict(list)
-    strange = []
-    for name in names:
-        match = _TENSOR.fullmatch(mapped.get(name, name))
-        if match:
-            slot = (_plain(match["type"]), _plain(match["name"]), match["io"], int(match["slot"]))
-            leaf = _leaf_of_file(root, directory / name, match["dtype"])
-            files[slot].append(_Value(int(match["time"]), leaf))
-        elif name not in (STATISTICS_FILE, MAPPING_FILE) and not name.endswith(".json"):
-            strange.append(name)
-    rows: dict[_Slot, list[_Value]] = {}
-    if STATISTICS_FILE in names:
-        path = directory / STATISTICS_FILE
-        rows, damaged = _attempt(_rows, root, path, lost) or ({}, 0)
-        if damaged:
-            lost.append((path, message("unread.damaged_rows", count=damaged)))
-    if strange:
-        shown = [name[:200] for name in strange[:_MOST_NAMED]]
-        lost.append((directory, message("unread.no_dump_files", count=len(strange), files=shown)))
-    if not files and not rows and not lost:
-        raise layout.UnreadError.saying("unread.no_dump")
-    return Dump(_lines(_joined(files, rows)), [], MINDSPORE.name, tuple(lost))
-
-
 def _attempt(
     read: Any, root: Path, path: Path, lost: list[tuple[Path, Message]]
 ) -> Any:  # of what `read` returns
@@ -158,13 +91,9 @@ def _plain(name: str) -> str:
     return _NO_NAME.sub("_", name)
 
 
-def _table(root: Path, path: Path) -> Iterator[list[str]]:
+def _table(root: Path, path: Path) -> list[list[str]]:
     content = layout.read_inside(root, path, bounds.DATA)
-    return csv.reader(io.StringIO(content.decode("utf-8", errors="replace"), newline=""))
-
-
-def _mapping(root: Path, path: Path) -> dict[str, str]:
-    return {row[0]: row[1] for row in _table(root, path) if len(row) > 1}
+    return [*csv.reader(io.StringIO(content.decode("utf-8", errors="replace"), newline=""))]
 
 
 def _leaf_of_file(root: Path, path: Path, dtype: str | None) -> dict[str, Any]:
@@ -193,7 +122,7 @@ def _rows(root: Path, path: Path) -> tuple[dict[_Slot, list[_Value]], int]:
     Raises:
         ValueError: it has not the columns of one.
     """
-    table = _table(root, path)
+    table = iter(_table(root, path))
     columns = {name.strip(): at for at, name in enumerate(next(table, []))}
     if missing := [name for name in _COLUMNS if name not in columns]:
         raise layout.UnreadError.saying("unread.no_columns", columns=missing)
@@ -225,8 +154,12 @@ def _leaf_of_row(cells: Mapping[str, str]) -> dict[str, Any]:
         "shape": [_whole(size) for size in sizes],
     }
     for name, columns in _STATISTICS.items():
-        if text := next((cells[column] for column in columns if column in cells), ""):
-            leaf[name] = _statistic(text)
+        text = next((cells[column] for column in columns if column in cells), "")
+        if text.lower() == "null":  # as MindSpore writes where no element is finite
+            leaf[name] = None
+        elif text:
+            whole = re.fullmatch(r"-?[0-9]{1,18}", text)
+            leaf[name] = number_to_json(int(text) if whole else float(text))
     if "NaN Count" in cells:
         leaf["nan_count"] = _whole(cells["NaN Count"])
     if all(column in cells for column in _INFINITE):
@@ -240,13 +173,6 @@ def _whole(text: str) -> int:
     if not _NUMBER.fullmatch(text.strip()):
         raise ValueError(text)
     return int(text)
-
-
-def _statistic(text: str) -> Any:
-    """Return a number of a table; where no element is finite, MindSpore writes null."""
-    if text.lower() == "null":
-        return None
-    return number_to_json(int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else float(text))
 
 
 def _joined(
@@ -291,19 +217,70 @@ def _lines(values: Mapping[_Slot, Sequence[_Value]]) -> list[JournalLine]:
     return sorted(lines, key=lambda line: line.seq)
 
 
-def _no_keys(root: Path, problem: OnProblem) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    return iter(())  # a function by name: workers are handed the format
+class MindSporeDump(Format):
+    """`show`, `trend` and `compare` take a directory of this form."""
 
+    dialect = MINDSPORE
 
-def _no_key_data(root: Path, directory: Path, key: str, step: int, rank: int) -> tuple[Record, ...]:
-    return ()
+    def places(self, root: Path, problem: OnProblem) -> Iterator[tuple[LayerPlace, Path]]:
+        """Yield (graph<G>, iteration, rank) of a dump's directory, or of one rank's."""
 
+        def below(path: Path, step: int | None = None, rank: int | None = None) -> list[Path]:
+            def unlisted(path: Path, error: OSError) -> None:
+                why = message("unread.unlisted", why=error.strerror or str(error))
+                problem(Problem(path, why, "graph", step, rank))
 
-#: `show`, `trend` and `compare` take a directory of this form.
-MINDSPORE_DUMP = Format(
-    dialect=MINDSPORE,
-    layers=_layers,
-    dump=read_dump,
-    keys=_no_keys,
-    key_data=_no_key_data,
-)
+            return layout.subdirectories(path, links=True, unlisted=unlisted)
+
+        def numbered(path: Path, rank: int) -> list[tuple[int, Path]]:
+            found = (p for p in below(path, rank=rank) if _NUMBER.fullmatch(p.name))
+            return sorted((int(path.name), path) for path in found)
+
+        own = _RANK.fullmatch(root.absolute().name)
+        for rank_dir in [root] if own else below(root):
+            found = _RANK.fullmatch(rank_dir.absolute().name)
+            if found is None:
+                continue
+            rank = int(found[1])
+            for net in below(rank_dir, rank=rank):
+                for graph, of_graph in numbered(net, rank):
+                    for step, iteration in numbered(of_graph, rank):
+                        yield LayerPlace(f"graph{graph}", step, rank), iteration
+
+    def dump(self, root: Path, directory: Path) -> Dump:
+        """Read one iteration of one graph.
+
+        Args:
+            root: the run's directory, which no file may leave.
+
+        Raises:
+            ValueError, OSError: it cannot be listed, or holds nothing of a dump.
+        """
+        names = sorted(os.listdir(directory))
+        lost: list[tuple[Path, Message]] = []
+        mapping = _attempt(_table, root, directory / MAPPING_FILE, lost) or ()
+        mapped = {row[0]: row[1] for row in mapping if len(row) > 1}
+        files: dict[_Slot, list[_Value]] = defaultdict(list)
+        strange = []
+        for name in names:
+            match = _TENSOR.fullmatch(mapped.get(name, name))
+            if match:
+                kind, operator = _plain(match["type"]), _plain(match["name"])
+                slot = kind, operator, match["io"], int(match["slot"])
+                leaf = _leaf_of_file(root, directory / name, match["dtype"])
+                files[slot].append(_Value(int(match["time"]), leaf))
+            elif name not in (STATISTICS_FILE, MAPPING_FILE) and not name.endswith(".json"):
+                strange.append(name)
+        rows: dict[_Slot, list[_Value]] = {}
+        if STATISTICS_FILE in names:
+            path = directory / STATISTICS_FILE
+            rows, damaged = _attempt(_rows, root, path, lost) or ({}, 0)
+            if damaged:
+                lost.append((path, message("unread.damaged_rows", count=damaged)))
+        if strange:
+            shown = [name[:200] for name in strange[:_MOST_NAMED]]
+            why = message("unread.no_dump_files", count=len(strange), files=shown)
+            lost.append((directory, why))
+        if not files and not rows and not lost:
+            raise layout.UnreadError.saying("unread.no_dump")
+        return Dump(_lines(_joined(files, rows)), [], MINDSPORE.name, tuple(lost))

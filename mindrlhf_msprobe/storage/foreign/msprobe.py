@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
@@ -66,7 +66,8 @@ def read_dump(root: Path, directory: Path, position: float) -> Dump:
             parents.get(name),
             values={PARAMETERS_GRAD: values} if holds_gradients(name) else values,
             frames=tuple(stacks.get(name, ())),
-            around=_around(name, parents.get(name)),
+            # msprobe knows no outermost cell: what ran in no other one may have run in that.
+            around=cell_name(of) if (of := parents.get(name)) and is_operator(name) else None,
         )
         for name, values in data.items()
     ]
@@ -91,8 +92,11 @@ def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
         raise _of_file(layout.DUMP_FILE, why)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
-    if (other := _other_form(data)) is not None:
-        raise _of_file(layout.DUMP_FILE, other)
+    parts = [name for entry, of in data.items() if not holds_gradients(entry) for name in of]
+    if parts and not {*PARTS} & {*parts}:  # no entry has a part that is known
+        found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:_MOST_SHOWN])
+        why = message("unread.other_form", found=found, known=", ".join(PARTS))
+        raise _of_file(layout.DUMP_FILE, why)
     if kind in _MSADAPTER:
         return {name: _of_torch(values) for name, values in data.items()}
     return data
@@ -107,25 +111,6 @@ def _of_torch(content: Any) -> Any:
     found = {name: _of_torch(item) for name, item in content.items()}
     kind = found.get("type")
     return {**found, "type": _OF_MSADAPTER.get(kind, kind)} if isinstance(kind, str) else found
-
-
-def _other_form(data: Mapping[str, Mapping[str, Any]]) -> Message | None:
-    """Return that no entry has a part that is known; None where one has, or none has any."""
-    parts = [name for entry, of in data.items() if not holds_gradients(entry) for name in of]
-    if not parts or {*PARTS} & {*parts}:
-        return None
-    found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:_MOST_SHOWN])
-    return message("unread.other_form", found=found, known=", ".join(PARTS))
-
-
-def _around(name: str, parent: str | None) -> str | None:
-    """Return the name of the cell in which an operator was called, None where it is not known.
-
-    msprobe knows no outermost cell: what ran in no other one may have run in that.
-    """
-    if parent is None or not is_operator(name):
-        return None
-    return cell_name(parent)
 
 
 def _dialect(lines: Iterable[JournalLine]) -> Dialect:

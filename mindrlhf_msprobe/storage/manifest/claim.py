@@ -21,15 +21,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import RUNNING, RunFile
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")
-_OF_A_RANK = (
-    layout.findings_name,
-    layout.timeline_name,
-    layout.benchmark_name,
-    layout.columns_name,
-    layout.opinions_name,
-    layout.generators_name,
-    layout.manifest_name,
-)
+_OF_A_RANK = (*layout.LINES, layout.columns_name, layout.manifest_name)
 
 
 def own_manifest(root: Path, rank: int) -> RunFile | None:
@@ -115,7 +107,11 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
                 raise
             theirs = RunFile({})
         if running:
-            theirs = _as_it_runs(theirs, lock.holder())
+            # It has the lock before it has written its manifest; until then an earlier run's may
+            # stand there.
+            holder, process = lock.holder(), (theirs.attempt.pid, theirs.world.host)
+            if None in process or process != (holder.get("pid"), holder.get("host")):
+                theirs = RunFile({"world": holder.get("world")})
         why = _another_job(theirs, world, running)
         if why and running:
             raise InUseError.saying(
@@ -131,16 +127,6 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
                 "error.of_another_job", root=root, name=path.name, why=why, advice=_ADVICE
             )
     return bool(others)
-
-
-def _as_it_runs(file: RunFile, holder: dict[str, Any]) -> RunFile:
-    """Return what is known of the process that holds a rank's lock.
-
-    It has the lock before it has written its manifest; until then an earlier run's may stand there.
-    """
-    process = file.attempt.pid, file.world.host
-    own = None not in process and process == (holder.get("pid"), holder.get("host"))
-    return file if own else RunFile({"world": holder.get("world")})
 
 
 def _another_job(theirs: RunFile, world: dict[str, Any], running: bool) -> Message | None:
@@ -243,20 +229,15 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
                     removed.remove(root, path)
                 if path.exists():
                     left.append(str(path.relative_to(root)))
-        _remove_empty(root, step_dir)
+        for directory in (step_dir, step_dir.parent, step_dir.parent.parent):
+            if directory != root:
+                with suppress(OSError):  # something is in it, perhaps of a rank that has begun
+                    directory.rmdir()
     if removed.left:
         shown = ", ".join(str(path.relative_to(root)) for path in removed.left[:_SHOWN])
         left_out = max(0, len(removed.left) - _SHOWN)
         warn("log.not_recorded_there", root=str(root), shown=shown, left=left_out)
     return left
-
-
-def _remove_empty(root: Path, step_dir: Path) -> None:
-    """Remove a step's directory, and those around it below `root`, if they are empty."""
-    for directory in (step_dir, step_dir.parent, step_dir.parent.parent):
-        if directory != root:
-            with suppress(OSError):  # something is in it, perhaps of a rank that has just begun
-                directory.rmdir()
 
 
 def sweep(root: Path, rank: int) -> None:

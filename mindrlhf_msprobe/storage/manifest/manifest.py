@@ -114,15 +114,6 @@ class Manifest:
             DumpPathLostError: its directory, or what stands in its place, is no longer of this run.
         """
         self.check()
-        self._save()
-        for path in (self._path, self._path.parent) if durable else ():
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-
-    def _save(self) -> None:
         content = self._encoded(self.content.json)
         try:
             write_atomic(self._path, [content])
@@ -131,6 +122,12 @@ class Manifest:
                 raise
         self._reserve.keep(len(content))
         self._written = _fingerprint(self._path)
+        for path in (self._path, self._path.parent) if durable else ():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
     def close(self, stop: Stop | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Write the manifest for the last time; `stop` says how a run ended that did not finish.
@@ -241,20 +238,17 @@ class Manifest:
             self.content.recorded = recorded.without_steps_from(self.content.recorded, step)
             if any(self.content.thinned.values()):
                 self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
-            self._forget_checkpoints_after(step)
+            # Those that an earlier attempt saved after more steps than are left of it.
+            if (saved := self.content.saved_checkpoints) is not None:
+                self.content.saved_checkpoints = {
+                    role: {n: at for n, at in paths.items() if not n.isdigit() or int(n) <= step}
+                    for role, paths in saved.items()
+                    if isinstance(paths, dict)
+                }
             known = self.content.random_states
             self.states_before = random_states.without_steps_from(known, step)
             self.content.random_states = self.states_before
             self.save()
-
-    def _forget_checkpoints_after(self, step: int) -> None:
-        """Forget those that an earlier attempt saved after more steps than are left of it."""
-        if (saved := self.content.saved_checkpoints) is not None:
-            self.content.saved_checkpoints = {
-                role: {n: path for n, path in paths.items() if not n.isdigit() or int(n) <= step}
-                for role, paths in saved.items()
-                if isinstance(paths, dict)
-            }
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
@@ -393,7 +387,10 @@ def _new_content(
     # What another hand wrote into an earlier attempt is kept as it is.
     before = known.json.get("attempts")
     content.json["attempts"] = [*(before if isinstance(before, list) else []), attempt.json]
-    content.json.update(_kept(known), config=config, coverage={}, lost={})
+    if _left_something(known):  # what a further attempt leaves as the first one noted it
+        names = (*Settings.every_key(), "random_states", "saved_checkpoints")
+        content.json.update((name, known.json[name]) for name in names if name in known.json)
+    content.json.update(config=config, coverage={}, lost={})
     content.note_lost({}, known)
     content.recorded = known.recorded
     if any(known.thinned.values()):
@@ -416,11 +413,3 @@ def _left_something(earlier: RunFile) -> bool:
     """Return whether an earlier attempt entered a network or ended a step."""
     ended = any(attempt.last_completed_step is not None for attempt in earlier.attempts)
     return ended or bool(earlier.initial_weights) or earlier.taken == AT_FIRST_PHASE
-
-
-def _kept(earlier: RunFile) -> dict[str, Any]:
-    """Return what a further attempt leaves as the first one noted it, as JSON."""
-    if not _left_something(earlier):
-        return {}
-    names = (*Settings.every_key(), "random_states", "saved_checkpoints")
-    return {name: earlier.json[name] for name in names if name in earlier.json}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -36,11 +36,6 @@ _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "tak
 
 _SHOWN = 80  # characters of a value
 _PART = 1 << 20  # bytes that are copied at once
-#: The names, by rank, of files to which a line is appended when something happens.
-_LINES = (
-    *(layout.findings_name, layout.timeline_name, layout.benchmark_name),
-    *(layout.opinions_name, layout.generators_name),
-)
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -102,7 +97,10 @@ def merge_runs(paths: Sequence[str | Path], output: str | Path) -> Merged:
         partial.mkdir()
         try:
             copied = Counter(_fill(partial, inputs))
-            manifests = _one_a_rank(inputs)
+            by_rank: dict[int, list[RunFile]] = {}
+            for rank, manifest in (of for one in inputs for of in one.manifests.items()):
+                by_rank.setdefault(rank, []).append(manifest)
+            manifests = {rank: _one_manifest(of_rank) for rank, of_rank in by_rank.items()}
             for rank, manifest in manifests.items():
                 write_json(partial / layout.manifest_name(rank), manifest.json)
             remarks = tuple(_write_configurations(partial, inputs))
@@ -171,7 +169,9 @@ def _read(root: Path) -> _Input:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
         # Copies of journals are not merged: they are made of a run at any time.
-        own.update(name(rank) for name in (*_LINES, layout.columns_name) for rank in manifests)
+        own.update(
+            name(rank) for name in (*layout.LINES, layout.columns_name) for rank in manifests
+        )
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -275,40 +275,34 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
     for rank in {rank: None for one in inputs for rank in one.manifests}:
-        for name in _LINES:
+        for name in layout.LINES:
             yield from _lines(partial, name(rank), rank, inputs)
 
 
 def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
     """Copy a file of lines of a rank, of several attempts one after the other.
 
-    A further attempt would append to a file that is linked, and to that of the input with it.
+    A further attempt would append to a file that is linked, and to that of the input with it. A
+    line that was cut short at the end of a file stays one by itself.
     """
-    sources = [
-        one.root / name
-        for one in sorted(inputs, key=lambda one: _first_step(rank, one))
-        if rank in one.manifests and (one.root / name).is_file()
-    ]
-    if sources:
-        with open(partial / name, "xb") as target:
-            for source in sources:
-                _append(source, target)
-        yield True
 
+    def first_step(one: _Input) -> int:
+        return min((step for _, step, of in one.places if of == rank), default=0)
 
-def _append(source: Path, target: BinaryIO) -> None:
-    """Append a file to another; a line that was cut short at its end stays one by itself."""
-    last = b"\n"
-    with open(source, "rb") as file:
-        while part := file.read(_PART):
-            target.write(part)
-            last = part[-1:]
-    if last != b"\n":
-        target.write(b"\n")
-
-
-def _first_step(rank: int, one: _Input) -> int:
-    return min((step for _, step, of in one.places if of == rank), default=0)
+    having = (one for one in inputs if rank in one.manifests and (one.root / name).is_file())
+    sources = sorted(having, key=first_step)
+    if not sources:
+        return
+    with open(partial / name, "xb") as target:
+        for source in sources:
+            last = b"\n"
+            with open(source.root / name, "rb") as file:
+                while part := file.read(_PART):
+                    target.write(part)
+                    last = part[-1:]
+            if last != b"\n":
+                target.write(b"\n")
+    yield True
 
 
 def _tree(source: Path, target: Path) -> Iterator[bool]:
@@ -323,25 +317,13 @@ def _tree(source: Path, target: Path) -> Iterator[bool]:
             elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
                 raise RunError.saying("error.merge_no_file", path=entry.path)
             elif not (entry.name.startswith(".") and entry.name.endswith(".tmp")):
-                yield _linked_or_copied(entry.path, target / entry.name)
-
-
-def _linked_or_copied(source: str, target: Path) -> bool:
-    """Give a file a second name, or copy it; return whether it was copied."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:  # another file system, one without links, or no more links to this file
-        shutil.copy2(source, target, follow_symlinks=False)
-        return True
-    return False
-
-
-def _one_a_rank(inputs: Sequence[_Input]) -> dict[int, RunFile]:
-    by_rank: dict[int, list[RunFile]] = {}
-    for one in inputs:
-        for rank, manifest in one.manifests.items():
-            by_rank.setdefault(rank, []).append(manifest)
-    return {rank: _one_manifest(manifests) for rank, manifests in by_rank.items()}
+                try:
+                    os.link(entry.path, target / entry.name, follow_symlinks=False)
+                except OSError:  # another file system, one without links, or no more to this file
+                    shutil.copy2(entry.path, target / entry.name, follow_symlinks=False)
+                    yield True
+                else:
+                    yield False
 
 
 def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[Message]:

@@ -83,20 +83,16 @@ def both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     merged.update((name, other[name]) for name in (CONFIGURATIONS, UNLISTED) if name in other)
     for kind in (PHASES, KEY_DATA):
         names = {**one.get(kind, {}), **other.get(kind, {})}
-        merged[kind] = {
-            name: _united(one.get(kind, {}).get(name, []), other.get(kind, {}).get(name, []))
-            for name in names
-        }
+        merged[kind] = {}
+        for name in names:
+            spans = [span for of in (one, other) for span in of.get(kind, {}).get(name, [])]
+            united = _as_one(sorted(spans, key=lambda span: (span[0], span[1])), 0)
+            if len(united) > MOST_READ:
+                # Those that follow each other are one; those that lie apart stay so: a step between
+                # them was not recorded, and is not missing.
+                united = _joined(_as_one(united, 1), MOST_READ)
+            merged[kind][name] = united
     return merged
-
-
-def _united(a: Sequence[Span], b: Sequence[Span]) -> list[Span]:
-    """Return spans of both; of too many, those that follow each other are one.
-
-    Those that lie apart stay so: a step between them was not recorded, and is not missing.
-    """
-    united = _as_one(sorted([*a, *b], key=lambda span: (span[0], span[1])), 0)
-    return _joined(_as_one(united, 1), MOST_READ) if len(united) > MOST_READ else united
 
 
 def _as_one(spans: Iterable[Span], most: int) -> list[Span]:

@@ -25,7 +25,7 @@ def checked(found: object) -> dict[str, list[list[int]]]:
     """Return what a manifest lists, as far as it is what this package writes."""
     listed = found if isinstance(found, dict) else {}
     spans = {kind: listed[kind] if isinstance(listed.get(kind), list) else [] for kind in KINDS}
-    return {kind: _united(filter(_is_span, spans[kind][:_MOST_READ])) for kind in KINDS}
+    return {kind: united(filter(_is_span, spans[kind][:_MOST_READ])) for kind in KINDS}
 
 
 def _is_span(span: object) -> bool:
@@ -34,7 +34,8 @@ def _is_span(span: object) -> bool:
     return all(map(bounds.is_place, span)) and 0 <= span[0] <= span[1]
 
 
-def _united(spans: Iterable[Sequence[int]]) -> list[list[int]]:
+def united(spans: Iterable[Sequence[int]]) -> list[list[int]]:
+    """Return spans sorted, as one those that overlap or follow each other."""
     found: list[list[int]] = []
     for first, last in sorted((first, last) for first, last in spans):
         if found and first <= found[-1][1] + 1:
@@ -61,7 +62,7 @@ def with_steps(
             between become one, so that there are never more spans than steps that are kept.
     """
     found: list[list[int]] = []
-    for first, last in _united([*thinned.get(kind, ()), *([step, step] for step in steps)]):
+    for first, last in united([*thinned.get(kind, ()), *([step, step] for step in steps)]):
         if found and bisect_left(kept, first) == bisect_right(kept, found[-1][1]):
             found[-1][1] = last
         else:
@@ -79,7 +80,7 @@ def without_steps_from(thinned: Thinned, step: int) -> dict[str, list[list[int]]
 
 def both(one: Thinned, other: Thinned) -> dict[str, list[list[int]]]:
     """Return what two manifests of one rank list together."""
-    return {kind: _united([*one.get(kind, ()), *other.get(kind, ())]) for kind in KINDS}
+    return {kind: united([*one.get(kind, ()), *other.get(kind, ())]) for kind in KINDS}
 
 
 def outside(thinned: Thinned, kind: str, first: int, last: int) -> Iterator[tuple[int, int]]:

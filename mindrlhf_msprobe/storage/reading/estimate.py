@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest import coverage as kinds
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.gradients import parameter_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
@@ -192,7 +193,8 @@ def size_at(
     no value of a kind whose size is known.
     """
     recording = _Recording(run, wanted)
-    found = [recording.phase(phase, step, rank, some_record=True) for phase in phases]
+    places = (LayerPlace(phase, step, rank) for phase in phases)
+    found = [recording.phase(at, some_record=True) for at in places]
     sizes = [place.size for place in found if place is not None]
     sized = all(doubt.code != _UNKNOWN_DTYPE for doubt in recording.doubts)
     return sum(sizes) if sizes and sized else None
@@ -202,24 +204,6 @@ def free_bytes(path: Path) -> int:
     """Return the bytes that the file system of `path` has left for this user."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
-
-
-def _distinct_leaves(records: Sequence[Record]) -> list[Leaf]:
-    return [*_distinct([record.leaf for record in records])]
-
-
-def _lines_gain(
-    records: Sequence[Record], whole: Sequence[Record], sketched: Sequence[Record]
-) -> int:
-    """Return what lines gain, or lose, by the names of files and the places of sketches.
-
-    Args:
-        records: tensors, as they were recorded.
-        whole, sketched: those that would be stored whole, or as sketches.
-    """
-    named = [record for record in records if record.leaf.data_name is not None]
-    placed = sum(record.leaf.sketch is not None for record in records)
-    return _names_of(whole) - _names_of(named) + _PLACED * (len(sketched) - placed)
 
 
 class _Recording:
@@ -237,7 +221,7 @@ class _Recording:
     def places(self) -> Iterator[PhaseEstimate]:
         """Yield the estimate of each phase and of key data, in each step and rank."""
         for step, rank in sorted(self._run.places):
-            of_phases = (self.phase(phase, step, rank) for phase in self._run.phases)
+            of_phases = (self.phase(LayerPlace(p, step, rank)) for p in self._run.phases)
             yield from (place for place in of_phases if place is not None)
             data = self._run.key_data(step=step, rank=rank)
             if data:
@@ -249,30 +233,39 @@ class _Recording:
                     size += sum(self._blocks(f.lstat().st_size) for f in folder.iterdir())
                 yield PhaseEstimate(KEY_DATA, rank, step, len(files), len(files), size)
 
-    def phase(
-        self, phase: str, step: int, rank: int, *, some_record: bool = False
-    ) -> PhaseEstimate | None:
+    def phase(self, at: LayerPlace, *, some_record: bool = False) -> PhaseEstimate | None:
         """Return what one phase would take; None without an entry, or `some_record` of one."""
-        entries = self._run.entries(phase, step, rank)
+        entries = self._run.entries(*at)
         chosen = [*_chosen(entries, self._wanted)]
         taken = [record for entry in chosen for record in entry.records]
         if not (taken if some_record else chosen):
             return None
         kept = len(taken) / max(1, sum(len(entry.records) for entry in entries))
         records = [record for record in taken if record.leaf.is_tensor]
-        (directory,) = self._run.directories(step, rank, phase=phase)
+        (directory,) = self._run.directories(at.step, at.rank, phase=at.phase)
         whole, sketched = (self._kept(what, records) for what in (WHOLE, SKETCH))
         signed = [r for entry in chosen for r in entry.records if self._takes_signs(entry, r)]
-        names = self._signs_listed(signed) + _lines_gain(records, whole, sketched)
-        distinct = _distinct_leaves(records)
-        sizes = [*self._stored_sizes(_distinct_leaves(whole))]
+        # What lines gain, or lose, by the names of files and the places of sketches.
+        gain = self._signs_listed(signed) + _NAMED * len(whole) + _file_names(whole)
+        for record in records:
+            if record.leaf.data_name is not None:
+                gain -= _NAMED + _file_names([record])
+        gain += _PLACED * (len(sketched) - sum(r.leaf.sketch is not None for r in records))
+        sizes = [*self._stored_sizes(_distinct(whole))]
+        for record in signed:
+            sizes.append(npy_size("uint8", (-(-math.prod(record.leaf.shape or ()) // 8),)))
         size = _directories(directory, directory.parent)
-        size += self._listing_files(directory, kept, names)
-        size += self._stored_files(
-            directory, [*whole, *signed], [*sizes, *map(_size_of_signs, signed)]
+        size += self._listing_files(directory, kept, gain)
+        if stored := [*whole, *signed]:  # with the folder in which their files lie
+            folder = _directories(directory)
+            listed = self._blocks(_LISTED * len(stored) + _file_names(stored)) if folder else 0
+            size += max(folder, listed) + sum(map(self._blocks, sizes))
+        if sketched:  # which share a file
+            sketches = (size_of(r.shape or (), block_for(r.dtype)) for r in _distinct(sketched))
+            size += self._blocks(len(HEAD) + sum(sketches))
+        return PhaseEstimate(
+            at.phase, at.rank, at.step, len(records), len(_distinct(records)), size
         )
-        size += self._sketch_file(_distinct_leaves(sketched))
-        return PhaseEstimate(phase, rank, step, len(records), len(distinct), size)
 
     def _kept(self, what: str, records: Sequence[Record]) -> list[Record]:
         """Return the tensors that would be stored whole, masks among them, or as sketches."""
@@ -280,21 +273,6 @@ class _Recording:
             alike = (WHOLE, MASK) if what == WHOLE else (what,)
             return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) in alike]
         return [*records] if self._wanted.task == "tensor" and what == WHOLE else []
-
-    def _sketch_file(self, leaves: Sequence[Leaf]) -> int:
-        """Return what the sketches of tensors take, which share a file."""
-        size = 0
-        for leaf in leaves:
-            size += size_of(leaf.shape or (), block_for(leaf.dtype))
-        return self._blocks(len(HEAD) + size) if leaves else 0
-
-    def _stored_files(self, around: Path, stored: Sequence[Record], sizes: Iterable[int]) -> int:
-        """Return what files of elements or signs take, with the folder in which they lie."""
-        if not stored:
-            return 0
-        folder = _directories(around)
-        listed = self._blocks(_LISTED * len(stored) + _file_names(stored)) if folder else 0
-        return max(folder, listed) + sum(map(self._blocks, sizes))
 
     def _takes_signs(self, entry: Entry, record: Record) -> bool:
         """Return whether the signs of a record would be stored."""
@@ -307,7 +285,7 @@ class _Recording:
 
     def _signs_listed(self, signed: Iterable[Record]) -> int:
         """Return the bytes that lines gain by signs and shares which the run does not have."""
-        new = [r for r in signed if getattr(r.leaf, "signs", None) is None]
+        new = [r for r in signed if r.leaf.signs is None]
         shares = (len(self._wanted.bounds) + 3) * _SHARE if self._wanted.grad_level == "L2" else 0
         return (_NAMED + shares) * len(new) + _file_names(new)
 
@@ -361,11 +339,23 @@ def _chosen(entries: Sequence[Entry], wanted: ProbeConfig) -> Iterator[Entry]:
         # A parameter stands in the first recorded call, and again only where it has changed.
         own = parameters.setdefault(entry.call_name, {})
         own |= {record.path: record for record in entry.records if record.io == "parameters"}
-        if _begin(selection, entry) and _is_chosen(entry, wanted):
-            records = [record for record in entry.records if record.io != "parameters"]
-            records += parameters.pop(entry.call_name).values()
-            taken = (record for record in records if _takes(record, wanted, selection))
-            yield replace(entry, records=tuple(taken))
+        if entry.direction == PARAMETERS_GRAD:
+            head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
+            begun = selection.takes_parameter_gradient(head, entry.name)
+        else:
+            begun = selection.begin(entry.name)
+        if not (begun and _is_chosen(entry, wanted)):
+            continue
+        records = [
+            record
+            for record in entry.records
+            if record.io == PARAMETERS_GRAD
+            or (record.io != "parameters" and selection.takes_part(record.io))
+        ]
+        recorded = parameters.pop(entry.call_name)
+        if wanted.parameters and selection.outputs:
+            records += recorded.values()
+        yield replace(entry, records=tuple(records))
 
 
 def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
@@ -379,59 +369,24 @@ def _is_chosen(entry: Entry, wanted: ProbeConfig) -> bool:
     )
 
 
-def _begin(selection: Selection, entry: Entry) -> bool:
-    """Begin an entry in a selection; return whether that takes it."""
-    if entry.direction == PARAMETERS_GRAD:
-        head = entry.name.rpartition(f".{PARAMETERS_GRAD}.")[0]
-        return selection.takes_parameter_gradient(head, entry.name)
-    return selection.begin(entry.name)
-
-
-def _takes(record: Record, wanted: ProbeConfig, selection: Selection) -> bool:
-    if record.io == PARAMETERS_GRAD:
-        return True
-    if record.io == "parameters":
-        return wanted.parameters and selection.outputs
-    return selection.takes_part(record.io)
-
-
-def _size_of_signs(record: Record) -> int:
-    return npy_size("uint8", (-(-math.prod(record.leaf.shape or ()) // 8),))
-
-
-def _names_of(records: Sequence[Record]) -> int:
-    """Return the bytes that lines gain by the names of files."""
-    return _NAMED * len(records) + _file_names(records)
-
-
 def _file_names(records: Iterable[Record]) -> int:
     return sum(len(layout.record_file_name(record.name)) for record in records)
 
 
-def _distinct(leaves: Iterable[Leaf]) -> Iterator[Leaf]:
-    """Yield the leaves that are unlike those before them, and those without a fingerprint."""
+def _distinct(records: Iterable[Record]) -> list[Leaf]:
+    """Return the leaves that are unlike those before them, and those without a fingerprint."""
     seen: set[str] = set()
-    for leaf in leaves:
+    found = []
+    for leaf in (record.leaf for record in records):
         if leaf.fingerprint is None or leaf.fingerprint not in seen:
-            yield leaf
+            found.append(leaf)
             seen.add(leaf.fingerprint or "")
+    return found
 
 
 def _directories(*paths: Path) -> int:
     """Return the bytes that directories themselves take; some file systems need none."""
     return sum(path.stat().st_blocks * 512 for path in paths)
-
-
-def _left_out(coverage: Mapping[str, Any]) -> Iterator[Message]:
-    """Yield what a run says it could not record: by phase, by key, by role and cell."""
-    for kind in (kinds.PHASES, kinds.KEY_DATA):
-        for name in coverage.get(kind, ()):
-            why = kinds.reasons_of(coverage, kind, name)
-            yield message("estimate.left_out", what=name, why=why)
-    for role, cells in coverage.get(kinds.GRAPH_MODE, {}).items():
-        for cell in cells:
-            why = kinds.reasons_of(cells, cell)
-            yield message("estimate.left_out", what=f"{role} {cell}", why=why)
 
 
 def _on_narrower(config: ProbeConfig, wanted: ProbeConfig) -> Iterator[Message]:
@@ -471,7 +426,15 @@ def _remarks(
     config = run.config()
     if config is not None:
         yield from _on_narrower(config, wanted)
-    yield from _left_out(run.coverage())
+    coverage = run.coverage()  # what it says it could not record: by phase, key, role and cell
+    for kind in (kinds.PHASES, kinds.KEY_DATA):
+        for name in coverage.get(kind, ()):
+            why = kinds.reasons_of(coverage, kind, name)
+            yield message("estimate.left_out", what=name, why=why)
+    for role, cells in coverage.get(kinds.GRAPH_MODE, {}).items():
+        for cell in cells:
+            why = kinds.reasons_of(cells, cell)
+            yield message("estimate.left_out", what=f"{role} {cell}", why=why)
     yield from sorted(doubts, key=lambda doubt: (doubt.code, doubt.params.get("dtype", "")))
     for problem in run.problems:
         yield from as_messages(str(problem))

@@ -10,6 +10,7 @@ from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 from mindrlhf_msprobe.storage.reading.places import Directories, micro_steps
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -46,16 +47,17 @@ class FollowedRun(Run):
             self._read_own_manifest()
         held = {at for at, _ in self._recorded_at} | {step}
         kept = sorted(held)[-_HELD:]
-        layers = {p: d for p, d in self._layer_dirs.items() if p[1] in kept and p[1] != step}
-        keys = {p: d for p, d in self._key_dirs.items() if p[1] in kept and p[1] != step}
+        before = {*kept} - {step}
+        layers = {at: d for at, d in self._layer_dirs.items() if at.step in before}
+        keys = {at: d for at, d in self._key_dirs.items() if at.step in before}
         own = self._layers(step), self._saves(step)
-        self._layer_dirs = Directories({**layers, **own[0]})
-        self._key_dirs = Directories({**keys, **own[1]})
+        self._layer_dirs = Directories(layers | own[0])
+        self._key_dirs = Directories(keys | own[1])
         self._lost_times.clear()
         self.problems.clear()
         self._known_problems.clear()
-        self._phases_seen.update(phase for phase, *_ in own[0])
-        self._keys_seen.update(key for key, *_ in own[1])
+        self._phases_seen.update(at.phase for at in own[0])
+        self._keys_seen.update(at.key for at in own[1])
         if self._first_step is None and any(own):
             self._first_step = step
         return any(own)
@@ -71,22 +73,23 @@ class FollowedRun(Run):
         kinds = thinned.LAYERS, thinned.KEY_DATA
         return any(self._is_thinned_by_now(kind, step, self._rank) for kind in kinds)
 
-    def _layers(self, step: int) -> dict[tuple[str, int, int], Path]:
+    def _layers(self, step: int) -> dict[LayerPlace, Path]:
         config = self.config(self._rank)
         found = {}
         for phase in config.phase_table() if config is not None else ():
-            directory = layout.entry_dir(self.path, phase, step, self._rank)
+            at = LayerPlace(phase, step, self._rank)
+            directory = layout.entry_dir(self.path, *at)
             if (directory / layout.JOURNAL_FILE).is_file():
-                found[phase, step, self._rank] = directory
+                found[at] = directory
         return found
 
-    def _saves(self, step: int) -> dict[tuple[str, int, int, int], Path]:
+    def _saves(self, step: int) -> dict[KeyPlace, Path]:
         found = {}
         for key in layout.subdirectories(self.path / layout.KEY_DATA_DIR, unlisted=self._unlisted):
             own = layout.key_data_step_dir(self.path, key.name, step, self._rank)
             if own.is_dir():
                 for number, path in micro_steps(own, key.name, self._unlisted):
-                    found[key.name, step, self._rank, number] = path
+                    found[KeyPlace(key.name, step, self._rank, number)] = path
         return found
 
     @property

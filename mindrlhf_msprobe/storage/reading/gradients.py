@@ -22,7 +22,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.leaves import GradientLeaf
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, network_name
@@ -129,8 +129,7 @@ class _Recorded:
         self.path, self.problems = run.path, run.problems
 
     def places(self) -> list[tuple[int, int]]:
-        at = {(s, r) for s, r in self._run.places if self._run.phases_at(s, r)}
-        return sorted(at)
+        return sorted({(at.step, at.rank) for at in self._run.layer_places()})
 
     def at(self, step: int, rank: int) -> list[Gradient]:
         files: dict[str, Locator] = {}
@@ -138,7 +137,7 @@ class _Recorded:
         for entry in self._run.entries(step=step, rank=rank):
             if holds_gradients(entry.name):
                 if entry.phase not in files:
-                    files[entry.phase] = self._run.locator(entry.phase, step, rank)
+                    files[entry.phase] = self._run.locator(LayerPlace(entry.phase, step, rank))
                 found += gradients_of(entry, files[entry.phase])
         return found
 
@@ -153,8 +152,7 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
     for record in entry.records:
         if record.leaf.shape is None and record.leaf.why is None:
             continue  # None: it had no gradient
-        named = record.leaf.signs if isinstance(record.leaf, GradientLeaf) else None
-        located, signs = files.locate(record.leaf, named)
+        located, signs = files.locate(record.leaf, record.leaf.signs)
         found.append(
             Gradient(
                 parameter_of(entry, record),
@@ -198,34 +196,32 @@ class _Probed:
 
     def at(self, step: int, rank: int) -> list[Gradient]:
         directory = self._directories.get((step, rank))
+        if directory is None:
+            return []
         try:
-            files = [] if directory is None else sorted(directory.iterdir())
+            files = sorted(directory.iterdir())
         except OSError as error:
-            self._unlisted(directory or self.path, error)
+            self._unlisted(directory, error)
             return []
         found = [self._gradient(file) for file in files if file.suffix in (".npy", ".pt")]
-        names = {} if directory is None else self._order(directory.parent, step)
+        try:  # a step's summary has them in order
+            raw = layout.read_inside(self.path, directory.parent / f"grad_summary_{step}.csv")
+        except (OSError, ValueError):
+            return found
+        lines = raw.decode("utf-8-sig", errors="replace").splitlines()[1:]
+        names = {line.partition(",")[0]: number for number, line in enumerate(lines)}
         return sorted(found, key=lambda gradient: names.get(gradient.parameter, len(names)))
 
-    def _order(self, of_rank: Path, step: int) -> dict[str, int]:
-        """Return the place of each parameter in a step's summary, which has them in order."""
-        try:
-            raw = layout.read_inside(self.path, of_rank / f"grad_summary_{step}.csv")
-        except (OSError, ValueError):
-            return {}
-        lines = raw.decode("utf-8-sig", errors="replace").splitlines()[1:]
-        return {line.partition(",")[0]: number for number, line in enumerate(lines)}
-
     def _gradient(self, file: Path) -> Gradient:
-        shape: tuple[int, ...] | None = None
-        why = message("unread.of_pytorch") if file.suffix == ".pt" else None
-        if why is None and not layout.inside(self.path, file):
-            why = message("unread.link_leaves")
-        if why is None:
-            try:
-                shape = _msprobe_signs(file).shape
-            except ArrayFileError as error:
-                why = error.said
+        shape, why = None, None
+        try:
+            if file.suffix == ".pt":
+                raise ArrayFileError.saying("unread.of_pytorch")
+            if not layout.inside(self.path, file):
+                raise ArrayFileError.saying("unread.link_leaves")
+            shape = _msprobe_signs(file).shape
+        except ArrayFileError as error:
+            why = error.said
         return Gradient(file.stem, UNNAMED_PHASE, 0, shape, None, file, why)
 
     def _unlisted(self, path: Path, error: OSError) -> None:

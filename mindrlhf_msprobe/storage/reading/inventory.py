@@ -18,6 +18,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
@@ -30,6 +31,7 @@ from mindrlhf_msprobe.storage.reading.series import statistic_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 _FIRST_VALUES = 8
+_STATISTICS = ("max", "min", "mean", "norm")
 _MOST_NAMED = 20  # records of one phase or key that cannot be read
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
 
@@ -83,7 +85,8 @@ class FoundRecord:
         return None if self.why is None else str(self.why)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON values."""
+        """Return the record as plain JSON values; an extended float is rounded to float64."""
+        values = (float(v) if isinstance(v, np.floating) else v for v in self.values or ())
         return {
             "step": self.step,
             "rank": self.rank,
@@ -92,7 +95,7 @@ class FoundRecord:
             "record": self.record.name,
             **({"argument": self.record.argument} if self.record.argument else {}),
             **self.record.leaf.to_json(),
-            "first_values": None if self.values is None else [*map(_plain, self.values)],
+            "first_values": None if self.values is None else [*map(number_to_json, values)],
             "unreadable": self.unreadable,
         }
 
@@ -149,7 +152,11 @@ def find_records(
         if len(names) < _MOST_NEAR:
             names[record.name] = names[owner] = None
         if name in (record.name, owner):
-            found.append(FoundRecord(*place, _with_statistics(record), *_first_values(record)))
+            values, leaf = _first_values(record), record.leaf
+            if leaf.is_tensor and not any(getattr(leaf, of) is not None for of in _STATISTICS):
+                own: dict[str, Any] = {of: statistic_of(record, of) for of in _STATISTICS}
+                record = replace(record, leaf=replace(leaf, **own))  # a tool recorded none
+            found.append(FoundRecord(*place, record, *values))
     if not found:
         import difflib  # slow to import, and only a mistake needs it
 
@@ -162,15 +169,6 @@ def find_records(
         )
         raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
     return found
-
-
-def _with_statistics(record: Record) -> Record:
-    """Return a tensor's record with statistics of its elements, where a tool recorded none."""
-    leaf = record.leaf
-    if not leaf.is_tensor or any(v is not None for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)):
-        return record
-    of: dict[str, Any] = {n: statistic_of(record, n) for n in ("max", "min", "mean", "norm")}
-    return replace(record, leaf=replace(leaf, **of))
 
 
 def _all_records(
@@ -210,13 +208,6 @@ def _why_no_sketch(record: Record, size: int) -> Message | None:
     return None
 
 
-def _plain(value: Any) -> Any:
-    """Return an element as JSON takes it; an extended float is rounded to float64."""
-    if isinstance(value, np.floating):
-        value = float(value)
-    return number_to_json(value)
-
-
 def file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
     """Return path → bytes of the files below directories, and the bytes of all.
 
@@ -252,38 +243,37 @@ def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator
             yield str(message("unread.of_file_colon", file=record.name, why=why))
 
 
-def limits_of(run: Run) -> list[Message]:
-    """Return what a run was configured not to record of its layers, and what `keep_mb` removed.
+def limits_of(run: Run) -> Iterator[Message]:
+    """Yield what a run was configured not to record of its layers, and what `keep_mb` removed.
 
     Phases that are switched off are not among it: what was asked for is what is looked at.
     """
-    return [*_configured(run), *thinned_of(run)]
-
-
-def _configured(run: Run) -> Iterator[Message]:
     config = run.config(min(run.ranks, default=0))
-    if config is None or not run.phases:
-        return
-    outside = [step for step in run.steps if not config.step_start <= step <= config.step_end]
-    if outside:
-        steps = {"first": config.step_start, "last": config.step_end}
-        yield message("coverage.steps_outside", **steps)
+    if config is not None and run.phases:
+        yield from _left_out(config, run.steps)
+    yield from thinned_of(run)
+
+
+def _left_out(config: ProbeConfig, steps: Sequence[int]) -> Iterator[Message]:
+    """Yield what a configuration leaves out of the layers of a run with these steps."""
+    first, last = config.step_start, config.step_end
+    if any(not first <= step <= last for step in steps):
+        yield message("coverage.steps_outside", first=first, last=last)
     if config.steps:
         yield message("coverage.steps_not_chosen", steps=list(config.steps))
     if config.step_interval > 1:
-        chosen = {"interval": config.step_interval, "first": config.step_start}
-        yield message("coverage.step_interval", **chosen)
+        yield message("coverage.step_interval", interval=config.step_interval, first=first)
     if config.include or config.exclude:
         yield message("coverage.cells_left_out")
     if config.entries:
         yield message("coverage.entries_left_out", entries=list(config.entries))
     if config.scope:
         yield message("coverage.outside_scope", first=config.scope[0], last=config.scope[1])
-    for name in sorted({"forward", "backward"} - {*config.directions}):
-        directions = list(config.directions)
+    directions, parts = list(config.directions), list(config.parts)
+    for name in sorted({"forward", "backward"}.difference(directions)):
         yield message("coverage.direction_off", direction=name, directions=directions)
-    for name in sorted({"input", "output"} - {*config.parts}):
-        yield message("coverage.part_off", part=name, parts=list(config.parts))
+    for name in sorted({"input", "output"}.difference(parts)):
+        yield message("coverage.part_off", part=name, parts=parts)
     if not config.parameters:
         yield message("coverage.parameters_off")
 

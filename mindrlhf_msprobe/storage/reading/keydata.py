@@ -21,6 +21,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN
 from mindrlhf_msprobe.storage.foreign.tensor_dump import saves_in
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves, made_by
+from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.records import Locator, Record, bounded
 
 _MOST_TEXT = 1 << 20  # bytes of one that is read
@@ -78,15 +79,7 @@ def _value(record: Record) -> Any:
 
 
 def read_key_datum(
-    root: Path,
-    directory: Path,
-    key: str,
-    step: int,
-    rank: int,
-    micro_step: int,
-    *,
-    ours: bool,
-    completed: bool = False,
+    root: Path, directory: Path, at: KeyPlace, *, ours: bool, completed: bool = False
 ) -> KeyDatum | None:
     """Read one micro-step's directory; None if it holds nothing that was ended.
 
@@ -101,14 +94,21 @@ def read_key_datum(
     phase: str | None = None
     problem: Message | None = None
     found: dict[str, Leaf] = {}
+    key = at.key
     described = directory / layout.file_name(key, ".json")
     if not layout.inside(root, directory):
         leaf = Leaf("unreadable", why=message("unread.a_link_leaves"))
-        return KeyDatum(key, step, rank, micro_step, None, (Record(key, "data", "", leaf),))
+        return KeyDatum(*at, None, (Record(key, "data", "", leaf),))
     try:
-        content = _description(root, described)
-        structure, (seq, phase) = content["data"], _when(content)
-        found = _leaves_of(content)
+        content = layout.read_json(root, described, bounds.DATA)
+        if not isinstance(content, dict) or "data" not in content:
+            raise layout.UnreadError.saying("unread.no_data")
+        structure = content["data"]
+        seq = content["seq"] if bounds.is_place(content.get("seq")) else None
+        phase = content["phase"] if isinstance(content.get("phase"), str) else None
+        dialect = (OWN if "seq" in content else MSPROBE).name
+        described_leaves = bounded(leaves(structure, empty=True), bounds.KEY_VALUES)
+        found = {path: made_by(dialect, leaf) for path, leaf in described_leaves}
         ours = ours and "seq" in content  # SingleSave may have continued what msprobe saved
     except FileNotFoundError:
         if ours and not completed:
@@ -120,7 +120,7 @@ def read_key_datum(
         problem = _of_file(described, between, layout.why_unread(error))
         structure, found = None, {}
     try:
-        files = {} if ours else _array_files(directory, key, micro_step)
+        files = {} if ours else _array_files(directory, at)
     except OSError as error:
         problem, files = message("unread.unlisted", why=error.strerror or str(error)), {}
     records = _records(Locator(root, directory), key, found, files)
@@ -128,32 +128,11 @@ def read_key_datum(
         records.append(Record(key, "data", "", Leaf("unreadable", why=problem)))
     elif not records and structure is None:
         return None
-    return KeyDatum(key, step, rank, micro_step, seq, tuple(records), structure, phase)
+    return KeyDatum(*at, seq, tuple(records), structure, phase)
 
 
 def _of_file(path: Path, between: str, why: Message) -> Message:
     return Message(f"unread.of_file{between}", {"file": path.name, "why": why})
-
-
-def _description(root: Path, path: Path) -> dict[str, Any]:
-    """Read the JSON of a save, which has at least its `data`."""
-    content = layout.read_json(root, path, bounds.DATA)
-    if not isinstance(content, dict) or "data" not in content:
-        raise layout.UnreadError.saying("unread.no_data")
-    return content
-
-
-def _leaves_of(content: Mapping[str, Any]) -> dict[str, Leaf]:
-    """Return what the JSON of a save describes: path → leaf."""
-    dialect = OWN if "seq" in content else MSPROBE
-    found = bounded(leaves(content["data"], empty=True), bounds.KEY_VALUES)
-    return {path: made_by(dialect.name, leaf) for path, leaf in found}
-
-
-def _when(content: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Return a save's `seq` and `phase`; None for what is no such thing."""
-    seq, phase = content.get("seq"), content.get("phase")
-    return seq if bounds.is_place(seq) else None, phase if isinstance(phase, str) else None
 
 
 def _records(
@@ -196,16 +175,16 @@ def _with_dtype(leaf: Leaf, file: str, *, may_be_text: bool) -> Leaf:
     return leaf
 
 
-def _array_files(directory: Path, key: str, micro_step: int) -> dict[str, str]:
-    """Return msprobe's array files of a key by path.
+def _array_files(directory: Path, at: KeyPlace) -> dict[str, str]:
+    """Return msprobe's array files of a save by path.
 
     `<key>.npy`, `<key>.<path>.npy`, and of its first versions `<key><i>.npy` and `<key>_<i>.npy`.
     Of its `save`, those of the micro-step.
     """
-    saves = saves_in(directory, key).get(key, [])
-    if micro_step < len(saves):
-        return saves[micro_step]
-    pattern = re.compile(re.escape(key) + r"(?:\.(?P<path>.+)|_?(?P<index>\d+))?\.npy")
+    saves = saves_in(directory, at.key).get(at.key, [])
+    if at.micro_step < len(saves):
+        return saves[at.micro_step]
+    pattern = re.compile(re.escape(at.key) + r"(?:\.(?P<path>.+)|_?(?P<index>\d+))?\.npy")
     found = {}
     for name in sorted(os.listdir(directory)):
         match = pattern.fullmatch(name)

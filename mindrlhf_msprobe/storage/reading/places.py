@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, standard_phase
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.tensor_dump import Save, saves_in
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 
-_Place = TypeVar("_Place", bound=tuple[Any, ...])
+_Place = TypeVar("_Place", bound=LayerPlace | KeyPlace)
 
 
 def step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
@@ -23,15 +24,15 @@ def step_and_rank(parts: Sequence[str]) -> tuple[int | None, int | None]:
 
 
 class Directories(dict[_Place, Path]):
-    """Place → directory; a place is a name, a step, a rank and what else tells it from others."""
+    """Place → directory."""
 
     def at(self, step: int | None, rank: int | None, name: str | None = None) -> list[_Place]:
-        """Return the places of a step, a rank and a name (None: of any)."""
+        """Return the places of a step, a rank and a phase or key (None: of any)."""
         if step is None or rank is None:
             found = [*self]
         else:
             found = self.by_step_and_rank.get((step, rank), [])
-        wanted = (name, step, rank)
+        wanted = (name, step, rank)  # as every place begins
         return [at for at in found if all(one in (None, own) for one, own in zip(wanted, at))]
 
     @cached_property
@@ -39,14 +40,12 @@ class Directories(dict[_Place, Path]):
         """What lies at each (step, rank): a run of many ranks is read place by place."""
         found: dict[tuple[int, int], list[_Place]] = {}
         for place in self:
-            found.setdefault((place[1], place[2]), []).append(place)
+            found.setdefault((place.step, place.rank), []).append(place)
         return found
 
 
-def layer_directories(
-    root: Path, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int], Path]]:
-    """Yield ((phase, step, rank), directory) for layer data at, or below, `root`."""
+def layer_directories(root: Path, unlisted: layout.OnUnlisted) -> Iterator[tuple[LayerPlace, Path]]:
+    """Yield the places of layer data at, or below, `root`, each with its directory."""
     own_step = layout.step_number(root.name)
     if own_step is not None and layout.rank_directories(root, links=True):
         yield from _ranks_of(root, phase_name(root.parent), own_step, unlisted)
@@ -55,10 +54,10 @@ def layer_directories(
         step_dir = root.absolute().parent
         step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
         phase = UNNAMED_PHASE if step is None else phase_name(step_dir.parent)
-        yield (phase, step or 0, rank or 0), root
+        yield LayerPlace(phase, step or 0, rank or 0), root
         return
     ours = bool(layout.manifests(root))
-    found: list[tuple[tuple[str, int, int], Path]] = []
+    found: list[tuple[LayerPlace, Path]] = []
     for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
@@ -80,25 +79,23 @@ def layer_directories(
     yield from _by_process(found)
 
 
-def _by_process(
-    found: list[tuple[tuple[str, int, int], Path]],
-) -> Iterator[tuple[tuple[str, int, int], Path]]:
+def _by_process(found: list[tuple[LayerPlace, Path]]) -> Iterator[tuple[LayerPlace, Path]]:
     """Yield the directories of a dump; of several processes of a phase each rank has a number.
 
     `<phase>/<process id>/step<S>/rank0` of two processes: they are counted upwards from 0 in the
     order of their process ids.
     """
     of_phases: dict[str, set[tuple[int, int]]] = {}
-    for (phase, _, rank), path in found:
-        of_phases.setdefault(phase, set()).add((_process_of(path), rank))
+    for at, path in found:
+        of_phases.setdefault(at.phase, set()).add((_process_of(path), at.rank))
     numbers = {
         phase: {at: number for number, at in enumerate(sorted(held))}
         for phase, held in of_phases.items()
         if len({process for process, _ in held}) > 1
     }
-    for (phase, step, rank), path in found:
-        of_phase = numbers.get(phase, {})
-        yield (phase, step, of_phase.get((_process_of(path), rank), rank)), path
+    for at, path in found:
+        of_phase = numbers.get(at.phase, {})
+        yield at._replace(rank=of_phase.get((_process_of(path), at.rank), at.rank)), path
 
 
 def _process_of(directory: Path) -> int:
@@ -123,11 +120,11 @@ def phase_name(directory: Path) -> str:
 
 def _ranks_of(
     step_dir: Path, phase: str, step: int, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int], Path]]:
+) -> Iterator[tuple[LayerPlace, Path]]:
     ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
     for rank, path in ranks.items():
         if _holds_entries(path) or _held_entries(path):
-            yield (phase, step, rank), path
+            yield LayerPlace(phase, step, rank), path
 
 
 def _holds_entries(directory: Path) -> bool:
@@ -143,8 +140,7 @@ def _held_entries(directory: Path) -> bool:
     Tensors of which a list is kept are those of a process that was killed before the first entry.
     """
     try:
-        beside = (layout.STACK_FILE, layout.CONSTRUCT_FILE)
-        if any((directory / name).is_file() for name in beside):
+        if any((directory / f).is_file() for f in (layout.STACK_FILE, layout.CONSTRUCT_FILE)):
             return True
         if (directory / layout.TENSOR_LIST).exists():
             return False
@@ -156,8 +152,8 @@ def _held_entries(directory: Path) -> bool:
 
 def key_data_directories(
     root: Path, unlisted: layout.OnUnlisted
-) -> Iterator[tuple[tuple[str, int, int, int], Path]]:
-    """Yield ((key, step, rank, micro-step), directory) for key data below `root`.
+) -> Iterator[tuple[KeyPlace, Path]]:
+    """Yield the places of key data below `root`, each with its directory.
 
     What msprobe's `save` wrote has no directory of its own for each save. A save without a
     micro-step beside others is taken for micro-step 0, or where there is one, for the last.
@@ -174,10 +170,10 @@ def key_data_directories(
         for rank, path in ranks.items():
             if in_a_network:
                 for name, saves in _dumped(path, None, unlisted).items():
-                    yield from (((name, step, rank, n), path) for n in range(len(saves)))
+                    yield from ((KeyPlace(name, step, rank, n), path) for n in range(len(saves)))
             else:
                 for number, child in micro_steps(path, key, unlisted):
-                    yield (key, step, rank, number), child
+                    yield KeyPlace(key, step, rank, number), child
 
 
 def micro_steps(path: Path, key: str, unlisted: layout.OnUnlisted) -> Sequence[tuple[int, Path]]:

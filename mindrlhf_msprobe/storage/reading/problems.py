@@ -13,10 +13,11 @@ from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
 
-_LayerDirs = Mapping[tuple[str, int, int], Path]
-_KeyDirs = Mapping[tuple[str, int, int, int], Path]
+_LayerDirs = Mapping[LayerPlace, Path]
+_KeyDirs = Mapping[KeyPlace, Path]
 _MOST_ASKED = 100  # saves of which it is asked whose they are
 _MOST_GAPS = 1000  # of one phase or key
 
@@ -123,15 +124,15 @@ def _manifests(
     if not there and part_of_a_run(root):
         return
     journals: dict[int, list[Path]] = {}
-    for (_, _, rank), directory in layers.items():
-        if rank not in there and directory != root:
-            journals.setdefault(rank, []).append(directory / layout.JOURNAL_FILE)
+    for at, directory in layers.items():
+        if at.rank not in there and directory != root:
+            journals.setdefault(at.rank, []).append(directory / layout.JOURNAL_FILE)
     ranks = {rank for rank, paths in journals.items() if any(map(os.path.exists, paths))}
     if len(there) == 1:  # which stands for every rank, unless it knows of others
         ranks &= expected_ranks(manifests)
     if not there and not ranks:
         asked = itertools.islice(keys.items(), _MOST_ASKED)
-        ours = (rank for (key, _, rank, _), directory in asked if is_ours(root, directory, key))
+        ours = (at.rank for at, directory in asked if is_ours(root, directory, at.key))
         ranks |= {*itertools.islice(ours, 1)}
     for rank in sorted(ranks):
         path = root / layout.manifest_name(rank)
@@ -147,19 +148,19 @@ def _listed(
         if not os.path.lexists(path):
             yield Problem(path, message("unread.listed", manifest=manifest))
     steps: dict[str, set[int]] = {}
-    for phase, step, at_rank in layers:
-        if at_rank == rank:
-            steps.setdefault(phase, set()).add(step)
+    for layer in layers:
+        if layer.rank == rank:
+            steps.setdefault(layer.phase, set()).add(layer.step)
     for phase, spans in listed.get(recorded.PHASES, {}).items():
         for first, last in _gaps(spans, steps.get(phase, ()), removed, thinned.LAYERS):
             at = layout.entry_dir(root, phase, first, rank)
             why = _why(manifest, first, last, "entries")
             yield Problem(at, why, phase, first, rank, last=last, partial=True, absent=True)
     saves: dict[str, dict[int, int]] = {}
-    for key, step, at_rank, _ in keys:
-        if at_rank == rank:
-            counts = saves.setdefault(key, {})
-            counts[step] = counts.get(step, 0) + 1
+    for save in keys:
+        if save.rank == rank:
+            counts = saves.setdefault(save.key, {})
+            counts[save.step] = counts.get(save.step, 0) + 1
     for key, spans in listed.get(recorded.KEY_DATA, {}).items():
         counts = saves.get(key, {})
         for first, last in _gaps(spans, counts, removed, thinned.KEY_DATA):

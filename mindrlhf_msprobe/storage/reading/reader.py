@@ -9,16 +9,12 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 from __future__ import annotations
 
 import os
-import re
-from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
@@ -27,12 +23,19 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order, role_of
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
-from mindrlhf_msprobe.storage.journal_line import JournalLine, line_ends, read_journal
+from mindrlhf_msprobe.storage.journal_line import (
+    JournalLine,
+    argument_of,
+    line_ends,
+    read_journal,
+    split_lines,
+)
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -46,6 +49,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
     stop_of,
 )
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
     Directories,
@@ -113,10 +117,6 @@ def _of_a_run(path: Path) -> Message | None:
     return message("error.holds_runs", path=path, runs=runs[:_MOST_NAMED]) if runs else None
 
 
-#: When the entry of a journal's line began; in the entry's name, before it, quotes are escaped.
-_SEQ = re.compile(rb'"seq": ?([0-9]{1,18})')
-
-
 class Run:
     """What one training job recorded.
 
@@ -134,14 +134,13 @@ class Run:
         self._use([*self._read_manifests()])
         files = self.run_files
         others = Others(path, (name for file in files for name in file.others or ()))
-        self._layer_dirs = self._find_layers(others)
-        self._key_dirs = self._find_key_data(others)
+        self._find_layers(others)
+        self._find_key_data(others)
         unlisted = [*self.problems]
         for problem in missing(path, files, self._layer_dirs, self._key_dirs):
             if not any(known.covers(problem) for known in unlisted):
                 self._problem(problem)
-        found = (self._layer_dirs, self._key_dirs)
-        if not any((files, self.problems, *found)):
+        if not any((files, self.problems, self._layer_dirs, self._key_dirs)):
             self._use_other_format()
         elif self.foreign and (why := refused_dump(self._layer_dirs.values())):
             raise RunError(why)
@@ -163,8 +162,8 @@ class Run:
         self.copies: dict[int, Any] = {}  # of journals, by rank, as storage.columns opened them
         self.left_out: list[Path] = []
         self._known_problems: set[Problem] = set()
-        self._layer_dirs = Directories()
-        self._key_dirs = Directories()
+        self._layer_dirs: Directories[LayerPlace] = Directories()
+        self._key_dirs: Directories[KeyPlace] = Directories()
         self._lost_times: dict[tuple[int, int], set[str]] = {}
         self._timelines: dict[int, Timeline] = {}
         self._use([])
@@ -174,16 +173,18 @@ class Run:
 
     def _use_other_format(self) -> None:
         """Take the directory for another tool's, if it is one."""
-        from mindrlhf_msprobe.storage.foreign.hyper_rl import HYPER_RL_ROLLOUTS
-        from mindrlhf_msprobe.storage.foreign.mindformers_monitor import MINDFORMERS_MONITOR
-        from mindrlhf_msprobe.storage.foreign.mindspore_dump import MINDSPORE_DUMP
+        from mindrlhf_msprobe.storage.foreign.hyper_rl import HyperRLRollouts
+        from mindrlhf_msprobe.storage.foreign.mindformers_monitor import MindFormersMonitor
+        from mindrlhf_msprobe.storage.foreign.mindspore_dump import MindSporeDump
 
-        for known in (MINDSPORE_DUMP, MINDFORMERS_MONITOR, HYPER_RL_ROLLOUTS):
-            for place, directory in known.layers(self.path, self._problem):
-                if place in self._layer_dirs:
-                    self._problem(Problem(directory, message("unread.same_place"), *place))
-                self._layer_dirs.setdefault(place, directory)
-            self._key_dirs = Directories(known.keys(self.path, self._problem))
+        for known in (MindSporeDump(), MindFormersMonitor(), HyperRLRollouts()):
+            for at, directory in known.places(self.path, self._problem):
+                if isinstance(at, KeyPlace):
+                    self._key_dirs[at] = directory
+                    continue
+                if at in self._layer_dirs:
+                    self._problem(Problem(directory, message("unread.same_place"), *at))
+                self._layer_dirs.setdefault(at, directory)
             if self._layer_dirs or self._key_dirs or self.problems:
                 self._format = known
                 return
@@ -197,36 +198,31 @@ class Run:
         self._listed = {file.rank: file.recorded for file in of_ranks}
         self.__dict__.pop("_of_rank", None)
 
-    def _find_layers(self, others: Others) -> Directories[tuple[str, int, int]]:
-        """Return the directories of layer data by (phase, step, rank)."""
-        found: Directories[tuple[str, int, int]] = Directories()
-        for place, directory in layer_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.LAYERS, *place[1:]):
+    def _find_layers(self, others: Others) -> None:
+        """Find the directories of layer data."""
+        for at, directory in layer_directories(self.path, self._unlisted):
+            if self.is_thinned(thinned.LAYERS, at.step, at.rank):
                 continue
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
                 continue
-            if place in found:
-                self._problem(Problem(directory, message("unread.same_place"), *place))
-            found.setdefault(place, directory)
-        return found
+            if at in self._layer_dirs:
+                self._problem(Problem(directory, message("unread.same_place"), *at))
+            self._layer_dirs.setdefault(at, directory)
 
-    def _find_key_data(self, others: Others) -> Directories[tuple[str, int, int, int]]:
-        """Return the directories of key data by (key, step, rank, micro-step)."""
-        found: Directories[tuple[str, int, int, int]] = Directories()
-        for datum, directory in key_data_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.KEY_DATA, *datum[1:3]):
+    def _find_key_data(self, others: Others) -> None:
+        """Find the directories of key data."""
+        for at, directory in key_data_directories(self.path, self._unlisted):
+            if self.is_thinned(thinned.KEY_DATA, at.step, at.rank):
                 continue
             of_others = directory in others or directory.parent in others
-            if of_others and not is_ours(self.path, directory, datum[0]):
+            if of_others and not is_ours(self.path, directory, at.key):
                 self.left_out.append(directory)
                 continue
-            if datum in found:
-                key, step, rank, _ = datum
+            if at in self._key_dirs:
                 why = message("unread.same_save")
-                self._problem(Problem(directory, why, None, step, rank, True, key))
-            found.setdefault(datum, directory)
-        return found
+                self._problem(Problem(directory, why, None, at.step, at.rank, True, at.key))
+            self._key_dirs.setdefault(at, directory)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -313,7 +309,7 @@ class Run:
     @property
     def phases(self) -> list[str]:
         """The phases of which layer data were recorded, in the order in which a step runs them."""
-        names = {phase for phase, _, _ in self._layer_dirs}
+        names = {at.phase for at in self._layer_dirs}
         return sorted(names, key=lambda name: (phase_order(name), name))
 
     @property
@@ -348,7 +344,7 @@ class Run:
     @property
     def keys(self) -> list[str]:
         """The names under which key data were saved."""
-        return sorted({key for key, _, _, _ in self._key_dirs})
+        return sorted({at.key for at in self._key_dirs})
 
     @property
     def places(self) -> set[tuple[int, int]]:
@@ -389,8 +385,12 @@ class Run:
         nothing; settings that this version does not know are left out.
         """
         if rank not in self._configs:
-            files = self._files_of(rank)
-            self._configs[rank] = _config_of(files[0]) if files else None
+            self._configs[rank] = None
+            for file in self._files_of(rank)[:1]:
+                said = file.config.json
+                with suppress(ConfigError, KeyError, TypeError):
+                    names = (field.name for field in fields(ProbeConfig))
+                    self._configs[rank] = ProbeConfig(**{name: said[name] for name in names})
         return self._configs[rank]
 
     @property
@@ -436,25 +436,24 @@ class Run:
 
         What cannot be read is a problem.
         """
-        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
-        try:
+        with self._timeline(rank, step) as timeline:
             return timeline.at(step)
-        except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
-            return None
-        finally:
-            self._count_damaged(timeline, rank)
+        return None
 
     def timed_steps(self, rank: int = 0) -> list[int]:
         """Return the steps whose times `timeline` knows, also those of which nothing else was."""
+        with self._timeline(rank) as timeline:
+            return timeline.steps()
+        return []
+
+    @contextmanager
+    def _timeline(self, rank: int, step: int | None = None) -> Iterator[Timeline]:
         timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
         try:
-            return timeline.steps()
+            yield timeline
         except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, None, rank))
-            return []
-        finally:
-            self._count_damaged(timeline, rank)
+            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
+        self._count_damaged(timeline, rank)
 
     def side_lines(self, lines: StepLines[_T], rank: int) -> Iterator[_T]:
         """Yield the lines of a file beside the journals; an unreadable line becomes a problem."""
@@ -550,49 +549,39 @@ class Run:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
         found: list[Entry] = []
         places = self._layer_dirs.at(step, rank, phase)
-        for place in sorted(places, key=lambda p: (p[1], p[2], phase_order(p[0]), p[0])):
-            entries = self._read_entries(*place)
-            timeless = self._without_times(*place[1:])
-            if timeless and place[0] not in timeless:
+        for at in sorted(places, key=lambda p: (p.step, p.rank, phase_order(p.phase), p.phase)):
+            entries = self._read_entries(at)
+            timeless = self._without_times(at.step, at.rank)
+            if timeless and at.phase not in timeless:
                 entries = [*map(foreign.in_usual_order, entries)]
             found += entries
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
-    def each_entry(self, phase: str, step: int, rank: int) -> Iterator[Entry]:
+    def each_entry(self, at: LayerPlace) -> Iterator[Entry]:
         """Yield the entries of one place as they began in time, without holding all of them.
 
         Where a line of the journal cannot be read, or there is no journal, they are those of
         `entries`.
         """
-        files, damaged = self.locator(phase, step, rank), False
-        with ExitStack() as stack:
-            file = self._open_journal(phase, step, rank)
-            times, starts = ((), ()) if file is None else _begins(stack.enter_context(file))
-            listed = self._entries_listed(phase, step, rank)
-            if file is None or not times or len(times) < listed:
-                yield from self.entries(phase, step, rank)
-                return
-            for number in np.argsort(np.asarray(times), kind="stable"):
-                try:
-                    file.seek(starts[number])
-                    line = JournalLine.read(file.read(starts[number + 1] - starts[number]))
-                    entry = _entry(line, files, phase, step, rank)
-                except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-                    damaged = True
-                    continue
-                yield entry
-        if damaged:
-            self.entries(phase, step, rank)  # says which lines cannot be read
-
-    def _open_journal(self, phase: str, step: int, rank: int) -> BinaryIO | None:
-        """Open the journal of one place; None where there is none, or it lies elsewhere."""
-        directory = self._layer_dirs[phase, step, rank]
+        raw = split_lines(self.journal(at) or b"")
         try:
-            if self._leaves_run(directory):
-                return None
-            return layout.open_inside(self.path, directory / layout.JOURNAL_FILE, bounds.JOURNAL)
-        except (OSError, ValueError):
-            return None
+            begun = [loads(line)["seq"] for line in raw]
+            order = sorted(range(len(raw)), key=begun.__getitem__)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            order = []
+        if not order:
+            yield from self.entries(*at)
+            return
+        files, damaged = self.locator(at), False
+        for number in order:
+            try:
+                entry = _entry(JournalLine.read(raw[number]), files, at)
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                damaged = True
+                continue
+            yield entry
+        if damaged:
+            self.entries(*at)  # says which lines cannot be read
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
@@ -606,18 +595,19 @@ class Run:
         """Return the phases of one place that this tool recorded and of which the journal lacks."""
         if (step, rank) not in self._lost_times:
             lost = self._lost_times[step, rank] = set()
-            for phase, *_ in self._layer_dirs.at(step, rank):
+            for at in self._layer_dirs.at(step, rank):
                 try:
-                    (self._layer_dirs[phase, step, rank] / layout.JOURNAL_FILE).lstat()
+                    (self._layer_dirs[at] / layout.JOURNAL_FILE).lstat()
                 except FileNotFoundError:
-                    if not self.foreign and self._is_ours(phase, step, rank):
-                        lost.add(phase)
+                    if not self.foreign and self._is_ours(at):
+                        lost.add(at.phase)
                 except OSError:  # reading it says why
                     pass
         return self._lost_times[step, rank]
 
-    def _is_ours(self, phase: str, step: int, rank: int) -> bool:
+    def _is_ours(self, at: LayerPlace) -> bool:
         """Return whether this tool recorded a phase: others may add to the run's directory."""
+        phase, step, rank = at
         if rank in self._listed:
             spans = self._listed[rank].get(recorded.PHASES, {}).get(phase, ())
             return any(first <= step <= last for first, last, _ in spans)
@@ -627,33 +617,35 @@ class Run:
             return not self.run_files
         return config.records_phase(table[phase])
 
+    def layer_places(self, step: int | None = None, rank: int | None = None) -> list[LayerPlace]:
+        """Return where layer data were recorded, in a step and on a rank (None: in any)."""
+        return self._layer_dirs.at(step, rank)
+
     def phases_at(self, step: int, rank: int) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
-        return sorted(phase for phase, *_ in self._layer_dirs.at(step, rank))
+        return sorted(at.phase for at in self._layer_dirs.at(step, rank))
 
     def keys_at(self, step: int, rank: int) -> list[str]:
         """Return the names of the key data that were saved in one place."""
-        return sorted({key for key, *_ in self._key_dirs.at(step, rank)})
+        return sorted({at.key for at in self._key_dirs.at(step, rank)})
 
-    def journal_path(self, phase: str, step: int, rank: int) -> str:
+    def journal_path(self, at: LayerPlace) -> Path:
         """Return where the journal of one place lies, if it has one."""
-        return os.path.join(self._layer_dirs[phase, step, rank], layout.JOURNAL_FILE)
+        return self._layer_dirs[at] / layout.JOURNAL_FILE
 
-    def journal(self, phase: str, step: int, rank: int) -> bytes | None:
+    def journal(self, at: LayerPlace) -> bytes | None:
         """Return a whole journal as it is on disk.
 
         None where there is no journal, or it is not whole: `entries` knows what that means.
         """
-        directory = self._layer_dirs[phase, step, rank]
-        journal = directory / layout.JOURNAL_FILE
         try:
-            if self._leaves_run(directory):
+            if self._leaves_run(self._layer_dirs[at]):
                 return None
-            content = layout.read_inside(self.path, journal)
+            content = layout.read_inside(self.path, self.journal_path(at), bounds.JOURNAL)
         except (OSError, ValueError):
             return None
         whole = content.endswith(b"\n") or not content
-        listed = self._entries_listed(phase, step, rank)
+        listed = self._entries_listed(at)
         if not whole or (listed and len(line_ends(content)) < listed):
             return None
         return content
@@ -663,27 +655,26 @@ class Run:
         linked = (directory, directory / layout.TENSOR_DIR)
         return not all(layout.inside(self.path, path) for path in linked)
 
-    def _entries_listed(self, phase: str, step: int, rank: int) -> int:
+    def _entries_listed(self, at: LayerPlace) -> int:
         """Return how many entries a manifest lists of a phase; 0 where that is not known."""
-        listed = self._listed.get(rank, {})
-        return recorded.count_at(listed, recorded.PHASES, phase, step) or 0
+        listed = self._listed.get(at.rank, {})
+        return recorded.count_at(listed, recorded.PHASES, at.phase, at.step) or 0
 
-    def locator(self, phase: str, step: int, rank: int) -> Locator:
+    def locator(self, at: LayerPlace) -> Locator:
         """Return what finds the files that the entries of one place name."""
-        directory = self._layer_dirs[phase, step, rank]
+        directory = self._layer_dirs[at]
         if self._format is None:
             directory = directory / layout.TENSOR_DIR
-        return Locator(self.path, directory, gone=self.is_thinned(thinned.TENSORS, step, rank))
+        gone = self.is_thinned(thinned.TENSORS, at.step, at.rank)
+        return Locator(self.path, directory, gone=gone)
 
-    def entries_of(
-        self, lines: list[JournalLine], phase: str, step: int, rank: int
-    ) -> list[Entry] | None:
+    def entries_of(self, lines: list[JournalLine], at: LayerPlace) -> list[Entry] | None:
         """Return the entries of some lines of a journal; None if one cannot be read."""
         if not lines:
             return []
-        files = self.locator(phase, step, rank)
+        files = self.locator(at)
         try:
-            return [_entry(line, files, phase, step, rank) for line in lines]
+            return [_entry(line, files, at) for line in lines]
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -692,24 +683,19 @@ class Run:
     ) -> list[KeyDatum]:
         """Return what was saved under `name` (None: all), by step, rank and micro-step."""
         found = []
-        for place in sorted(self._key_dirs.at(step, rank, name)):
-            _, *at, _ = place
+        for at in sorted(self._key_dirs.at(step, rank, name)):
+            directory, place = self._key_dirs[at], (at.step, at.rank)
             if self._format is not None:
-                records = self._format.key_data(self.path, self._key_dirs[place], *place[:3])
-                found.append(KeyDatum(*place, seq=None, records=records))
+                records = self._format.key_data(self.path, directory, at)
+                found.append(KeyDatum(*at, seq=None, records=records))
                 continue
-            datum = read_key_datum(
-                self.path,
-                self._key_dirs[place],
-                *place,
-                ours=bool(self.run_files),
-                completed=self.completed(*at),
-            )
+            ours, completed = bool(self.run_files), self.completed(*place)
+            datum = read_key_datum(self.path, directory, at, ours=ours, completed=completed)
             unread = datum is not None and any(r.leaf.why is not None for r in datum.records)
-            if unread and self._is_thinned_by_now(thinned.KEY_DATA, *at):
+            if unread and self._is_thinned_by_now(thinned.KEY_DATA, *place):
                 continue
             if datum is not None:
-                found.append(replace(datum, seq=None) if self.times_are_lost(*at) else datum)
+                found.append(replace(datum, seq=None) if self.times_are_lost(*place) else datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
 
     def _files_of(self, rank: int) -> list[RunFile]:
@@ -738,76 +724,73 @@ class Run:
                 self._problem(Problem(path, why))
             yield file
 
-    def lines(self, phase: str, step: int, rank: int) -> list[JournalLine]:
+    def lines(self, at: LayerPlace) -> list[JournalLine]:
         """Return the lines of one place, ours or made of msprobe's: values as they were nested.
 
         What cannot be read is a problem.
         """
-        return self._read_dump(phase, step, rank)[0]
+        return self._read_dump(at)[0]
 
-    def _read_dump(self, phase: str, step: int, rank: int) -> tuple[list[JournalLine], str]:
+    def _read_dump(self, at: LayerPlace) -> tuple[list[JournalLine], str]:
         """Return the lines of one place, and the name of the tool that wrote them."""
-        directory = self._layer_dirs[phase, step, rank]
-        journal = directory / layout.JOURNAL_FILE
-        at = directory
+        directory, journal = self._layer_dirs[at], self.journal_path(at)
+        read = directory
         try:
             if self._leaves_run(directory):
                 raise layout.UnreadError.saying("unread.a_link_leaves")
             if journal.is_file():
-                at = journal
-                return self._read_lines(journal, phase, step, rank), OWN.name
+                read = journal
+                return self._read_lines(at), OWN.name
             if self._format is not None:
                 dump = self._format.dump(self.path, directory)
             else:
-                dump = foreign.read_dump(self.path, directory, phase_order(phase))
+                dump = foreign.read_dump(self.path, directory, phase_order(at.phase))
             lines = dump.lines
             for file, why in dump.lost:
-                self._problem(Problem(file, why, phase, step, rank))
+                self._problem(Problem(file, why, *at))
             for beside, why in dump.unreadable:
-                self._problem(Problem(beside, why, phase, step, rank, partial=True))
-            if phase in self._without_times(step, rank):
+                self._problem(Problem(beside, why, *at, partial=True))
+            if at.phase in self._without_times(at.step, at.rank):
                 lines = [*map(foreign.with_changed_texts, lines)]
                 why = message("unread.no_journal", file=layout.DUMP_FILE)
-                self._problem(Problem(journal, why, phase, step, rank, partial=True))
+                self._problem(Problem(journal, why, *at, partial=True))
             return lines, dump.dialect
         except Exception as error:  # a file that is of no known form costs no other
-            if not self._is_thinned_by_now(thinned.LAYERS, step, rank):
-                self._problem(Problem(at, layout.why_unread(error), phase, step, rank))
+            if not self._is_thinned_by_now(thinned.LAYERS, at.step, at.rank):
+                self._problem(Problem(read, layout.why_unread(error), *at))
             return [], OWN.name
 
-    def _read_entries(self, phase: str, step: int, rank: int) -> list[Entry]:
-        directory = self._layer_dirs[phase, step, rank]
-        lines, dialect = self._read_dump(phase, step, rank)
+    def _read_entries(self, at: LayerPlace) -> list[Entry]:
+        lines, dialect = self._read_dump(at)
         entries: list[Entry] = []
-        damaged = 0
-        files = self.locator(phase, step, rank)
+        damaged: list[Message] = []
+        files = self.locator(at)
         for line in lines:
             try:
-                entries.append(_entry(line, files, phase, step, rank, dialect))
+                entries.append(_entry(line, files, at, dialect))
             except Exception as error:  # one entry that is none costs no other
-                damaged += 1
-                if damaged <= _MOST_NAMED:
-                    why = layout.why_unread(error)
-                    why = message("unread.of_file_colon", file=line.entry[:_MOST_SHOWN], why=why)
-                    self._problem(Problem(directory, why, phase, step, rank))
-        if damaged > _MOST_NAMED:
-            why = message("unread.more_entries", count=damaged - _MOST_NAMED)
-            self._problem(Problem(directory, why, phase, step, rank))
+                why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
+                damaged.append(message("unread.of_file_colon", file=name, why=why))
+        if (more := len(damaged) - _MOST_NAMED) > 0:
+            damaged[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
+        for why in damaged:
+            self._problem(Problem(self._layer_dirs[at], why, *at))
         return entries
 
-    def _read_lines(self, journal: Path, phase: str, step: int, rank: int) -> list[JournalLine]:
+    def _read_lines(self, at: LayerPlace) -> list[JournalLine]:
+        journal = self.journal_path(at)
         content = read_journal(self.path, journal)
         # Only a step that was not ended may end in a line cut short.
-        lost = content.damaged | (content.torn if self.completed(step, rank) else {})
+        lost = content.damaged | (content.torn if self.completed(at.step, at.rank) else {})
         if lost:
             named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
             why = message("unread.damaged_lines", count=len(lost), lines=named)
-            self._problem(Problem(journal, why, phase, step, rank))
-        listed = self._entries_listed(phase, step, rank)
+            self._problem(Problem(journal, why, *at))
+        listed = self._entries_listed(at)
         if not lost and len(content.lines) < listed:
-            of = {"listed": listed, "manifest": layout.manifest_name(rank)}
+            of = {"listed": listed, "manifest": layout.manifest_name(at.rank)}
             why = message("unread.fewer_entries", count=len(content.lines), **of)
-            self._problem(Problem(journal, why, phase, step, rank, partial=True))
+            self._problem(Problem(journal, why, *at, partial=True))
         return content.lines
 
     def _unlisted(self, path: Path, error: OSError) -> None:
@@ -835,37 +818,7 @@ class Run:
             self.problems.append(problem)
 
 
-def _config_of(file: RunFile) -> ProbeConfig | None:
-    config = file.config.json
-    try:
-        return ProbeConfig(**{field.name: config[field.name] for field in fields(ProbeConfig)})
-    except (ConfigError, KeyError, TypeError):
-        return None
-
-
-def _begins(file: BinaryIO) -> tuple[Sequence[int], Sequence[int]]:
-    """Return when the entry of each line of a journal began, and where the lines begin.
-
-    Returns:
-        One place more than there are lines, the file's end; nothing where a line is not whole or
-        does not say when, or the file cannot be read.
-    """
-    times, starts = array("q"), array("q", [0])
-    try:
-        while raw := file.readline(bounds.LINE):
-            found = _SEQ.search(raw)
-            if found is None or not raw.endswith(b"\n"):
-                return (), ()
-            times.append(int(found[1]))
-            starts.append(starts[-1] + len(raw))
-    except OSError:
-        return (), ()
-    return times, starts
-
-
-def _entry(
-    line: JournalLine, files: Locator, phase: str, step: int, rank: int, dialect: str = OWN.name
-) -> Entry:
+def _entry(line: JournalLine, files: Locator, at: LayerPlace, dialect: str = OWN.name) -> Entry:
     if len(line.entry) > bounds.NAME:
         raise layout.UnreadError.saying("unread.long_name", length=len(line.entry))
     records = tuple(
@@ -874,18 +827,16 @@ def _entry(
             io,
             path,
             *files.locate(made_by(dialect, leaf), leaf.data_name),
-            line.argument_of(io, path),
+            argument_of(line.input_names, io, path),
             files.sketches_of(leaf),
         )
         for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
     )
     return Entry(
-        name=line.entry,
-        phase=phase,
-        step=step,
-        rank=rank,
-        seq=line.seq,
-        end=line.end,
+        line.entry,
+        *at,
+        line.seq,
+        line.end,
         parent=line.parent,
         opening=line.opening,
         token=line.token,

@@ -6,10 +6,10 @@ import os
 import re
 import stat
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -284,12 +284,8 @@ def forget_times(root: Path, rank: int, first_step: int) -> None:
     except FileNotFoundError:
         return
     with open(path, "rb") as file:
-        if not write_atomic(path, _lines_before(file, first_step)):
+        lines = iter(lambda: file.readline(bounds.TIMELINE_LINE), b"")
+        steps = ((raw, step_of_line(raw)) for raw in lines)
+        kept = (raw for raw, step in steps if step is not None and step < first_step)
+        if not write_atomic(path, kept):
             path.unlink()
-
-
-def _lines_before(file: BinaryIO, first_step: int) -> Iterator[bytes]:
-    while raw := file.readline(bounds.TIMELINE_LINE):
-        step = step_of_line(raw)
-        if step is not None and step < first_step:
-            yield raw

@@ -28,17 +28,6 @@ _GATHERED = 1 << 20  # bytes
 _NICENESS = 10  # of the writing thread; 19 would starve it on a host that others keep busy
 
 
-def _give_way() -> None:
-    """Let this thread run where the training leaves a core idle.
-
-    What computes a layer is cut into as many parts as there are cores: a core that is busy writing
-    holds all of them up. Whoever waits for the writing sleeps, and so leaves a core to it.
-    """
-    with suppress(AttributeError, OSError):  # Linux gives every thread a priority of its own
-        if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-
-
 @dataclass(eq=False, slots=True)
 class Job:
     """Something to do; `size` bytes are held until it is done.
@@ -244,7 +233,12 @@ class Background:
                 self._thread = threading.current_thread()
             elif self._thread is not threading.current_thread():
                 return  # and another one was started in its place
-        _give_way()
+        # This thread runs where the training leaves a core idle. What computes a layer is cut into
+        # as many parts as there are cores: a core that is busy writing holds all of them up.
+        # Whoever waits for the writing sleeps, and so leaves a core to it.
+        with suppress(AttributeError, OSError):  # Linux gives every thread a priority of its own
+            if sys.platform == "linux":
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             with self._lock:
                 while not self._jobs:

@@ -129,7 +129,8 @@ class PhaseFiles:
                 path.unlink(missing_ok=True)
                 os.link(source, path)
             except OSError:  # the file system has no hard links, or no more for this file
-                return write_atomic(path, _blocks(source))
+                with open(source, "rb") as file:
+                    return write_atomic(path, iter(lambda: file.read(1 << 20), b""))
         except OSError as error:
             self._lost_files[name] = error.strerror or str(error)
             raise
@@ -150,7 +151,15 @@ class PhaseFiles:
             (self.directory / layout.TENSOR_LIST).unlink(missing_ok=True)
         data_dir = str(self._tensors) if self._has_tensors else None
         self._entries.sort(key=lambda entry: entry[0])
-        parents = _containers({name: parent for _, name, parent, _ in self._entries})
+        # msprobe's graph builder puts a cell's parameters_grad into the cell's last backward entry,
+        # but only those that construct.json does not name.
+        backward = {name.rpartition(".backward.")[0] for _, name, _, _ in self._entries}
+        parents = {
+            name: parent
+            for _, name, parent, _ in self._entries
+            if parent is not None
+            or (name.rpartition(f".{PARAMETERS_GRAD}.")[0] or None) not in backward
+        }
         stacks: dict[tuple[str, ...], list[str]] = {}
         for _, name, _, frames in self._entries:
             if frames:
@@ -261,7 +270,12 @@ class _Dump:
     def add(self, entry: str, values: bytes) -> None:
         """Add an entry; a failure shows when the file is finished."""
         if self._failed is None:
-            values = _for_msprobe(values)
+            # msprobe's tools refuse a whole dump for one text that begins with -, +, =, % or @, so
+            # such a value gets a space before it; infinities are numbers that any reader of JSON
+            # takes for infinite.
+            if b'Infinity"' in values:
+                values = _INFINITY.sub(rb"\1\g<2>1e999", values)
+            values = _REFUSED.sub(rb"\1 ", values)
             self._add(b"%s\n%s: %s" % (b"" if self._first else b",", dump_json(entry), values))
             self._first = False
             if self._unwritten >= _FLUSH:
@@ -309,34 +323,8 @@ class _Dump:
         self._unwritten = 0
 
 
-def _containers(parents: dict[str, str | None]) -> dict[str, str | None]:
-    """Return what construct.json holds: entry → the entry around it.
-
-    msprobe's graph builder puts a cell's parameters_grad into the cell's last backward entry, but
-    only those that construct.json does not name.
-    """
-    backward = {name.rpartition(".backward.")[0] for name in parents}
-    cell_of = f".{PARAMETERS_GRAD}."
-    return {
-        name: parent
-        for name, parent in parents.items()
-        if parent is not None or (name.rpartition(cell_of)[0] or None) not in backward
-    }
-
-
 _INFINITY = re.compile(rb'("(?:Max|Min|Mean|Norm)": |"type": "float", "value": )"(-?)Infinity"')
 _REFUSED = re.compile(rb'("value": ")(?=[-+=%@])')
-
-
-def _for_msprobe(values: bytes) -> bytes:
-    """Return an entry's JSON as msprobe's tools take it.
-
-    They refuse a whole dump for one text that begins with -, +, =, % or @, so such a value gets a
-    space before it, and infinities are numbers that any reader of JSON takes for infinite.
-    """
-    if b'Infinity"' in values:
-        values = _INFINITY.sub(rb"\1\g<2>1e999", values)
-    return _REFUSED.sub(rb"\1 ", values)
 
 
 def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:
@@ -346,9 +334,3 @@ def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:
         yield before + dump_json(name) + b": " + dump_json(value)
         before = b",\n"
     yield b"\n}\n" if content else b"{}\n"
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            yield block

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
     with_steps,
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
-from mindrlhf_msprobe.storage.step_lines import findings_in
+from mindrlhf_msprobe.storage.step_lines import step_line
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2
@@ -229,18 +229,16 @@ class Thinning:
         for path in self.root.glob("findings.rank*.jsonl"):
             # What is none, as a pipe, or too large protects no step.
             with suppress(OSError, ValueError):
-                self._read_more(path)
-
-    def _read_more(self, path: Path) -> None:
-        read = self._read.get(path, 0)
-        with layout.open_inside(self.root, path, bounds.METADATA) as file:
-            if os.fstat(file.fileno()).st_size < read:  # it was written anew
-                read = 0
-            file.seek(read)
-            whole = file.read(bounds.METADATA).rpartition(b"\n")
-        self._read[path] = read + len(whole[0]) + len(whole[1])
-        found = findings_in(whole[0])
-        self._findings.update(one["step"] for one in found if one.get("severity") != _UNHARMFUL)
+                with layout.open_inside(self.root, path, bounds.METADATA) as file:
+                    read = self._read.get(path, 0)
+                    # If it was written anew, it is read from its begin.
+                    file.seek(read if os.fstat(file.fileno()).st_size >= read else 0)
+                    begin = file.tell()
+                    whole, end, _ = file.read(bounds.METADATA).rpartition(b"\n")
+                self._read[path] = begin + len(whole) + len(end)
+                for found in filter(None, map(step_line, whole.splitlines())):
+                    if found.get("severity") != _UNHARMFUL:
+                        self._findings.add(found["step"])
 
     def _warn_too_small(self, taken: int) -> None:
         """Say once that what must be kept takes more than the bound."""

@@ -482,11 +482,13 @@ class RunWriter:
                     return
                 self._end_phases({phase: ended[phase].files for phase in ended})
                 self._end_key_data(step)
-                self._forget_key_data(step)
                 self._report_removed(step)
                 self._note_step(step, complete=complete, has_data=has_data)
                 if times is not None:
-                    self._append_times(times)
+                    try:
+                        append_times(self.root, self.rank, times())
+                    except Exception as error:
+                        self._background.report(message("lost.times"), error)
                 self.manifest.note_lost(lost)
                 self.manifest.content.recording = self._ledger.to_json(step)
                 self.manifest.save()
@@ -500,12 +502,6 @@ class RunWriter:
                 self._background.wait_for(job)
         finally:  # an interrupted wait ends the step too
             self._ledger.end_step(step)
-
-    def _append_times(self, times: Callable[[], Mapping[str, Any]]) -> None:
-        try:
-            append_times(self.root, self.rank, times())
-        except Exception as error:
-            self._background.report(message("lost.times"), error)
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():
@@ -532,6 +528,7 @@ class RunWriter:
             else:
                 why = message("fault.removed_before_end", directory=str(directory))
                 self._background.report(_named(key), FileNotFoundError(why))
+            del self._key_data[of_step, key, directory]
         for of_step, counts in saves.items():
             self._note_recorded(recorded.KEY_DATA, of_step, counts)
 
@@ -571,9 +568,6 @@ class RunWriter:
                 why = FileNotFoundError(message("fault.steps_removed", place=named, steps=steps))
                 self._background.report(message("lost.steps", place=named), why, steps)
 
-    def _forget_key_data(self, step: int) -> None:
-        self._key_data = {saved: None for saved in self._key_data if saved[0] > step}
-
     def _note_step(self, step: int, *, complete: bool, has_data: bool) -> None:
         attempt = self.manifest.content.attempt
         if attempt.first_step is None and (complete or has_data):
@@ -591,10 +585,9 @@ class RunWriter:
         for files in ended:
             if count := files.give_up():
                 self._background.report(ENTRY, error, count)
-        for of_step, key, _ in self._key_data:
-            if of_step <= step:
-                self._background.report(_named(key), error)
-        self._forget_key_data(step)
+        for saved in [saved for saved in self._key_data if saved[0] <= step]:
+            self._background.report(_named(saved[1]), error)
+            del self._key_data[saved]
 
     def close(self, stop: Stop | None = None, lost: Mapping[Message, int] | None = None) -> None:
         """Mark the run as ended.
@@ -604,19 +597,19 @@ class RunWriter:
             lost: as for `end_step`; None: as it said.
         """
 
+        def copy_journals() -> None:
+            if self._copies:
+                from mindrlhf_msprobe.storage.columns.export import copy_of_rank
+
+                copy_of_rank(self.root, self.rank)
+
         def write() -> None:
             if lost is not None:
                 self.manifest.note_lost(lost)
-            self.manifest.close(stop, self._copy_journals)
+            self.manifest.close(stop, copy_journals)
 
         self._background.finish(self._manifest, write)
         self._background.stop()
-
-    def _copy_journals(self) -> None:
-        if self._copies:
-            from mindrlhf_msprobe.storage.columns.export import copy_of_rank
-
-            copy_of_rank(self.root, self.rank)
 
     def wait(self) -> None:
         """Return when everything handed over so far is readable on disk."""

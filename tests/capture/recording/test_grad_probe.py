@@ -19,7 +19,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindrlhf_msprobe import ConfigError, Probe, ProbeConfig, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
-from mindrlhf_msprobe.storage.leaves import GradientLeaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.reading.gradients import Gradient, open_gradients
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
@@ -136,9 +136,8 @@ def gradients(run: Run, step: int = 0) -> list[Gradient]:
     return open_gradients(run.path).at(step, 0)
 
 
-def leaf_of(gradient: Gradient) -> GradientLeaf:
+def leaf_of(gradient: Gradient) -> Leaf:
     assert gradient.record is not None
-    assert isinstance(gradient.record.leaf, GradientLeaf)
     return gradient.record.leaf
 
 
@@ -262,7 +261,7 @@ def test_levels_and_lists_say_of_which_gradients(run_of: Callable[..., Run]) -> 
         for gradient in gradients(run):
             leaf = gradient.record.leaf
             listed = gradient.parameter == "second.weight"
-            has = gradient.signs is not None, len(getattr(leaf, "shares", None) or ()) == 3
+            has = gradient.signs is not None, len(leaf.shares or ()) == 3
             assert has == (expected if listed else (False, False)), (level, gradient.parameter)
             assert leaf.norm is not None
 

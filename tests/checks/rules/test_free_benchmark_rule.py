@@ -9,7 +9,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import check_run, check_runs
-from mindrlhf_msprobe.storage.step_lines import RowsOfSteps, append_rows, benchmark_lines
+from mindrlhf_msprobe.storage.step_lines import RowsOfSteps, benchmark_lines
 from tests.helpers.small_networks import Scale, tensor
 
 RULE = "free_benchmark.changes"
@@ -107,7 +107,7 @@ def test_calls_that_did_not_run_again_are_named(layer_probe):
 def test_damaged_lines_are_passed_over(tmp_path, line):
     """The others are read."""
     row = {"step": 0, "phase": "p", "entry": "e", "pert_mode": "m", "stage": "s", "why": []}
-    append_rows(tmp_path, 0, [row])
+    benchmark_lines(tmp_path, 0).append([row])
     path = tmp_path / "free_benchmark.rank0.jsonl"
     path.write_bytes(line + b"\n" + path.read_bytes())
     assert [*benchmark_lines(tmp_path, 0).read()] == [row]
@@ -119,7 +119,7 @@ def test_rows_of_steps_are_read_once(tmp_path):
         {"step": n, "phase": "p", "entry": f"{n}", "pert_mode": "m", "stage": "s", "why": []}
         for n in (0, 0, 1, 3, 3)
     ]
-    append_rows(tmp_path, 0, rows)
+    benchmark_lines(tmp_path, 0).append(rows)
     of = RowsOfSteps(benchmark_lines(tmp_path, 0).read(), (0, 2, 3, 4))
     assert [len([*of.take(step)]) for step in (0, 2, 3, 4)] == [2, 0, 2, 0]
     assert [*RowsOfSteps(benchmark_lines(tmp_path, 1).read(), (0,)).take(0)] == []

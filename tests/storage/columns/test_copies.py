@@ -28,10 +28,11 @@ from mindrlhf_msprobe.storage.columns.journals import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
 from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.place import LayerPlace
 
 FIELDS = ("type", "dtype", "shape", *STATISTICS, "nan_count", "inf_count", "fingerprint", "md5")
 MORE = ("value", "data_name", "whole", "error")
-AT = ("actor_update", 0, 0)
+AT = LayerPlace("actor_update", 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def told(path: Path) -> list[object]:
     found: list[object] = [check_run(path).findings]
     for step, rank in sorted(run.places):
         for phase in run.phases_at(step, rank):
-            columns = columns_of(run, phase, step, rank)
+            columns = columns_of(run, LayerPlace(phase, step, rank))
             found += [entry.records for entry in columns.entries()]
     return [*found, sorted(problem.said.code for problem in run.problems)]
 
@@ -157,9 +158,9 @@ def test_the_copy_says_what_the_journal_says(tmp_path_factory, steps):
     left_out = {step for _, step, _ in export_run(run, root).left_out}
     run = open_run(root)
     for step, content in enumerate(journals):
-        at = "actor_update", step, 0
+        at = LayerPlace("actor_update", step, 0)
         own = columns_of_journal(content, root, at, Layouts())
-        copied = copied_columns(run, *at, Layouts())
+        copied = copied_columns(run, at, Layouts())
         assert (copied is None) == (own is None or step in left_out or not content)
         if copied is None or own is None:
             continue
@@ -206,7 +207,7 @@ def test_columns_are_read_and_no_journal(runs, monkeypatch):
     monkeypatch.setattr(Run, "journal", lambda self, *at: read.append(at))
     run = open_run(runs[0])
     for phase in run.phases_at(0, 0):
-        columns = columns_of(run, phase, 0, 0)
+        columns = columns_of(run, LayerPlace(phase, 0, 0))
         assert isinstance(columns, CopiedColumns)
         assert sum(len(entry.records) for entry in columns.entries()) == len(columns.values)
     assert not read
@@ -217,7 +218,7 @@ def test_a_call_stack_is_that_of_the_journal(tmp_path):
     line = {"seq": 0, "end": 1, "parent": None, "opening": 0, **frames, "output": []}
     run = open_run(write_run(tmp_path / "run", [as_journal([line])]))
     export_run(run, run.path)
-    (entry,) = columns_of(open_run(run.path), *AT).entries()
+    (entry,) = columns_of(open_run(run.path), AT).entries()
     assert entry.stack == ("File train.py, line 7, in step",)
 
 
@@ -240,7 +241,7 @@ def test_the_journal_wins_over_an_older_copy(recorded, runs, tmp_path, warnings,
     journals = shutil.copytree(recorded / "A", tmp_path / "journals")
     for run in (runs[0], journals):
         edit_journal(run, change)
-    columns_of(open_run(runs[0]), *AT)
+    columns_of(open_run(runs[0]), AT)
     said = [one for one in warnings.messages if "is older than the run's journals" in one]
     assert len(said) == 1
     assert told(runs[0]) == told(journals)
@@ -250,7 +251,7 @@ def test_a_journal_that_was_touched_or_copied_is_still_the_same(runs, warnings):
     for journal in runs[0].rglob("records.jsonl"):
         os.utime(journal, ns=(1, 1))
     run = open_run(runs[0])
-    assert isinstance(columns_of(run, *AT), CopiedColumns)
+    assert isinstance(columns_of(run, AT), CopiedColumns)
     assert not warnings.messages
 
 
@@ -289,7 +290,7 @@ def with_another_norm(table: pa.Table) -> pa.Table:
 def test_a_file_that_contradicts_or_is_damaged_is_not_used(recorded, runs, warnings, damage):
     """The answer is that of the journals, and it is said why once a file."""
     damage(runs[0] / "columns.rank0.parquet")
-    columns_of(open_run(runs[0]), *AT)
+    columns_of(open_run(runs[0]), AT)
     said = [one for one in warnings.messages if "columns.rank0.parquet" in one]
     assert len(said) == 1
     assert told(runs[0]) == told(recorded / "A")
@@ -336,10 +337,10 @@ def test_a_killed_run_is_exported_as_far_as_it_is_whole(tmp_path):
     whole = journal.read_bytes()
     journal.write_bytes(whole + whole[:20])
     run = open_run(tmp_path / "run")
-    assert export_run(run, tmp_path / "out").left_out == (AT,)
+    assert export_run(run, tmp_path / "out").left_out == [AT]
     journal.write_bytes(whole)
     found = export_run(open_run(tmp_path / "run"), tmp_path / "out")
-    assert (found.left_out, found.records) == ((), 2)
+    assert (found.left_out, found.records) == ([], 2)
 
 
 def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):
@@ -353,7 +354,7 @@ def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):
         recording.end_step()
         recording.close()
     assert (tmp_path / "on/columns.rank0.parquet").is_file()
-    assert isinstance(columns_of(open_run(tmp_path / "on"), *AT), CopiedColumns)
+    assert isinstance(columns_of(open_run(tmp_path / "on"), AT), CopiedColumns)
     assert not (tmp_path / "off/columns.rank0.parquet").exists()
     assert not [*tmp_path.glob("*/.columns*")]
 
@@ -383,6 +384,7 @@ def test_a_copy_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch, warn
 WITHOUT = """
 import sys
 sys.modules["pyarrow"] = None
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.runs import Recording
 
-from mindrlhf_msprobe.storage import step_lines
+from mindrlhf_msprobe.storage import layout, step_lines
 from mindrlhf_msprobe.storage.layout import timeline_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -116,17 +116,19 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypat
     assert not open_run(tmp_path).problems
 
 
-def test_overwriting_removes_them_and_merging_keeps_them(tmp_path):
-    """They belong to the run of their rank."""
-    roots = [a_run(tmp_path / f"node{rank}", rank, steps=(0, 1)) for rank in (0, 1)]
+def test_overwriting_removes_lines_beside_the_journals_and_merging_keeps_them(tmp_path):
+    """Of every kind: each file belongs to the run of its rank."""
+    names = [layout.findings_name, layout.timeline_name, layout.benchmark_name]
+    names += [layout.opinions_name, layout.generators_name]
+    roots = [a_run(tmp_path / f"node{rank}", rank) for rank in (0, 1)]
+    lines = {name(rank): f'{{"step": 0, "rank": {rank}}}\n' for name in names for rank in (0, 1)}
+    for name, line in lines.items():
+        (roots["rank1" in name] / name).write_text(line)
     merged = merge_runs(roots, tmp_path / "merged")
     assert not merged.left_out
-    for rank in (0, 1):
-        assert steps_in(merged.path, rank) == [0, 1]
-        assert open_run(merged.path).timeline(1, rank).rank == rank
-    again = Recording(roots[1], rank=1, existing="overwrite")
-    again.close()
-    assert not (roots[1] / timeline_name(1)).exists()
+    assert {name: (merged.path / name).read_text() for name in lines} == lines
+    Recording(roots[1], rank=1, existing="overwrite").close()
+    assert [path.name for path in roots[1].glob("*.jsonl")] == []
 
 
 def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
@@ -134,7 +136,7 @@ def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     before, after = (a_run(tmp_path / name, steps=(step,)) for name, step in (("a", 0), ("b", 2)))
     append_times(before, 0, times_of(2, seconds=9.0))  # not recorded, but ended
     with open(before / timeline_name(0), "ab") as file:
-        file.write(b'{"step": 3')
+        file.write(b'{"step": 3')  # it was killed
     inputs = [(root / timeline_name(0)).read_bytes() for root in (before, after)]
     merge_runs([after, before], tmp_path / "merged")
     run = open_run(tmp_path / "merged")

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.findings import Cause, Comparison
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import Attributes, OperatorName, parse_operator
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
@@ -178,7 +179,7 @@ def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
     for step, rank in sorted(run.places):
         if place.step in (None, step) and place.rank in (None, rank):
             phases = [p for p in run.phases_at(step, rank) if place.phase in (None, p)]
-            yield {phase: _Lines(run, phase, step, rank) for phase in phases}
+            yield {phase: _Lines(run, LayerPlace(phase, step, rank)) for phase in phases}
 
 
 def operator_calls(run: Run, place: CallPlace) -> Iterator[Call]:
@@ -189,7 +190,7 @@ def operator_calls(run: Run, place: CallPlace) -> Iterator[Call]:
         for phase in run.phases_at(step, rank):
             if place.phase not in (None, phase):
                 continue
-            lines = _Lines(run, phase, step, rank)
+            lines = _Lines(run, LayerPlace(phase, step, rank))
             lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
             for name in lines.by_name:
                 operator = parse_operator(name)
@@ -234,16 +235,16 @@ def has_elements(half: Half) -> bool:
 class _Lines:
     """The entries of one place, by name, with their values as they were nested."""
 
-    def __init__(self, run: Run, phase: str, step: int, rank: int) -> None:
-        self._run, self._at = run, (phase, step, rank)
+    def __init__(self, run: Run, at: LayerPlace) -> None:
+        self._run, self._at = run, at
         self.by_name: dict[str, JournalLine] = {}
-        for line in run.lines(phase, step, rank):
+        for line in run.lines(at):
             self.by_name.setdefault(line.entry, line)
         self._entries: dict[str, Entry] = {}
 
     def read(self, lines: Iterable[JournalLine]) -> None:
         """Read entries that will be asked for together: the directory is listed once."""
-        entries = self._run.entries_of([*lines], *self._at)
+        entries = self._run.entries_of([*lines], self._at)
         self._entries.update((entry.name, entry) for entry in entries or ())
 
     def _half(self, name: str) -> Half | None:

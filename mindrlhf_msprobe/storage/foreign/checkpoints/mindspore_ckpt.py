@@ -11,7 +11,6 @@ MindSpore's messages hold is read: a field that none of them has is damage.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import NamedTuple
@@ -105,7 +104,6 @@ _DIMS, _TYPE, _CONTENT = 1, 2, 3
 _CRC_MARK, _CRC_SIZE = b"crc_num", 17
 _TEXT, _MAP_TENSOR = "str", "MapTensor"
 _LONGEST_TEXT = 1 << 20  # bytes of a text, 4 for each character
-_JSON = re.compile(rb"[\[{]\s*(?:[\"\[{\]}0-9tfn-]|\Z)")
 #: Bytes of a file by which its format is known.
 HEAD = 16
 #: What stands at the beginning of files that are none of MindSpore's, and what they are.
@@ -135,10 +133,6 @@ class _Value:
     shape: tuple[int, ...]
     pieces: list[Piece] = field(default_factory=list)
     why: Message | None = None
-
-
-class _Unreadable(StoredTensor):
-    """A parameter of which no element can be read."""
 
 
 class Ckpt(NamedTuple):
@@ -191,7 +185,7 @@ def read_ckpt(file: DataFile) -> Ckpt:
         elif value.why is None:
             tensors[tag] = FileTensor(tag, value.dtype, value.shape, tuple(value.pieces))
         else:
-            tensors[tag] = _Unreadable(tag, value.dtype, value.shape, value.why)
+            tensors[tag] = StoredTensor(tag, value.dtype, value.shape, value.why)
     return Ckpt(tensors, texts, stored is not None)
 
 
@@ -207,19 +201,6 @@ def refuse_others(file: DataFile, head: bytes) -> None:
     for mark, code in _OTHERS:
         if head.startswith(mark):
             raise file.error(code)
-
-
-def refuse_json(file: DataFile, head: bytes) -> None:
-    """Refuse a file that begins as JSON does; a header's length of safetensors holds zeros.
-
-    Args:
-        head: its first `HEAD` bytes.
-
-    Raises:
-        CheckpointError: it does.
-    """
-    if _JSON.match(head) and b"\0" not in head[:8]:
-        raise file.error("checkpoint.json")
 
 
 def check_crc(file: DataFile, stored: int, found: int) -> None:

@@ -12,7 +12,6 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import (
     HEAD,
     read_ckpt,
-    refuse_json,
     refuse_others,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.safetensors import (
@@ -44,6 +43,7 @@ _NUMBERED = re.compile(
     r"(?P<name>.*)-(?P<number>[0-9]{1,5})-of-(?P<count>[0-9]{1,5})\.safetensors", re.DOTALL
 )
 _SHOWN = 4
+_JSON = re.compile(rb"[\[{]\s*(?:[\"\[{\]}0-9tfn-]|\Z)")  # how it begins
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -76,8 +76,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
             return _of_index(path, path.parent)
         return _read(path, path)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        why = layout.why_unread(error)
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+        raise CheckpointError.of_file(path, layout.why_unread(error)) from None
 
 
 def _read(file_path: Path, path: Path) -> Checkpoint:
@@ -89,7 +88,8 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
     file = DataFile(file_path)
     head = bytes(file.read(0, min(file.size, HEAD)))
     named = file_path.suffix == _SAFETENSORS
-    refuse_json(file, head)
+    if _JSON.match(head) and b"\0" not in head[:8]:  # a header's length of safetensors holds zeros
+        raise file.error("checkpoint.json")
     if named and len(head) == HEAD and not looks_like_safetensors(head):
         refuse_others(file, head)
     if named or looks_like_safetensors(head):
@@ -133,7 +133,7 @@ def _in_directory(path: Path) -> Checkpoint:
     if kinds == {_CKPT}:
         return _read(files[0], path)
     _check_numbers(path, files)
-    return Checkpoint(path, "safetensors", {0: read_all(files)})
+    return Checkpoint(path, "safetensors", {0: read_all(files)[0]})
 
 
 def _of_ranks(path: Path, directories: dict[int, Path]) -> Checkpoint:
@@ -177,8 +177,7 @@ def _check_inside(directory: Path, file: Path) -> None:
         CheckpointError: it does.
     """
     if not layout.inside(_root_of(directory), file):
-        why = message("checkpoint.link_leaves")
-        raise CheckpointError.saying("checkpoint.of_file", path=str(file), why=why)
+        raise CheckpointError.of_file(file, message("checkpoint.link_leaves"))
 
 
 def _indices(path: Path) -> list[Path]:

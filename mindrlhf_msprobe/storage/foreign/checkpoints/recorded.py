@@ -16,6 +16,7 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     CheckpointError,
     StoredTensor,
 )
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
 
@@ -110,29 +111,21 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
     roles: _Roles = {}
     known = 0
     for step in steps:
-        _add_step(roles, run, step)
+        for at in (LayerPlace(p, step, r) for r in run.ranks for p in run.phases):
+            if at.phase not in run.phases_at(step, at.rank):
+                continue
+            config = run.config(at.rank)
+            phase = (config.phase_table() if config else phase_table({})).get(at.phase)
+            role = roles.setdefault(at.phase if phase is None else phase.role, {})
+            found = role.setdefault(at.rank, {})
+            for entry in run.each_entry(at):
+                for record in entry.records:
+                    if record.io == "parameters" and record.leaf.is_tensor:
+                        name = network_name(entry.cell, record.path)
+                        if name not in found:  # as it was first recorded
+                            found[name] = RecordedTensor(name, record)
         before, known = known, sum(len(t) for ranks in roles.values() for t in ranks.values())
         if known and known == before:  # every step records the same ones
             break
     held = {role: {r: t for r, t in ranks.items() if t} for role, ranks in roles.items()}
     return {role: ranks for role, ranks in held.items() if ranks}
-
-
-def _add_step(roles: _Roles, run: Run, step: int) -> None:
-    for rank in run.ranks:
-        present, config = run.phases_at(step, rank), run.config(rank)
-        phases = config.phase_table() if config else phase_table({})
-        for phase in (phase for phase in run.phases if phase in present):
-            known = phases.get(phase)
-            of_role = roles.setdefault(phase if known is None else known.role, {})
-            _add(of_role.setdefault(rank, {}), run, phase, step, rank)
-
-
-def _add(found: dict[str, StoredTensor], run: Run, phase: str, step: int, rank: int) -> None:
-    """Add the parameters of one phase, as far as they are not known from before."""
-    for entry in run.each_entry(phase, step, rank):
-        for record in entry.records:
-            if record.io == "parameters" and record.leaf.is_tensor:
-                name = network_name(entry.cell, record.path)
-                if name not in found:
-                    found[name] = RecordedTensor(name, record)

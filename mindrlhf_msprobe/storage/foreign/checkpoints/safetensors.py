@@ -75,32 +75,16 @@ def read_safetensors(file: DataFile) -> dict[str, StoredTensor]:
             raise file.error("checkpoint.entry_size", **what, size=end - begin)
         found[name] = FileTensor(name, known, shape, (Piece(file, start + begin, end - begin),))
     _check_parts(file, parts, file.size - start)
-    stored = _stored_crc(said)
+    crc = said.get(_CRC) if said.get("format") == _MINDSPORE else None
+    is_number = isinstance(crc, str) and _NUMBER.fullmatch(crc)
     # Of an integer without axes MindSpore takes as many zeros as it says, instead of its bytes.
-    if stored is not None and all(t.shape or "Int" not in t.dtype for t in found.values()):
-        _check_crc(file, stored, start, parts)
+    if is_number and all(t.shape or "Int" not in t.dtype for t in found.values()):
+        own = 0  # that of `crc_check=True`: of names and elements, by name
+        for begin, end, name in sorted(parts, key=lambda part: part[2]):
+            own = zlib.crc32(name.encode("utf-8", "surrogatepass"), own)
+            own = file.crc(start + begin, start + end, own)
+        check_crc(file, int(str(crc)), own)
     return found
-
-
-def _stored_crc(metadata: dict[str, Any]) -> int | None:
-    """Return the CRC-32 that MindSpore wrote into the metadata; None if there is none."""
-    crc = metadata.get(_CRC)
-    if metadata.get("format") != _MINDSPORE or not isinstance(crc, str):
-        return None
-    return int(crc) if _NUMBER.fullmatch(crc) else None
-
-
-def _check_crc(file: DataFile, stored: int, start: int, parts: list[tuple[int, int, str]]) -> None:
-    """Check the CRC-32 of MindSpore's `crc_check=True`: of names and elements, by name.
-
-    Raises:
-        CheckpointError: it is another one.
-    """
-    found = 0
-    for begin, end, name in sorted(parts, key=lambda part: part[2]):
-        found = zlib.crc32(name.encode("utf-8", "surrogatepass"), found)
-        found = file.crc(start + begin, start + end, found)
-    check_crc(file, stored, found)
 
 
 def _header(file: DataFile) -> tuple[dict[str, Any], int]:
@@ -190,19 +174,21 @@ def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], Message
     try:
         content = layout.read_json(root, path, bounds.HEADER)
     except (OSError, ValueError) as error:
-        why = layout.why_unread(error)
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why) from None
+        raise CheckpointError.of_file(path, layout.why_unread(error)) from None
     names = content.get("weight_map") if isinstance(content, dict) else None
     texts = isinstance(names, dict) and all(isinstance(file, str) for file in names.values())
     if not isinstance(names, dict) or not texts or not names:
-        why = message("checkpoint.index")
-        raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+        raise CheckpointError.of_file(path, message("checkpoint.index"))
     files: dict[str, Path] = {}
-    for file in dict.fromkeys(names.values()):
-        files[file] = _inside(path, root, file)
-    found, homes = _read_all([*files.values()])
+    for name in dict.fromkeys(names.values()):
+        # A file stands beside the index that names it, and nowhere else.
+        plain = name not in ("", ".", "..") and not {"/", "\\", "\0"} & {*name}
+        files[name] = path.parent / name
+        if not plain or not layout.inside(root, files[name]):
+            raise CheckpointError.of_file(path, message("checkpoint.leaves", name=shortened(name)))
+    found, homes = read_all([*files.values()])
     missing = {
-        name: _Missing(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
+        name: StoredTensor(name, "", (), message("checkpoint.not_in_file", file=shortened(file)))
         for name, file in names.items()
         if name not in found
     }
@@ -219,35 +205,12 @@ def _some(names: list[str]) -> dict[str, Any]:
     return {"names": names[:_SHOWN], "count": len(names)}
 
 
-class _Missing(StoredTensor):
-    """A parameter that an index names and no file holds."""
-
-
-def _inside(index: Path, root: Path, name: str) -> Path:
-    """Return the path of a file that an index names; it stands beside the index, and nowhere else.
-
-    Raises:
-        CheckpointError: it lies elsewhere.
-    """
-    plain = name not in ("", ".", "..") and "/" not in name and "\\" not in name
-    path = index.parent / name if plain and "\0" not in name else None
-    if path is None or not layout.inside(root, path):
-        why = message("checkpoint.leaves", name=shortened(name))
-        raise CheckpointError.saying("checkpoint.of_file", path=str(index), why=why)
-    return path
-
-
-def read_all(paths: list[Path]) -> dict[str, StoredTensor]:
-    """Return the parameters of several files, in which each name stands once.
+def read_all(paths: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, Path]]:
+    """Return the parameters of several files, in which each name stands once, and their files.
 
     Raises:
         CheckpointError: a file cannot be used, or a name stands in two.
     """
-    return _read_all(paths)[0]
-
-
-def _read_all(paths: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, Path]]:
-    """Return the parameters of several files, and in which one each lies; see `read_all`."""
     found: dict[str, StoredTensor] = {}
     homes: dict[str, Path] = {}
     for path in paths:

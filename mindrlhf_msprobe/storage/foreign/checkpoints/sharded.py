@@ -137,7 +137,15 @@ def put_together(path: Path, ranks: Ranks, notes: Messages) -> Checkpoint:
             stages=few_numbers(stages),
         )
     names = dict.fromkeys(name for tensors in ranks.values() for name in tensors)
-    merged = {name: _whole(name, ranks, strategy, size) for name in names}
+    merged = {}
+    for name in names:
+        copies: list[StoredTensor] = []
+        for stage in stages:
+            held = {r: ranks[stage * size + r].get(name) for r in range(size)}
+            local = {r: tensor for r, tensor in held.items() if tensor is not None}
+            if local:
+                copies.append(_of_stage(name, local, strategy[stage].get(name), stage * size))
+        merged[name] = _one(name, copies)
     notes = (*notes, message("checkpoint.by_strategy", file=files[0].name, ranks=len(ranks)))
     return Checkpoint(path, "sharded", {0: merged}, notes=notes)
 
@@ -151,17 +159,6 @@ def _ranks_of(strategy: Strategy) -> tuple[set[int], int]:
         if isinstance(cut, Cut)
     }
     return sizes, next(iter(sizes), 0) * len(strategy)
-
-
-def _whole(name: str, ranks: Ranks, strategy: Strategy, size: int) -> StoredTensor:
-    """Return one parameter of the whole network."""
-    copies: list[StoredTensor] = []
-    for stage in sorted(strategy):
-        held = {r: ranks[stage * size + r].get(name) for r in range(size)}
-        local = {r: tensor for r, tensor in held.items() if tensor is not None}
-        if local:
-            copies.append(_of_stage(name, local, strategy[stage].get(name), stage * size))
-    return _one(name, copies)
 
 
 def _of_stage(
@@ -188,7 +185,15 @@ def _of_stage(
             missing = [first + d for d in range(math.prod(cut.devices)) if cut.part_of(d) == part]
             what = message("checkpoint.shard_missing", ranks=few_numbers(missing))
             return StoredTensor(name, dtype, shape, what)
-    return _of_shards(name, cut.parts, shards)
+    # Shards of one place are copies.
+    zeros = (0,) * len(shape)
+    tiles = [
+        Tile(tuple(p * n for p, n in zip(place, shape)), shape, number, zeros)
+        for number, place in enumerate(shards)
+    ]
+    whole = [n * size for n, size in zip(cut.parts, shape)]
+    held = [_one(name, same) for same in shards.values()]
+    return ComposedTensor(name, dtype, Tiled(held, tiles, whole))
 
 
 def _why_not_one(held: Sequence[StoredTensor]) -> Message | None:
@@ -226,25 +231,3 @@ def _one(name: str, copies: Sequence[StoredTensor]) -> StoredTensor:
         return copies[0]
     made_of = Copies(name, copies)
     return ComposedTensor(name, copies[0].dtype, made_of, _why_not_one(copies))
-
-
-def _of_shards(
-    name: str,
-    parts: tuple[int, ...],
-    shards: Mapping[tuple[int, ...], Sequence[StoredTensor]],
-) -> StoredTensor:
-    """Return a parameter that is put together from shards of equal shape.
-
-    Args:
-        parts: how many shards lie along each axis.
-        shards: by their places along the axes; those of one place are copies.
-    """
-    first = next(iter(shards.values()))[0]
-    zeros = (0,) * len(parts)
-    tiles = [
-        Tile(tuple(p * n for p, n in zip(place, first.shape)), first.shape, number, zeros)
-        for number, place in enumerate(shards)
-    ]
-    shape = [n * size for n, size in zip(parts, first.shape)]
-    whole = Tiled([_one(name, same) for same in shards.values()], tiles, shape)
-    return ComposedTensor(name, first.dtype, whole)

@@ -46,6 +46,11 @@ _PIECE = 4 << 20  # bytes that a CRC reads at once
 class CheckpointError(RunError):
     """A checkpoint that cannot be used; the message names the file and says why."""
 
+    @classmethod
+    def of_file(cls, path: Path, why: Message) -> CheckpointError:
+        """Return the error that says of a file why it cannot be used."""
+        return cls.saying("checkpoint.of_file", path=str(path), why=why)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -84,8 +89,7 @@ class DataFile:
 
     def error(self, code: str, **params: object) -> CheckpointError:
         """Return the error that says of this file what a code says."""
-        why = message(code, **params)
-        return CheckpointError.saying("checkpoint.of_file", path=str(self.path), why=why)
+        return CheckpointError.of_file(self.path, message(code, **params))
 
     def read(self, offset: int, size: int) -> bytearray:
         """Return a part of the file.

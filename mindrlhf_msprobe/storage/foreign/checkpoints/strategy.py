@@ -90,8 +90,7 @@ def read_strategies(paths: Iterable[Path], root: Path) -> Strategy:
     seen: set[bytes] = set()
     for path in paths:
         if not layout.inside(root, path):
-            why = message("unread.link_leaves")
-            raise CheckpointError.saying("checkpoint.of_file", path=str(path), why=why)
+            raise CheckpointError.of_file(path, message("unread.link_leaves"))
         file = DataFile(path)
         if file.size > bounds.METADATA:
             most = bounds.in_bytes(bounds.METADATA)
@@ -204,8 +203,10 @@ def _cut(
     used = [i for of in axes for i in of]
     if len(used) > len(set(used)):
         return message("checkpoint.layout")
-    parts = _by_optimizer(devices, used, shards)
-    if parts is None or (parts > 1 and not axes):
+    # An optimizer cuts over the axes of the matrix that are not used.
+    free = math.prod(size for i, size in enumerate(devices) if i not in used)
+    parts = free if shards == _ALL else max(shards, 1)
+    if free % parts or (parts > 1 and not axes):
         return message("checkpoint.layout")
     return Cut(tuple(devices), axes, parts)
 
@@ -218,13 +219,3 @@ def _is_layout(devices: list[Any], tensor_map: list[list[Any]], others: list[Any
     if not all(n > 0 for n in devices) or math.prod(devices) > _MOST_DEVICES:
         return False
     return all(-1 <= n < len(devices) for n in named)
-
-
-def _by_optimizer(devices: list[int], used: list[int], shards: int) -> int | None:
-    """Return into how many parts an optimizer cuts over the axes that are not used.
-
-    None: not over these.
-    """
-    free = math.prod(size for i, size in enumerate(devices) if i not in used)
-    parts = free if shards == _ALL else max(shards, 1)
-    return None if free % parts else parts
