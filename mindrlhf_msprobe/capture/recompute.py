@@ -17,6 +17,7 @@ from typing import Any
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, ONLY_VALUES, RUN_AGAIN
+from mindrlhf_msprobe.capture.opening.opening import Call
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -25,21 +26,6 @@ _CALL: CodeType = nn.Cell.__call__.__code__
 
 #: The functions of MindSpore that run a cell for the first time or once more.
 MARKS = frozenset(code for code in (FIRST_RUN, RUN_AGAIN, ONLY_VALUES) if code is not None)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a cell or operator inside the first run.
-
-    Attributes:
-        entry: its entry's name.
-        parent: that of the entry around it.
-        values: what its entry holds; None where it has none.
-    """
-
-    entry: str
-    parent: str | None
-    values: dict[str, Any] | None = None
 
 
 @dataclass
@@ -56,15 +42,13 @@ class Repetitions:
     def __init__(self) -> None:
         self._regions: dict[tuple[int, int], _Region] = {}
 
-    def first(self, frame: FrameType | None, of: Hashable, call: Call) -> None:
+    def first(self, frame: FrameType, of: Hashable, call: Call) -> None:
         """Note a call inside the first run.
 
         Args:
-            frame: the innermost of `MARKS`, or None.
+            frame: the innermost of `MARKS`.
             of: the id of the cell, or the name of the operator.
         """
-        if frame is None:
-            return
         key = _key(frame, 0)
         region = self._regions.get(key)
         if region is None or region.repeated:
@@ -92,7 +76,7 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
     Returns:
         same, other or unknown.
     """
-    values = call.values or {}
+    values = call.line.values if call.line is not None else {}
     before = [*_tensors([values.get("input_args"), values.get("input_kwargs")])]
     if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
         return "unknown"

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, is_vectorised
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
     Question,
@@ -143,8 +143,16 @@ class Values:
     def closed(self, value: int, site: Site) -> None:
         """Save a value."""
         tensors = self._open.pop(value, None)
-        if tensors is not None:
-            SAVE_NOW(site.path[0], _filled(site.outline, site.path, tensors))
+        if tensors is None:
+            return
+
+        def elements(known: Any, path: Path) -> Any:
+            if isinstance(known, TensorOutline) and path not in tensors:
+                why = message("coverage.kept_by_graph", dtype=known.dtype)
+                return UnknownOutline("mindspore.Tensor", why)
+            return tensors.get(path, known)
+
+        SAVE_NOW(site.path[0], filled(site.outline, elements, site.path, key_of=lambda key: key))
 
     def gradient(self, site: Site, array: np.ndarray) -> None:
         """Save a gradient; the array is valid until this returns."""
@@ -191,18 +199,6 @@ CURRENT.snapshot = snapshot
 def _copied(array: np.ndarray, tensor: TensorOutline) -> HostTensor:
     host = to_host(np.array(as_recorded(array, tensor)))
     return HostTensor("mindspore.Tensor", tensor.dtype, host.array)
-
-
-def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
-    if isinstance(tree, dict):
-        return {key: _filled(item, (*path, key), tensors) for key, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [_filled(item, (*path, i), tensors) for i, item in enumerate(tree)]
-    if isinstance(tree, TensorOutline) and path not in tensors:
-        return UnknownOutline(
-            "mindspore.Tensor", message("coverage.kept_by_graph", dtype=tree.dtype)
-        )
-    return tensors.get(path, tree)
 
 
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,3 +85,26 @@ def values_in(tree: Any) -> Iterator[Any]:
             yield from values_in(child)
     else:
         yield tree
+
+
+def filled(
+    tree: Any,
+    fill: Callable[[Any, Path], Any],
+    path: Path = (),
+    *,
+    key_of: Callable[[Any], Any] = str,
+) -> Any:
+    """Return a structure nested as a value is, tuples as lists.
+
+    Args:
+        fill: returns what stands for a value that is no tuple, list or dict, and for its path.
+        key_of: returns what stands for a key.
+    """
+    if isinstance(tree, dict):
+        return {
+            key_of(key): filled(item, fill, (*path, key), key_of=key_of)
+            for key, item in tree.items()
+        }
+    if isinstance(tree, (tuple, list)):
+        return [filled(item, fill, (*path, i), key_of=key_of) for i, item in enumerate(tree)]
+    return fill(tree, path)

@@ -27,7 +27,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     is_inner_recurrent,
     is_recomputed,
 )
-from mindrlhf_msprobe.capture.graph.calls import CellSlot
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.graph.switch import reduces
@@ -46,6 +45,7 @@ from mindrlhf_msprobe.capture.graph.wrappers import (
     unwrap,
     wrap,
 )
+from mindrlhf_msprobe.capture.opening.opening import CellSlot
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig

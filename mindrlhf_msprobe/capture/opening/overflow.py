@@ -17,11 +17,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.tensors.sharded import local_of
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.words import FaultSink
@@ -31,6 +30,9 @@ from mindrlhf_msprobe.storage.arrays.buffers import BufferPool, Copy
 from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.opening.opening import StepCounters
 
 _SMALL = 1 << 16  # bytes; what is smaller is copied in any case, and not counted
 

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.capture.cells import (
     parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
-from mindrlhf_msprobe.capture.graph.calls import CellSlot, GraphCalls
+from mindrlhf_msprobe.capture.graph.calls import GraphCalls
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
@@ -34,7 +34,7 @@ from mindrlhf_msprobe.capture.graph.watched import (
     why_no_gradients,
 )
 from mindrlhf_msprobe.capture.graph.wrappers import OPTIMIZER, has_mark, number_of
-from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.capture.opening.opening import CellSlot, Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import Phase
@@ -209,7 +209,7 @@ class PhaseCapture:
         cells = {n: c for n, c in named_cells(opening.root).items() if opening.is_recorded(n)}
         slots = [CellSlot(name, type(cell).__name__, True) for name, cell in cells.items()]
         slots += self._slots.values()
-        ran = {slot.name for slot in slots if slot.call_name("forward") in calls}
+        ran = {slot.name for slot in slots if slot.call_name in calls}
         silent: dict[str, str] = {}
         for name, cell in cells.items():
             if name in ran and is_jitted(cell):

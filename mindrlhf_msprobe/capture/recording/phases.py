@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.observer import ObserverOf
 from mindrlhf_msprobe.capture.opening.opening import (
     DeviceEntries,
     GradientDirections,
     HostEntries,
     Opening,
+    StepCounters,
 )
 from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
