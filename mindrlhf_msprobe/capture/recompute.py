@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -19,7 +19,7 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, ONLY_VALUES, RUN_AGAIN
 from mindrlhf_msprobe.capture.opening.opening import Call
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, described_leaves
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _CALL: CodeType = nn.Cell.__call__.__code__
@@ -77,7 +77,8 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
         same, other or unknown.
     """
     values = call.line.values if call.line is not None else {}
-    before = [*_tensors([values.get("input_args"), values.get("input_kwargs")])]
+    given = [values.get("input_args"), values.get("input_kwargs")]
+    before = [leaf for leaf in described_leaves(given) if "shape" in leaf]
     if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
         return "unknown"
     now: list[str] = []
@@ -88,15 +89,6 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
 
     TreeDescriber(is_tensor, note).describe([args, kwargs], "")
     return "same" if now == [leaf["fingerprint"] for leaf in before] else "other"
-
-
-def _tensors(described: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of tensors in what was described, in their order."""
-    if isinstance(described, dict) and "shape" in described and "type" in described:
-        yield described
-    elif isinstance(described, (dict, list)):
-        for item in described.values() if isinstance(described, dict) else described:
-            yield from _tensors(item)
 
 
 def runs_again() -> bool:

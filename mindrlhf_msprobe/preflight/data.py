@@ -14,8 +14,12 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.capture.settings.configurations import reason_of
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, summarise, to_host
-from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch_tensor
+from mindrlhf_msprobe.capture.tensors.summary import (
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
+)
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.errors import UsageError
@@ -149,7 +153,7 @@ def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tensor(value: Any, path: str) -> Any:
     try:
-        return summarise(_on_host(value))
+        return summarise(to_host(value))
     except Exception as error:
         return Leaf(type(value).__name__, why=why_raised(error))
 
@@ -162,11 +166,3 @@ def _text(value: str, path: str) -> Any:
         "fingerprint": fingerprint("UInt8", letters),
         "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
     }
-
-
-def _on_host(value: Any) -> HostTensor:
-    if is_tensor(value):
-        return to_host(value)
-    dtype, array = elements_of(value)
-    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return HostTensor("torch.Tensor", dtype, contiguous)

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.opening.opening import (
     StepCounters,
     TokenCounter,
 )
-from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
+from mindrlhf_msprobe.capture.recording.saves import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.config import ProbeConfig, Selection

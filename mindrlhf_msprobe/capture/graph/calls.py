@@ -108,7 +108,7 @@ _MOST_CALLS = 50_000
 
 
 class GraphCalls:
-    """The calls of one opening of a phase; a `probes.Receiver`.
+    """The calls of one opening of a phase.
 
     Forward entries are handed on when their call ends, in the program's order. Gradients come when
     they come: a backward entry is handed on two runs of the network later, or at the end, with the
@@ -139,7 +139,6 @@ class GraphCalls:
         self._tokens = TokenCounter(opening.records_token, around.token if around else None)
         self._learns = learns
         self._watched_run: WatchedRun | None = None
-        self._numbers = itertools.count(1)
         self._calls: dict[int, GraphCall] = {}
         self._running: list[GraphCall] = []
         self._group: list[GraphCall] = []
@@ -153,8 +152,6 @@ class GraphCalls:
         self.ran: set[int] = set()  # numbers of the cells that ran in a graph
         self.has_gradients = False
         self.reduced: set[int] = set()  # numbers of the cells of which only statistics came
-
-    # What a Receiver does.
 
     def knows(self, cell: int) -> bool:
         """Return whether this network holds a cell, or an optimizer takes its gradients."""
@@ -200,32 +197,27 @@ class GraphCalls:
                     self._tokens.begin(cell, outermost)
                     self._opening.counters.calls.count(call_name)
 
-    def opened(self, site: Site, number: int | None = None) -> int:
-        """Open a call of a cell, or of an optimizer.
-
-        Args:
-            number: the call's, where calls of several networks are numbered together.
-        """
+    def opened(self, site: Site, number: int) -> bool:
+        """Open a call of a cell, or of an optimizer, by its number; return whether it is known."""
         with self._lock:
-            number = next(self._numbers) if number is None else number
             if site.cell in self._optimizers:
                 inside = all(call.outer or call.around for call in self._group)
                 if self._around is not None and inside:
-                    return 0  # the network ran in PyNative, where parameters have hooks
+                    return False  # the network ran in PyNative, where parameters have hooks
                 if site.cell in map(number_of, self._opening.counters.optimizers):
-                    return 0  # PyNative called it, and took what entered it
+                    return False  # PyNative called it, and took what entered it
                 self._end_group()
                 call = GraphCall(self._opening, number=number, cell=site.cell)
                 call.recorded = True
                 self._calls[number] = call
-                return number
+                return True
             if site.cell not in self._slots:
-                return 0
+                return False
             call = self._open_call(number, site)
             self.ran.add(site.cell)
             self._calls[number] = call
             self._running.append(call)
-            return number
+            return True
 
     def tensor(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
         """Describe an input, an output or a parameter of a call; its statistics may be known."""
@@ -477,3 +469,56 @@ class GraphCalls:
             slot, name = of_cells[index]  # type: ignore[misc]
             gradients.setdefault(slot.head, {})[name] = leaf
         self._opening.append_update(gradients)
+
+
+class Receiver:
+    """Takes what the probes of running graphs hand over, for each network that holds the cell.
+
+    Called from any thread. The calls are numbered here: a number means the same call to all.
+    """
+
+    def __init__(self, networks: Sequence[GraphCalls]) -> None:
+        self._networks = networks
+        self._numbers = itertools.count(1)
+
+    def knows(self, cell: int) -> bool:
+        """Return whether it takes what the probes of a cell hand over."""
+        return any(network.knows(cell) for network in self._networks)
+
+    def wants(self, graph: Graph) -> bool:
+        """Return whether it needs what the next run of a graph hands over."""
+        wants = [network.wants(graph) for network in self._networks]  # each is to be asked
+        return any(wants)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Take note that a graph runs next, with probes or without."""
+        for network in self._networks:
+            network.begins(graph, probed)
+
+    def _of(self, site: Site) -> list[GraphCalls]:
+        return [network for network in self._networks if network.knows(site.cell)]
+
+    def opened(self, site: Site) -> int:
+        """Take note of a call that begins and return its number, 0 if it is not recorded."""
+        number = next(self._numbers)
+        known = [network.opened(site, number) for network in self._of(site)]
+        return number if any(known) else 0
+
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
+        for network in self._of(site):
+            network.tensor(call, site, found)
+
+    def closed(self, call: int, site: Site) -> None:
+        """Take note of a call that has ended."""
+        for network in self._of(site):
+            network.closed(call, site)
+
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
+        for network in self._of(site):
+            network.gradient(call, site, found)
+
+    def fault(self, what: Message, error: BaseException) -> None:
+        """Take note of a fault, once; never raises."""
+        self._networks[0].fault(what, error)

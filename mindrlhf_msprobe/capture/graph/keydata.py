@@ -216,21 +216,22 @@ def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
     return called
 
 
-def _take_tensor(value: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
-    of = SITES[number_in(site)]
-    VALUES.tensor(number_in(value), of, as_recorded(elements, of.outline))
-
-
-def _take_closed(value: np.ndarray, site: np.ndarray) -> None:
-    VALUES.closed(number_in(value), SITES[number_in(site)])
-
-
-def _take_gradient(site: np.ndarray, elements: np.ndarray) -> None:
-    of = SITES[number_in(site)]
-    VALUES.gradient(of, as_recorded(elements, of.outline))
-
-
 OPEN_VALUE = host_function("msprobe_open_value", _safely(lambda _: VALUES.opened()), 1)
-VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor), 3)
-CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed), 2)
-VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), 2, in_order=False)
+VALUE_TENSOR = host_function(
+    "msprobe_value_tensor",
+    _safely(
+        lambda value, site, array: VALUES.tensor(number_in(value), SITES[number_in(site)], array)
+    ),
+    3,
+)
+CLOSE_VALUE = host_function(
+    "msprobe_close_value",
+    _safely(lambda value, site: VALUES.closed(number_in(value), SITES[number_in(site)])),
+    2,
+)
+VALUE_GRADIENT = host_function(
+    "msprobe_value_gradient",
+    _safely(lambda site, elements: VALUES.gradient(SITES[number_in(site)], elements)),
+    2,
+    in_order=False,
+)

@@ -57,19 +57,15 @@ def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
         return type(dtype)(outline(*item, depth + 1) for item in _items(shape, dtype, value))
     element_type = getattr(dtype, "element_type", None)
     if callable(element_type) and isinstance(shape, (tuple, list)) and "ensor" in str(dtype):
-        return _tensor(shape, dtype)
+        kind = type(dtype).__name__
+        if kind not in ("TensorType", "RefType"):
+            return UnknownOutline("object", message("coverage.object_of_graph"))
+        if any(not isinstance(size, int) or size < 0 for size in shape):
+            return UnknownOutline("mindspore.Tensor", message("coverage.dynamic_shape"))
+        return TensorOutline(str(dtype.element_type()), tuple(shape), kind == "RefType")
     if dtype is None or value is not None:
         return value
     return UnknownOutline(str(dtype), message("coverage.value_of_graph", type=str(dtype)))
-
-
-def _tensor(shape: Any, dtype: Any) -> TensorOutline | UnknownOutline:
-    kind = type(dtype).__name__
-    if kind not in ("TensorType", "RefType"):
-        return UnknownOutline("object", message("coverage.object_of_graph"))
-    if any(not isinstance(size, int) or size < 0 for size in shape):
-        return UnknownOutline("mindspore.Tensor", message("coverage.dynamic_shape"))
-    return TensorOutline(str(dtype.element_type()), tuple(shape), kind == "RefType")
 
 
 def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]:

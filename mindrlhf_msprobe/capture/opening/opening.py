@@ -16,13 +16,13 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
 from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
-from mindrlhf_msprobe.capture.tensors.sharded import local_of
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
     bytes_of_sketch,
     fingerprint_of,
     is_tensor,
+    local_of,
     rounding_of,
     subtract,
     to_host,
@@ -414,8 +414,17 @@ class DeviceEntries(HostEntries):
             self._found.update(enumerate(leaves, self._first))
             self._first += len(leaves)
             for line in waiting:
-                line.values = self._resolved(line.values)
-                self._leave_out_unchanged(line)
+                line.values = values = self._resolved(line.values)
+                call_name = line.entry.rpartition(".")[0]
+                changed = {
+                    name: leaf
+                    for name, leaf in (values.get("parameters") or {}).items()
+                    if self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint"))
+                }
+                if changed:
+                    values["parameters"] = changed
+                else:
+                    values.pop("parameters", None)
                 self._sink.append(line)
 
     def _queue(self, value: Any, record: str) -> Any:
@@ -428,9 +437,9 @@ class DeviceEntries(HostEntries):
                 if isinstance(value, _Difference):
                     number = self._first + self._device.add(value.tensor)
                     held = self._held_there(value.tensor, record, lambda own: own)
-                    return _Pending(number, value.kept, held)
+                    return {_PENDING: number, _KEPT: value.kept, **held}
                 number = self._first + self._device.add(value)
-                return _Pending(number, beside=self._held_there(value, record, self._device.copy))
+                return {_PENDING: number, **self._held_there(value, record, self._device.copy)}
             except Exception as error:
                 return self._failed(value, error)
 
@@ -438,9 +447,9 @@ class DeviceEntries(HostEntries):
         """Hold a copy on the device; where there is no room, entries that have ended make it."""
         if self._overflows is None or not self._overflows.wanted:
             return {}
-        if not self._overflows.has_room(local_of(tensor).nbytes):
+        if not self._overflows.holder.has_room(local_of(tensor).nbytes):
             self._fetch()
-        return {HELD: (record, self._overflows.hold_on_device(tensor, copy))}
+        return {HELD: (record, self._overflows.holder.hold_on_device(tensor, copy))}
 
     def _resolved(self, content: Any) -> Any:
         if isinstance(content, list):
@@ -458,35 +467,10 @@ class DeviceEntries(HostEntries):
             return {**leaf.to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
-    def _leave_out_unchanged(self, line: JournalLine) -> None:
-        values, call_name = line.values, line.entry.rpartition(".")[0]
-        for name, leaf in list((values.get("parameters") or {}).items()):
-            if not self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint")):
-                del values["parameters"][name]
-        if not values.get("parameters"):
-            values.pop("parameters", None)
 
-
-_PENDING = "msprobe pending"
-_KEPT = "msprobe kept"
-
-
-class _Pending:
-    """Stands for a leaf whose numbers are on the device.
-
-    Args:
-        kept: the number of the tensor that was taken off it, of a difference.
-        beside: what stands beside it in its JSON until its entry ends.
-    """
-
-    def __init__(
-        self, number: int, kept: int | None = None, beside: dict[str, Any] | None = None
-    ) -> None:
-        self._number, self._kept, self._beside = number, kept, beside or {}
-
-    def to_json(self) -> dict[str, Any]:
-        kept = {} if self._kept is None else {_KEPT: self._kept}
-        return {_PENDING: self._number, **kept, **self._beside}
+#: Stand in the JSON of a leaf whose numbers are on the device: its number, and of a difference that
+#: of the tensor that was taken off.
+_PENDING, _KEPT = "msprobe pending", "msprobe kept"
 
 
 @dataclass(frozen=True)
@@ -654,6 +638,7 @@ class CellSlot:
         frames: where its construct stands, as a call stack has a line of code; () if not known. A
             compiled graph calls no line of Python.
         head: the cell's part of its entries' names.
+        call_name: the name of its forward entries, without the number.
     """
 
     name: str
@@ -662,14 +647,11 @@ class CellSlot:
     arguments: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     head: str = field(init=False)
+    call_name: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.head = entry_name(self.name, self.class_name, "forward", 0).removesuffix(".forward.0")
-
-    @property
-    def call_name(self) -> str:
-        """The name of its forward entries, without the number."""
-        return f"{self.head}.forward"
+        self.call_name = entry_name(self.name, self.class_name, "forward", 0).removesuffix(".0")
+        self.head = self.call_name.removesuffix(".forward")
 
 
 @dataclass(eq=False, slots=True)

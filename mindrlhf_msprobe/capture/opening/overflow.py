@@ -15,14 +15,14 @@ written in the order in which they ended.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.tensors.sharded import local_of
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, local_of, to_host
+from mindrlhf_msprobe.capture.tensors.tree import described_leaves
 from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.log import warn
@@ -331,13 +331,10 @@ class OverflowSink(Sink):
         """Whether elements of further origins are written, so that tensors are to be held."""
         return self._run.wanted
 
-    def has_room(self, size: int) -> bool:
-        """Return whether so many bytes can be held without anything being given up."""
-        return self._run.holder.has_room(size)
-
-    def hold_on_device(self, tensor: Any, copy: Callable[[Any], Any]) -> Held:
-        """Hold a copy of a tensor on the device."""
-        return self._run.holder.hold_on_device(tensor, copy)
+    @property
+    def holder(self) -> Holder:
+        """What holds tensors for the run."""
+        return self._run.holder
 
     def hold(
         self, record: str, host: HostTensor, fingerprint: str | None
@@ -371,15 +368,12 @@ class OverflowSink(Sink):
                 self._sink.append(line)
                 return
             held = []
-        self._append_looked_at(_Ended(line, held))
-
-    def _append_looked_at(self, ended: _Ended) -> None:
-        """Take an entry in which, or before which, something is not finite."""
-        with self._lock:
+        ended = _Ended(line, held)
+        with self._lock:  # something in it, or before it, is not finite
             self._look_at(ended)
             if not (self._run.wanted and self._take(ended)):
                 self._release(ended.held)
-            self._waiting.append(ended.line)
+            self._waiting.append(line)
             self._hand_on(all_of_them=len(self._waiting) > _MOST_WAITING)
 
     def flush(self) -> None:
@@ -400,7 +394,7 @@ class OverflowSink(Sink):
         """Find out which parts of an entry are not finite."""
         forward = ended.direction == "forward"
         for part, structure in ended.line.values.items():
-            for leaf in _leaves(structure):
+            for leaf in described_leaves(structure):
                 kind = _kind(leaf)
                 if kind == _SOFT and forward and part != _PARAMETERS:
                     ended.soft.add(part)
@@ -449,7 +443,13 @@ class OverflowSink(Sink):
             _mark_around(line, self._explained)
         elif not ended.soft.isdisjoint(_MADE):
             if ended.soft.isdisjoint(_GIVEN):
-                waits = self._may_be_origin(ended)
+                # Of finite values: the first that may turn out to be an origin waits for it.
+                known = self._run.makes_mask(cell_name(line.entry), self._step)
+                other = ended.zeros or line.entry in self._soft or self._mask is not None
+                waits = not (known or other)
+            if waits:
+                self._keep(ended.held)
+                self._mask = ended
             self._soft.add(line.entry)
         _mark_around(line, self._soft)
         return waits
@@ -465,18 +465,6 @@ class OverflowSink(Sink):
         enters = bad or line.parent is None or not ended.knows_inputs
         return enters and self._run.is_first(moment, self._step)
 
-    def _may_be_origin(self, ended: _Ended) -> bool:
-        """Return whether -inf that an entry made of finite values may turn out to be an origin.
-
-        The first such entry waits for it.
-        """
-        known = self._run.makes_mask(cell_name(ended.line.entry), self._step)
-        if known or ended.zeros or ended.line.entry in self._soft or self._mask is not None:
-            return False
-        self._keep(ended.held)
-        self._mask = ended
-        return True
-
     def _settle_mask(self, *, origin: bool) -> None:
         """Decide on the entry that made -inf and waits."""
         mask, self._mask = self._mask, None
@@ -489,7 +477,10 @@ class OverflowSink(Sink):
         """Decide which of the gradients that wait are origins, the first to end first."""
         gradients, self._gradients = self._gradients, []
         origins: set[str] = set()  # cells
-        finite = {_head(one) for one in self._finite_backward} if gradients else ()
+        finite: set[str] = set()  # cells and operators with a finite backward entry
+        for entry in self._finite_backward if gradients else ():
+            operator = parse_operator(entry)
+            finite.add(operator.operator if operator else entry.rsplit(".", 2)[0])
         for ended in sorted(gradients, key=lambda one: (one.end, -one.line.seq)):
             if ended.direction == PARAMETERS_GRAD:
                 alone = ended.head in finite or self._run.is_first(ended.end, self._step)
@@ -527,12 +518,6 @@ class OverflowSink(Sink):
         tensors.clear()
 
 
-def _head(entry: str) -> str:
-    """Return the cell's or operator's part of an entry's name."""
-    operator = parse_operator(entry)
-    return operator.operator if operator else entry.rsplit(".", 2)[0]
-
-
 def _mark_around(line: JournalLine, marked: set[str]) -> None:
     """Mark the entry around one that is marked."""
     if line.parent is not None and line.entry in marked:
@@ -555,20 +540,6 @@ def _take_out(content: Any, held: list[_HeldLeaf]) -> bool:
         if _take_out(item, held):
             found = True
     return found
-
-
-def _leaves(structure: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of a structure of JSON, in no fixed order."""
-    inside = [structure]
-    while inside:
-        content = inside.pop()
-        if type(content) is dict:
-            if type(content.get("type")) is str:
-                yield content
-            else:
-                inside.extend(content.values())
-        elif type(content) is list:
-            inside.extend(content)
 
 
 def _kind(leaf: dict[str, Any]) -> str | None:

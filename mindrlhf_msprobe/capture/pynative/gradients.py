@@ -30,8 +30,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
 from mindrlhf_msprobe.capture.opening.opening import Call, Opening, backward_name
-from mindrlhf_msprobe.capture.tensors.sharded import is_sharded, local_of
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor
+from mindrlhf_msprobe.capture.tensors.summary import is_sharded, is_tensor, local_of
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -298,6 +297,9 @@ class CallGradients:
         capture: stands for the opening on tensors that outlive it.
         taps: how its tensors are tapped.
         recomputed: of a call that is repeated, whether it was given the same again.
+
+    Attributes:
+        done: whether nothing more comes of it.
     """
 
     def __init__(
@@ -324,7 +326,7 @@ class CallGradients:
         self._due = 0  # gradients that are still to be written
         self._coming = 0  # and those that have not come yet
         self._recorded = True  # known when its first gradient comes
-        self._done = False
+        self.done = False
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """Tap the inputs of a cell that is about to run.
@@ -400,18 +402,13 @@ class CallGradients:
                 self._tap_output(tensor, place)
         self._inputs.clear()
 
-    @property
-    def done(self) -> bool:
-        """Whether nothing more comes of it."""
-        return self._done
-
     def abandon(self) -> None:
         """Record nothing of a call that did not return: what comes by now is not its own."""
-        self._done = True
+        self.done = True
 
     def finish(self) -> None:
         """Hand over what was seen, if anything was; what was not has no gradient."""
-        done, self._done = self._done, True
+        done, self.done = self.done, True
         if self._coming:
             self._opening.selection.end(self._entry)
         if not done and self._recorded and self._line is not None:
@@ -452,7 +449,7 @@ class CallGradients:
                 with self._opening.guard("lost.gradient"):
                     take(place, gradient)
 
-            if self._done:
+            if self.done:
                 return
             if take != self._passes_by:  # what passes by the cell is no part of its time
                 self._coming -= 1

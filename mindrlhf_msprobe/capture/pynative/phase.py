@@ -218,9 +218,14 @@ class EagerCapture:
             with self.opening.guard("lost.gradient"):
                 gradients.finish()
         self._gradients.clear()
+        entries, known = self.opening.entries, self.opening.counters.parameters
         for key, parameter in self._glanced_at.items():
             with self.opening.guard("lost.changed_parameter"):
-                self._check(key, parameter)
+                # What changed as a whole did so after the last call; a change that no glance showed
+                # is counted: calls after it were taken for unchanged.
+                same = self._glances[key] == entries.glance(parameter)
+                if same and known.get(key) != entries.state_of(parameter):
+                    raise RuntimeError(message("fault.changed", parameter=key))
         if self._parameter_gradients is not None:
             with self.opening.guard("lost.parameter_gradient"):
                 self._parameter_gradients.remove()
@@ -512,14 +517,6 @@ class EagerCapture:
                 path = f"{run.entry}.parameters.{name}"
                 described[name] = self.opening.describe(parameter, path)
         return described
-
-    def _check(self, key: str, parameter: Any) -> None:
-        """Count a change that no glance showed: calls after it were taken for unchanged."""
-        if self._glances[key] != self.opening.entries.glance(parameter):
-            return  # it changed as a whole, after the last call
-        state = self.opening.entries.state_of(parameter)
-        if self.opening.counters.parameters.get(key) != state:
-            raise RuntimeError(message("fault.changed", parameter=key))
 
     def _leave(self, cell: nn.Cell, output: Any) -> None:
         frames = self._frames()

@@ -86,23 +86,19 @@ class Manifest:
             self.lost = self._lock.lost()
         if self.lost is None and self._written is not None:
             found = _fingerprint(self._path)
-            if found != self._written and not self._is_of_this_run():
-                self.lost = self._path
+            if found != self._written:
+                # It may have been edited, or be an older state that was brought back.
+                try:
+                    there, own = RunFile.load(self._path), self.content
+                    is_own = there.run_id == own.run_id
+                    is_own = is_own and 0 < len(there.attempts) <= len(own.attempts)
+                except (OSError, ValueError):
+                    is_own = False
+                if not is_own:
+                    self.lost = self._path
             self._written = found  # not to be read again
         if self.lost is not None:
             raise DumpPathLostError(self.lost)
-
-    def _is_of_this_run(self) -> bool:
-        """Return whether what stands in the manifest's place is of this run and this attempt.
-
-        It may have been edited, or be an older state that was brought back.
-        """
-        try:
-            found = RunFile.load(self._path)
-        except (OSError, ValueError):
-            return False
-        own = found.run_id == self.content.run_id
-        return own and 0 < len(found.attempts) <= len(self.content.attempts)
 
     def save(self, *, durable: bool = False) -> None:
         """Write the manifest, whole or not at all, also where the disk has become full.
@@ -114,15 +110,6 @@ class Manifest:
             DumpPathLostError: its directory, or what stands in its place, is no longer of this run.
         """
         self.check()
-        self._save()
-        for path in (self._path, self._path.parent) if durable else ():
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
-
-    def _save(self) -> None:
         content = self._encoded(self.content.json)
         try:
             write_atomic(self._path, [content])
@@ -131,6 +118,12 @@ class Manifest:
                 raise
         self._reserve.keep(len(content))
         self._written = _fingerprint(self._path)
+        for path in (self._path, self._path.parent) if durable else ():
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
 
     def close(self, stop: Stop | None = None, then: Callable[[], None] = lambda: None) -> None:
         """Write the manifest for the last time; `stop` says how a run ended that did not finish.
@@ -241,20 +234,17 @@ class Manifest:
             self.content.recorded = recorded.without_steps_from(self.content.recorded, step)
             if any(self.content.thinned.values()):
                 self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
-            self._forget_checkpoints_after(step)
+            if (saved := self.content.saved_checkpoints) is not None:
+                # Not those that an earlier attempt saved after more steps than are left of it.
+                self.content.saved_checkpoints = {
+                    role: {n: p for n, p in paths.items() if not n.isdigit() or int(n) <= step}
+                    for role, paths in saved.items()
+                    if isinstance(paths, dict)
+                }
             known = self.content.random_states
             self.states_before = random_states.without_steps_from(known, step)
             self.content.random_states = self.states_before
             self.save()
-
-    def _forget_checkpoints_after(self, step: int) -> None:
-        """Forget those that an earlier attempt saved after more steps than are left of it."""
-        if (saved := self.content.saved_checkpoints) is not None:
-            self.content.saved_checkpoints = {
-                role: {n: path for n, path in paths.items() if not n.isdigit() or int(n) <= step}
-                for role, paths in saved.items()
-                if isinstance(paths, dict)
-            }
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""

@@ -120,6 +120,7 @@ class RunWriter:
         keep_bytes: how much this rank keeps on disk: above it old steps are thinned; 0: all.
 
     Attributes:
+        task, level: of the phases that open from now on.
         manifest: takes what is not recorded, and why; it is written when the step ends.
 
     Raises:
@@ -142,7 +143,7 @@ class RunWriter:
     ) -> None:
         self.root = root
         self.rank = rank
-        self._task, self._level = task, str(config.get("level", "L0"))
+        self.task, self.level = task, str(config.get("level", "L0"))
         self._copies = bool(config.get("columns", True))
         self._manifest = message("lost.manifest", file=layout.manifest_name(rank))
         self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
@@ -178,10 +179,6 @@ class RunWriter:
         """Return the step after the last one an earlier attempt completed, 0 in a new run."""
         done = [a.last_completed_step for a in self.manifest.content.attempts[:-1]]
         return max((step for step in done if step is not None), default=-1) + 1
-
-    def record_as(self, task: str, level: str) -> None:
-        """Let the phases that open from now on be of another task and level."""
-        self._task, self._level = task, level
 
     def sink(self, phase: str, step: int) -> Sink:
         """Return what takes the entries and the elements of one phase in one step."""
@@ -485,27 +482,28 @@ class RunWriter:
                 self._forget_key_data(step)
                 self._report_removed(step)
                 self._note_step(step, complete=complete, has_data=has_data)
-                if times is not None:
-                    self._append_times(times)
+                try:
+                    if times is not None:
+                        append_times(self.root, self.rank, times())
+                except Exception as error:
+                    self._background.report(message("lost.times"), error)
                 self.manifest.note_lost(lost)
                 self.manifest.content.recording = self._ledger.to_json(step)
                 self.manifest.save()
                 self._buffers.trim()
 
+            def thin() -> None:
+                if self._thinning is not None and self.manifest.lost is None:
+                    self._thinning.thin()
+
             job = self._background.begin(self._manifest, write)
             if self._thinning is not None:  # nobody waits for it
-                self._background.begin(message("lost.old_steps"), self._thin)
+                self._background.begin(message("lost.old_steps"), thin)
         try:
             with self._ledger.charge(STEP):
                 self._background.wait_for(job)
         finally:  # an interrupted wait ends the step too
             self._ledger.end_step(step)
-
-    def _append_times(self, times: Callable[[], Mapping[str, Any]]) -> None:
-        try:
-            append_times(self.root, self.rank, times())
-        except Exception as error:
-            self._background.report(message("lost.times"), error)
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         for (phase, _), files in ended.items():
@@ -541,10 +539,6 @@ class RunWriter:
         if self._thinning is not None:
             of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
             self._thinning.note(of, step, (name for name, count in counts.items() if count))
-
-    def _thin(self) -> None:
-        if self._thinning is not None and self.manifest.lost is None:
-            self._thinning.thin()
 
     def _report_removed(self, step: int) -> None:
         """Count the listed steps that are not in the directories they were recorded into."""
@@ -604,19 +598,19 @@ class RunWriter:
             lost: as for `end_step`; None: as it said.
         """
 
+        def copy_journals() -> None:
+            if self._copies:
+                from mindrlhf_msprobe.storage.columns.export import copy_of_rank
+
+                copy_of_rank(self.root, self.rank)
+
         def write() -> None:
             if lost is not None:
                 self.manifest.note_lost(lost)
-            self.manifest.close(stop, self._copy_journals)
+            self.manifest.close(stop, copy_journals)
 
         self._background.finish(self._manifest, write)
         self._background.stop()
-
-    def _copy_journals(self) -> None:
-        if self._copies:
-            from mindrlhf_msprobe.storage.columns.export import copy_of_rank
-
-            copy_of_rank(self.root, self.rank)
 
     def wait(self) -> None:
         """Return when everything handed over so far is readable on disk."""
@@ -682,9 +676,9 @@ class RunWriter:
             files = PhaseFiles(
                 self._directories.make,
                 directory,
-                self._task,
+                self.task,
                 self._background.report,
-                self._level,
+                self.level,
             )
             known = self._phases[phase, step] = _Phase(files)
             self._steps_with_data.add(step)
