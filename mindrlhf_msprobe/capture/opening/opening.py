@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
-from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
+from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowEntries
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
@@ -44,7 +44,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     block_for,
     kept_of,
 )
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.pynative.gradients import CallGradients
+    from mindrlhf_msprobe.storage.writing.writer import Sink
 
 _SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
 _GLANCED = 64  # elements of a larger one
@@ -204,7 +205,7 @@ class HostEntries:
         elements: whether elements are stored, too (task: tensor), or of which records they are.
         sketches: whether sketches are, and tensors that have none (task: sketch).
         directions: what is added to the gradients of parameters (task: grad_probe).
-        overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
+        overflows: holds tensors, and takes entries before the sink does (task: overflow_check).
     """
 
     def __init__(
@@ -218,9 +219,10 @@ class HostEntries:
         elements: bool | Callable[[str], bool] = False,
         sketches: bool = False,
         directions: GradientDirections | None = None,
-        overflows: OverflowSink | None = None,
+        overflows: OverflowEntries | None = None,
     ) -> None:
         self._sink = sink
+        self._ended = sink.append if overflows is None else overflows.append
         self._summaries = summaries
         self._elements = elements if callable(elements) else lambda _, stored=elements: stored
         self._sketches = sketches
@@ -238,7 +240,7 @@ class HostEntries:
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
         with self.charge:
-            self._sink.append(line)
+            self._ended(line)
 
     def state_of(self, parameter: Any) -> str | None:
         """Return what changes when a parameter does, its fingerprint; None if not known at once."""
@@ -425,7 +427,7 @@ class DeviceEntries(HostEntries):
                     values["parameters"] = changed
                 else:
                     values.pop("parameters", None)
-                self._sink.append(line)
+                self._ended(line)
 
     def _queue(self, value: Any, record: str) -> Any:
         device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
@@ -445,11 +447,12 @@ class DeviceEntries(HostEntries):
 
     def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
         """Hold a copy on the device; where there is no room, entries that have ended make it."""
-        if self._overflows is None or not self._overflows.wanted:
+        if self._overflows is None or not self._overflows.run.wanted:
             return {}
-        if not self._overflows.holder.has_room(local_of(tensor).nbytes):
+        holder = self._overflows.run.holder
+        if not holder.has_room(local_of(tensor).nbytes):
             self._fetch()
-        return {HELD: (record, self._overflows.holder.hold_on_device(tensor, copy))}
+        return {HELD: (record, holder.hold_on_device(tensor, copy))}
 
     def _resolved(self, content: Any) -> Any:
         if isinstance(content, list):

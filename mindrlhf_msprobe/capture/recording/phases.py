@@ -15,7 +15,7 @@ from mindrlhf_msprobe.capture.opening.opening import (
     Opening,
     StepCounters,
 )
-from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
+from mindrlhf_msprobe.capture.opening.overflow import OverflowEntries, Overflows
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import message
@@ -368,7 +368,7 @@ class Phases:
             elements = methodcaller("startswith", f"Cell.{self._closer[2]}.")  # and what is in it
         sink, overflows = self._run.writer.sink(phase, step), None
         if of_cells and self._overflows is not None:
-            sink = overflows = OverflowSink(sink, self._overflows, counters, step, self._run.fault)
+            overflows = OverflowEntries(sink, self._overflows, counters, step, self._run.fault)
         shared: dict[str, Any] = {
             "sink": sink,
             "overflows": overflows,

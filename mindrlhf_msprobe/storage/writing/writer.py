@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.directory.removal import files_in, recorded_file, remove_save
 from mindrlhf_msprobe.storage.directory.step_directories import StepDirectories
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
@@ -89,19 +89,22 @@ class _Phase:
     batch: Job | None = None
 
 
-class _PhaseSink(Sink):
-    """Hands what is recorded of one phase in one step to the writer."""
+class Sink:
+    """Takes what is recorded of one phase in one step, as the methods of `RunWriter` say."""
 
     def __init__(self, writer: RunWriter, phase: str, step: int) -> None:
         self._writer, self._phase, self._step = writer, phase, step
 
     def append(self, line: JournalLine) -> None:
+        """Take an entry that ended."""
         self._writer.append_entry(self._phase, self._step, line)
 
     def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
+        """Take a record's elements, as they are now, and return the name of their file."""
         return self._writer.save_tensor(self._phase, self._step, record, array, fingerprint)
 
     def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
+        """Take the sketch of a tensor, and return its place in the file of sketches."""
         return self._writer.save_sketch(self._phase, self._step, fingerprint, made)
 
 
@@ -182,7 +185,7 @@ class RunWriter:
 
     def sink(self, phase: str, step: int) -> Sink:
         """Return what takes the entries and the elements of one phase in one step."""
-        return _PhaseSink(self, phase, step)
+        return Sink(self, phase, step)
 
     def append_entry(self, phase: str, step: int, line: JournalLine) -> None:
         """Append one entry, which belongs to the writer from now on, to its phase's journal.
