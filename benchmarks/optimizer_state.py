@@ -24,13 +24,17 @@ from mindspore import Tensor, nn
 from mindrlhf_msprobe.capture.opening.opening import HostEntries
 from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
+from mindrlhf_msprobe.storage.writing.writer import Sink
 
 LAYERS, WIDTH = 8, 1024
 
 
 class Nowhere(Sink):
+    def __init__(self) -> None:
+        """Write nothing."""
+
     def append(self, line: JournalLine) -> None:
         """Take an entry."""
 

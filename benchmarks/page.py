@@ -31,7 +31,7 @@ from compare_common import arguments, command, workspace
 from compare_large import PARSE, Size, processor_seconds, write_rank
 from page_common import opening
 
-from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
+from mindrlhf_msprobe.capture.recording.saves import describe_key_data
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 PROMPTS = 8  # of a rank and step

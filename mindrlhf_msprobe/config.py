@@ -94,35 +94,31 @@ def _bool(name: str, value: Any) -> bool:
     return value
 
 
-def _whole_number(minimum: int) -> Callable[[str, Any], int]:
-    def check(name: str, value: Any) -> int:
-        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-        if not whole or value < minimum:
-            raise _fail(name, value, message("config.whole_number", least=minimum))
-        return int(value)
+def _number(
+    kind: type[int | float], fits: Callable[[Any], bool], code: str, **params: Any
+) -> Callable[[str, Any], Any]:
+    """Return what checks a number of a kind; `code`, with its parameters, says what is expected."""
+
+    def check(name: str, value: Any) -> Any:
+        known = isinstance(value, numbers.Integral if kind is int else numbers.Real)
+        if not known or isinstance(value, bool) or not fits(value):
+            raise _fail(name, value, message(code, **params))
+        return kind(value)
 
     return check
 
 
-def _number_or_all(name: str, value: Any) -> int:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value == 0 or value < -1:
-        raise _fail(name, value, message("config.number_or_all"))
-    return int(value)
+def _whole_number(minimum: int) -> Callable[[str, Any], int]:
+    return _number(int, lambda n: bool(n >= minimum), "config.whole_number", least=minimum)
 
 
-def _seconds(name: str, value: Any) -> float:
-    if value is None:
-        return 0.0
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf:
-        raise _fail(name, value, message("config.seconds"))
-    return float(value)
+_positive = _number(float, lambda n: 0 < float(n) < math.inf, "config.positive")
+_seconds = _number(float, lambda n: bool(0 <= n < math.inf), "config.seconds")
 
 
-def _choice_or_none(*choices: str) -> Callable[[str, Any], str]:
-    one = _choice(*choices)
-    return lambda name, value: "" if value is None or value == "" else one(name, value)
+def _or_nothing(check: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
+    """Return what lets None and "" stand for nothing, "", and has all else checked."""
+    return lambda name, value: "" if value is None or value == "" else check(name, value)
 
 
 def _path(name: str, value: Any, expected: str = "config.directory") -> str:
@@ -131,16 +127,11 @@ def _path(name: str, value: Any, expected: str = "config.directory") -> str:
     return str(value)
 
 
-def _path_or_none(expected: str) -> Callable[[str, Any], str]:
-    def check(name: str, value: Any) -> str:
-        return "" if value is None or value == "" else _path(name, value, expected)
-
-    return check
+def _file(name: str, value: Any) -> str:
+    return _path(name, value, "config.file")
 
 
 def _on_finding(name: str, value: Any) -> str:
-    if value is None or value == "":
-        return ""
     if not isinstance(value, str) or not (value in (WARN, STOP) or _FUNCTION.fullmatch(value)):
         hint = nearest_of(value, (WARN, STOP)) if isinstance(value, str) else ""
         raise _fail(name, value, message("config.on_finding"), hint)
@@ -269,13 +260,6 @@ def _own_phases(name: str, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _positive(name: str, value: Any) -> float:
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < float(value) < float("inf"):
-        raise _fail(name, value, message("config.positive"))
-    return float(value)
-
-
 def _fuzz_thresholds(name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise _fail(name, value, message("config.thresholds"))
@@ -320,9 +304,13 @@ class ProbeConfig:
     task: str = _setting("statistics", _choice(*TASKS))
     level: str = _setting("L0", _choice(*LEVELS))
     precision: str = _setting("float64", _choice(*PRECISIONS))
-    budget: float = _setting(0.0, _seconds)
-    compute_dtype: str = _setting("", _choice_or_none(*COMPUTE_DTYPES))
-    overflow_nums: int = _setting(1, _number_or_all)
+    budget: float = _setting(
+        0.0, lambda name, value: _seconds(name, 0.0 if value is None else value)
+    )
+    compute_dtype: str = _setting("", _or_nothing(_choice(*COMPUTE_DTYPES)))
+    overflow_nums: int = _setting(
+        1, _number(int, lambda n: n > 0 or n == -1, "config.number_or_all")
+    )
     grad_level: str = _setting("L2", _choice("L0", "L1", "L2"))
     param_list: Sequence[str] = _setting((), _texts)
     bounds: Sequence[float] = _setting((-1.0, 0.0, 1.0), _bounds)
@@ -346,9 +334,9 @@ class ProbeConfig:
     keep_mb: int = _setting(0, _whole_number(0))
     columns: bool = _setting(True, _bool)
     numbered_key_data: bool = _setting(False, _bool)
-    on_finding: str = _setting("", _on_finding)
-    rules: str = _setting("", _path_or_none("config.file"))
-    tensorboard: str = _setting("", _path_or_none("config.directory"))
+    on_finding: str = _setting("", _or_nothing(_on_finding))
+    rules: str = _setting("", _or_nothing(_file))
+    tensorboard: str = _setting("", _or_nothing(_path))
     pert_mode: str = _setting("improve_precision", _choice(*PERT_MODES))
     handler_type: str = _setting("check", _choice("check", "fix"))
     fuzz_stage: str = _setting("forward", _choice("forward", "backward"))
@@ -356,24 +344,29 @@ class ProbeConfig:
     fuzz_thresholds: Mapping[str, float] = _setting({}, _fuzz_thresholds)
     fuzz_ratio: float = _setting(100.0, _positive)
     phases: Mapping[str, str] = _setting({}, _own_phases)
-    rollout_from: str = _setting("", _path_or_none("config.directory"))
+    rollout_from: str = _setting("", _or_nothing(_path))
     rollout_order: str = _setting(SAME, _choice(SAME, CYCLE, SHUFFLE))
     rollout_seed: int = _setting(0, _whole_number(0))
     rollout_steps: Sequence[int] = _setting((), _step_window)
     replace: Mapping[str, str] = _setting({}, _runs_of_values)
-    compare_to: str = _setting("", _path_or_none("config.directory"))
+    compare_to: str = _setting("", _or_nothing(_path))
     on_divergence: str = _setting(WARN, _choice(WARN, RECORD, STOP))
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):
             value = key.metadata["check"](key.name, getattr(self, key.name))
             object.__setattr__(self, key.name, value)
-        _check_range("token_range_start", "token_range_end", self)
-        _check_range("step_start", "step_end", self)
+        for name in ("token_range", "step"):
+            start, end = getattr(self, f"{name}_start"), getattr(self, f"{name}_end")
+            if end < start:
+                names = {"first": f"{name}_start", "last": f"{name}_end"}
+                raise ConfigError.saying("config.inverted_range", **names, start=start, end=end)
         if self.task == "grad_probe" and "backward" not in self.directions:
             raise ConfigError.saying("config.no_backward", directions=str(list(self.directions)))
-        if self.handler_type == "fix":
-            self._check_fix()
+        needed = {"task": FREE_BENCHMARK, "pert_mode": "improve_precision", "fuzz_stage": "forward"}
+        for name, value in needed.items() if self.handler_type == "fix" else ():
+            if getattr(self, name) != value:
+                raise _fail(name, getattr(self, name), message("config.for_fix", value=value))
         if self.steps and self.step_interval > 1:
             raise ConfigError.saying("config.steps_and_interval", interval=self.step_interval)
         if self.steps and not self.recorded_steps:
@@ -384,17 +377,6 @@ class ProbeConfig:
                 last=self.step_end,
                 needed=max(self.steps),
             )
-
-    def _check_fix(self) -> None:
-        """Refuse what `handler_type: fix` could not hand to the training."""
-        for name, needed in (
-            ("task", FREE_BENCHMARK),
-            ("pert_mode", "improve_precision"),
-            ("fuzz_stage", "forward"),
-        ):
-            if getattr(self, name) != needed:
-                expected = message("config.for_fix", value=needed)
-                raise _fail(name, getattr(self, name), expected)
 
     @property
     def fuzz_limits(self) -> dict[str, float]:
@@ -557,11 +539,14 @@ def load_config(source: Any, ignore: Callable[[Message], None] | None = None) ->
         # The others have everyday names (task, parameters), which a trainer's file may use too.
         if SECTION not in source and not _OWN_KEYS & set(source):
             raise ConfigError(_of(file, message("config.no_section")))
-    section = _section(source)
+    is_mapping = isinstance(source, Mapping)
+    section = source.get(SECTION, source) if is_mapping else getattr(source, SECTION, source)
     try:
-        items = _as_items(section)
+        items = {} if section is None else _as_items(section)
         if unknown := [key for key in items if key not in _KEYS]:
-            said = _unknown_keys({key: items.pop(key) for key in unknown})
+            known = sorted(_KEYS)
+            shown = [(repr(k), repr(items.pop(k)), nearest_of(str(k), known)) for k in unknown]
+            said = message("config.unknown_keys", items=shown, known=", ".join(_KEYS))
             strict = items.get("msprobe") is True and items.get("strict") is True
             if ignore is None or strict:
                 raise ConfigError(said)
@@ -575,33 +560,6 @@ def _of(file: str | Path | None, said: Message) -> Message:
     return said if file is None else message("error.of_file", path=file, error=said)
 
 
-def _section(source: Any) -> Any:
-    """Return the `msprobe_config` part of `source`, or `source` itself."""
-    if isinstance(source, Mapping):
-        section = source.get(SECTION, source)
-    else:
-        section = getattr(source, SECTION, source)
-    return {} if section is None else section
-
-
-def _unknown_keys(items: Mapping[Any, Any]) -> Message:
-    """Return what is wrong with keys that are not known: each, its value and what was meant."""
-    shown = [
-        (repr(key), repr(value), nearest_of(str(key), sorted(_KEYS)))
-        for key, value in items.items()
-    ]
-    return message("config.unknown_keys", items=shown, known=", ".join(_KEYS))
-
-
-def _attribute_names(section: Any) -> set[str]:
-    """Return the names of an object's own attributes; of a class, or without any, its classes'."""
-    names = set(vars(section)) if hasattr(section, "__dict__") else set()
-    if isinstance(section, type) or not names:
-        kind = section if isinstance(section, type) else type(section)
-        names |= {name for base in kind.__mro__ for name in vars(base)}
-    return names
-
-
 def _as_items(section: Any) -> dict[Any, Any]:
     """Return a section's keys and values, whatever kind of object carries them."""
     if isinstance(section, Mapping):
@@ -613,7 +571,11 @@ def _as_items(section: Any) -> dict[Any, Any]:
         raise ConfigError.saying("config.no_mapping", shown=repr(section), kind=kind)
     if dataclasses.is_dataclass(section) and not isinstance(section, type):
         return {f.name: getattr(section, f.name) for f in dataclasses.fields(section)}
-    names = _attribute_names(section) | {key for key in _KEYS if hasattr(section, key)}
+    names = {key for key in _KEYS if hasattr(section, key)} | {*getattr(section, "__dict__", ())}
+    is_class = isinstance(section, type)
+    if is_class or not getattr(section, "__dict__", ()):  # without any of its own, its classes'
+        kind = section if is_class else type(section)
+        names |= {name for base in kind.__mro__ for name in vars(base)}
     items = {n: getattr(section, n, _SKIPPED) for n in names if not n.startswith("_")}
     return {
         name: value
@@ -621,13 +583,6 @@ def _as_items(section: Any) -> dict[Any, Any]:
         if name in _KEYS
         or not (value is _SKIPPED or callable(value) or isinstance(value, property))
     }
-
-
-def _check_range(start_name: str, end_name: str, config: ProbeConfig) -> None:
-    start, end = getattr(config, start_name), getattr(config, end_name)
-    if end < start:
-        names = {"first": start_name, "last": end_name}
-        raise ConfigError.saying("config.inverted_range", **names, start=start, end=end)
 
 
 class Selection:

@@ -107,9 +107,16 @@ class Probe:
         scheduler = os.environ.get("MS_ROLE") == "MS_SCHED"  # msrun's runs the script, too
         recorded = not scheduler and self._config.records_rank(rank)
         # A rank that is not recorded ends with those that are.
-        if recorded or (self._config.may_stop and not scheduler):
-            self._live = self._observing()
-        playback = None if scheduler else self._playing(rank)
+        looks = self._config.on_finding, self._config.tensorboard, self._config.compare_to
+        if any(looks) and (recorded or (self._config.may_stop and not scheduler)):
+            from mindrlhf_msprobe.live.training import Live
+
+            self._live = Live(self._config)
+        playback = None
+        if self._config.plays and not scheduler:
+            from mindrlhf_msprobe.capture.playback.playback import Playback
+
+            playback = Playback(self._config, rank)
         if not recorded:
             CURRENT.expected = True
             self._playback = playback
@@ -131,23 +138,6 @@ class Probe:
         _RECORDING.add(self)
         _watch_forks()
         CURRENT.begin(self, self._recorder.fault)
-
-    def _observing(self) -> Live | None:
-        """Return what looks at finished steps, if anything is to: else nothing is imported."""
-        asked = self._config.on_finding, self._config.tensorboard, self._config.compare_to
-        if not any(asked):
-            return None
-        from mindrlhf_msprobe.live.training import Live
-
-        return Live(self._config)
-
-    def _playing(self, rank: int) -> Playback | None:
-        """Return what is played to the training; without anything, nothing is imported."""
-        if not self._config.plays:
-            return None
-        from mindrlhf_msprobe.capture.playback.playback import Playback
-
-        return Playback(self._config, rank)
 
     def _observe_calls(self, recorder: Recorder) -> None:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
@@ -586,8 +576,8 @@ class Probe:
             if self._config.task != ACCURACY_CHECK:  # what it has written of this step stays
                 self._observe_calls(self._recorder)
 
-    def _leave_to_parent(self) -> None:
-        """Switch off, in a forked child: the run belongs to the process that started it."""
+    def _switch_off(self) -> None:
+        """Record nothing more, in a forked child."""
         if self._live is not None:
             self._live.abandon()
             self._live = None
@@ -622,43 +612,11 @@ class Probe:
             self._open = context
         if self._live is not None:
             self._live.look()
-        recorder.phases.enter(phases)
         try:
-            networks = {phase: self._network_of(phase, model) for phase in phases}
-            for phase in phases:
-                set_up = model if model is not None else self._networks.get(phase.role)
-                if set_up is not None:
-                    recorder.settings.enter(phase, set_up)
-            found = {phase: one for phase, one in networks.items() if one is not None}
-            for phase, network in found.items():
-                if recorder.phases.is_stand_in(network):
-                    recorder.settings.enter_without_network(phase)
-                else:
-                    with recorder.ledger.charge(phase.name):
-                        if network is model:  # the call of `phase` named it
-                            recorder.phases.put_into(phase, network)
-                        watched = self._networks.get(phase.role)
-                        own = watched is None or watched is network
-                        recorder.settings.first_entry(phase, network, own=own)
-            return {phase: one for phase, one in found.items() if recorder.phases.wants(phase)}
+            return recorder.phases.enter(phases, self._networks, model)
         except BaseException:
             self.leave_phases(context)
             raise
-
-    def _network_of(self, phase: Phase, model: Any) -> Any:
-        """Return the network that runs in a phase, None if nothing of it is recorded.
-
-        Where operators are recorded, an empty one stands in for a network that was not watched.
-        """
-        if not self._config.records_phase(phase):
-            return None
-        if model is None and phase.role not in self._networks:
-            assert self._recorder is not None
-            stand_in = self._recorder.phases.stand_in()
-            if stand_in is not None:
-                return stand_in
-            raise UsageError.saying("error.no_network", name=phase.name, role=phase.role)
-        return model if model is not None else self._networks[phase.role]
 
     def leave_phases(self, context: PhaseContext) -> None:
         """Mark phases closed; for PhaseContext, as `enter_phases`."""
@@ -727,9 +685,11 @@ class PhaseContext:
             UsageError: the shapes do not fit.
         """
         given = {"ids": ids, "lengths": lengths, "positions": positions}
-        if not _are_tokens(*map(_shape, given.values())):
-            shapes = ", ".join(str(_shape(value)) for value in given.values())
-            raise UsageError.saying("error.tokens_shapes", name=self.name, given=shapes)
+        of_ids, of_lengths, of_positions = shapes = [*map(_shape, given.values())]
+        fit = of_positions in (None, of_ids) and (of_lengths is None or len(of_lengths) == 1)
+        if of_ids is None or len(of_ids) not in (1, 2) or not fit:
+            shown = ", ".join(map(str, shapes))
+            raise UsageError.saying("error.tokens_shapes", name=self.name, given=shown)
         if self._capture is None:
             return
         content = {name: value for name, value in given.items() if value is not None}
@@ -779,17 +739,6 @@ def _shape(value: Any) -> tuple[int, ...] | None:
     return None if shape is None else tuple(shape)
 
 
-def _are_tokens(
-    ids: tuple[int, ...] | None,
-    lengths: tuple[int, ...] | None,
-    positions: tuple[int, ...] | None,
-) -> bool:
-    """Return whether the shapes of token ids, lengths and positions fit each other."""
-    if ids is None or len(ids) not in (1, 2):
-        return False
-    return positions in (None, ids) and (lengths is None or len(lengths) == 1)
-
-
 class NoPhase:
     """The phase of a probe that is switched off: costs nothing, changes nothing."""
 
@@ -820,10 +769,9 @@ def recording_probes() -> list[Probe]:
 
 @functools.cache
 def _watch_forks() -> None:
-    os.register_at_fork(after_in_child=_in_forked_child)
+    def leave_to_parent() -> None:  # the runs belong to the process that started them
+        for probe in list(_RECORDING):
+            probe._switch_off()
+        _RECORDING.clear()
 
-
-def _in_forked_child() -> None:
-    for probe in list(_RECORDING):
-        probe._leave_to_parent()
-    _RECORDING.clear()
+    os.register_at_fork(after_in_child=leave_to_parent)

@@ -201,6 +201,18 @@ def layer_probe(make_probe: Callable[..., Probe]) -> Callable[..., Probe]:
 
 
 @pytest.fixture
+def watched(layer_probe: Callable[..., Probe]) -> Callable[..., tuple[Probe, Any]]:
+    """Return a function that makes such a probe, with a network as the actor, and returns both."""
+
+    def make(network: Any, **settings: Any) -> tuple[Probe, Any]:
+        probe = layer_probe(**settings)
+        probe.watch(actor=network)
+        return probe, network
+
+    return make
+
+
+@pytest.fixture
 def recorded(tmp_path: Path) -> Callable[[Probe], Run]:
     """Return a function that ends a probe's run and opens what it wrote."""
 

@@ -52,20 +52,19 @@ def inside_wrappers(cell: nn.Cell) -> nn.Cell:
     """
     while type(cell).cells_and_names is not nn.Cell.cells_and_names:
         held = [(key, child) for key, child in children_of(cell).items() if child is not None]
-        if len(held) != 1 or not _leaves_out(cell, held[0][0]):
+        if len(held) != 1:
             break
-        cell = held[0][1]
+        key, child = held[0]
+        named = [name for name, _ in cell.cells_and_names()]
+        named += [name for name, _ in cell.parameters_and_names()]
+        below = {name for name in named if name not in ("", key)}
+        leaves_out = not any(name.startswith(f"{key}.") for name in below)
+        if not below:  # what it holds has no names that could tell
+            leaves_out = key not in named or key.startswith("_")
+        if not leaves_out:
+            break
+        cell = child
     return cell
-
-
-def _leaves_out(cell: nn.Cell, key: str) -> bool:
-    """Return whether a cell leaves the name of its one child out of what it names."""
-    named = [name for name, _ in cell.cells_and_names()]
-    named += [name for name, _ in cell.parameters_and_names()]
-    below = {name for name in named if name not in ("", key)}
-    if not below:  # what it holds has no names that could tell
-        return key not in named or key.startswith("_")
-    return not any(name.startswith(f"{key}.") for name in below)
 
 
 def named_cells(root: nn.Cell) -> dict[str, nn.Cell]:

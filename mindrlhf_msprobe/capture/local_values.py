@@ -122,7 +122,8 @@ class _Source:
         tree = module.body[0]
         if not isinstance(tree, ast.FunctionDef) or tree.decorator_list:
             raise NotThere.saying("trainer.no_plain_function", of=name)
-        if any(_is_mangled(node) for node in ast.walk(module)):
+        names = (getattr(n, "id", None) or getattr(n, "attr", None) for n in ast.walk(module))
+        if any(f"{n}".startswith("__") and not f"{n}".endswith("__") for n in names):
             raise NotThere.saying("trainer.mangled_names", of=name)
         ast.increment_lineno(module, first - 2)
         return cls(function, module, tree)
@@ -261,8 +262,3 @@ def _always_leaves(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.With):
         return any(map(_always_leaves, statement.body))
     return isinstance(statement, (ast.Return, ast.Raise, ast.Continue, ast.Break))
-
-
-def _is_mangled(node: ast.AST) -> bool:
-    name = getattr(node, "id", None) or getattr(node, "attr", None) or ""
-    return isinstance(name, str) and name.startswith("__") and not name.endswith("__")

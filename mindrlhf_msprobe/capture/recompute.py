@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -17,29 +17,15 @@ from typing import Any
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, ONLY_VALUES, RUN_AGAIN
+from mindrlhf_msprobe.capture.opening.opening import Call
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, is_tensor, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, described_leaves
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _CALL: CodeType = nn.Cell.__call__.__code__
 
 #: The functions of MindSpore that run a cell for the first time or once more.
 MARKS = frozenset(code for code in (FIRST_RUN, RUN_AGAIN, ONLY_VALUES) if code is not None)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a cell or operator inside the first run.
-
-    Attributes:
-        entry: its entry's name.
-        parent: that of the entry around it.
-        values: what its entry holds; None where it has none.
-    """
-
-    entry: str
-    parent: str | None
-    values: dict[str, Any] | None = None
 
 
 @dataclass
@@ -56,15 +42,13 @@ class Repetitions:
     def __init__(self) -> None:
         self._regions: dict[tuple[int, int], _Region] = {}
 
-    def first(self, frame: FrameType | None, of: Hashable, call: Call) -> None:
+    def first(self, frame: FrameType, of: Hashable, call: Call) -> None:
         """Note a call inside the first run.
 
         Args:
-            frame: the innermost of `MARKS`, or None.
+            frame: the innermost of `MARKS`.
             of: the id of the cell, or the name of the operator.
         """
-        if frame is None:
-            return
         key = _key(frame, 0)
         region = self._regions.get(key)
         if region is None or region.repeated:
@@ -92,8 +76,9 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
     Returns:
         same, other or unknown.
     """
-    values = call.values or {}
-    before = [*_tensors([values.get("input_args"), values.get("input_kwargs")])]
+    values = call.line.values if call.line is not None else {}
+    given = [values.get("input_args"), values.get("input_kwargs")]
+    before = [leaf for leaf in described_leaves(given) if "shape" in leaf]
     if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
         return "unknown"
     now: list[str] = []
@@ -104,15 +89,6 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
 
     TreeDescriber(is_tensor, note).describe([args, kwargs], "")
     return "same" if now == [leaf["fingerprint"] for leaf in before] else "other"
-
-
-def _tensors(described: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of tensors in what was described, in their order."""
-    if isinstance(described, dict) and "shape" in described and "type" in described:
-        yield described
-    elif isinstance(described, (dict, list)):
-        for item in described.values() if isinstance(described, dict) else described:
-            yield from _tensors(item)
 
 
 def runs_again() -> bool:

@@ -14,8 +14,12 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.capture.settings.configurations import reason_of
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, summarise, to_host
-from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch_tensor
+from mindrlhf_msprobe.capture.tensors.summary import (
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
+)
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.errors import UsageError
@@ -148,10 +152,7 @@ def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tensor(value: Any, path: str) -> Any:
     try:
-        if is_tensor(value):
-            return summarise(to_host(value))
-        dtype, array = elements_of(value)
-        return summarise(HostTensor("torch.Tensor", dtype, np.asarray(array, order="C")))
+        return summarise(to_host(value))
     except Exception as error:
         return Leaf(type(value).__name__, why=why_raised(error))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from types import NoneType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +45,8 @@ HEAD = frozenset((*_HEAD, "cell", "attributes", "recomputed", "input_names"))
 class JournalLine:
     """One entry: where it stands, and the values it holds as JSON.
 
-    Its end and its values become known while the cell runs; once it is handed to a `Sink` it stays
-    as it is.
+    Its end and its values become known while the cell runs; once it is handed to the writer it
+    stays as it is.
 
     Attributes:
         entry: the entry's name.
@@ -188,24 +188,6 @@ def argument_of(input_names: Sequence[Any], io: str, path: str) -> str:
         return ""
     name = input_names[int(place)] if int(place) < len(input_names) else ""
     return name if isinstance(name, str) and len(name) <= _LONGEST_ARGUMENT else ""
-
-
-class Sink(Protocol):
-    """Takes what is recorded of one phase in one step."""
-
-    def append(self, line: JournalLine) -> None:
-        """Take an entry that ended."""
-
-    def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
-        """Take a record's elements, as they are now, and return the name of their file."""
-
-    def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
-        """Take the sketch of a tensor, and return its place in the file of sketches.
-
-        Args:
-            fingerprint: of the tensor: of equal ones there is one sketch.
-            made: returns it, where there is none yet: uint8, which belongs to the sink.
-        """
 
 
 def holds_gradients(entry: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import in_mode
+from helpers.small_networks import Assembled, in_mode
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
@@ -22,11 +22,7 @@ class Loss(nn.Cell):
         return ops.sum(log_prob * responses_mask * scale)
 
 
-class Model(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.loss = Loss()
-
+class Model(Assembled, loss=Loss):
     def construct(self, x, mask):
         return self.loss(x, mask, 2.0)
 

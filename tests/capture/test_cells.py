@@ -1,19 +1,14 @@
 """Cells have the same names wherever their network runs."""
 
 import pytest
-from helpers.small_networks import MODES, Scale, tensor
+from helpers.small_networks import MODES, Assembled, Scale, tensor
 from mindspore import nn, ops
 
 from mindrlhf_msprobe.capture.cells import name_as_seen_from, named_cells
 from mindrlhf_msprobe.capture.settings.environment import initial_weights
 
 
-class Policy(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.first = Scale(2.0)
-        self.outer = Scale(3.0)
-
+class Policy(Assembled, first=lambda: Scale(2.0), outer=lambda: Scale(3.0)):
     def construct(self, x):
         return self.outer(self.first(x))
 

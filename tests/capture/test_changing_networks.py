@@ -5,7 +5,6 @@ import pickle
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ ms = pytest.importorskip("mindspore")
 
 from helpers.small_networks import (
     MODES,
+    Assembled,
     Catches,
     Cubed,
     Policy,
@@ -26,7 +26,6 @@ from helpers.small_networks import (
 )
 from mindspore import Tensor, nn
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.framework.private import GRAPH_EXECUTORS
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -41,13 +40,8 @@ def ours(network: nn.Cell) -> set[str]:
     return {name for name in names if name in own or "msprobe" in name}
 
 
-class Holds(nn.Cell):
+class Holds(Assembled, layers=lambda: nn.CellList([Scale(2.0), Scale(3.0)]), cubed=Cubed):
     """A list of cells that never runs itself, and a cell with a bprop of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.CellList([Scale(2.0), Scale(3.0)])
-        self.cubed = Cubed()
 
     def construct(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -61,7 +55,7 @@ def registered(cell: nn.Cell, seen: list[float]) -> Any:
 
 
 @both_modes
-def test_a_copy_made_inside_a_phase_is_a_plain_network(layer_probe, recorded, mode: int) -> None:
+def test_a_copy_made_inside_a_phase_is_a_plain_network(layer_probe, recorded, mode):
     """No hook and no wrapper goes with it, but the user's own hooks do."""
     network, seen, x = Holds(), [], tensor(3, start=1.0)
     if mode == ms.PYNATIVE_MODE:
@@ -88,7 +82,7 @@ def test_a_copy_made_inside_a_phase_is_a_plain_network(layer_probe, recorded, mo
     }
 
 
-def test_a_network_is_pickled_inside_a_phase_as_outside(run_phase) -> None:
+def test_a_network_is_pickled_inside_a_phase_as_outside(run_phase):
     network, twins = Twice(), []
 
     def body() -> None:
@@ -128,9 +122,7 @@ class Grows(nn.Cell):
     ],
     ids=["attribute", "list", "replaced"],
 )
-def test_a_cell_added_inside_a_phase_is_recorded_from_its_first_call(
-    run_phase, add: Callable[[nn.Cell], None], name: str, call: int
-) -> None:
+def test_a_cell_added_inside_a_phase_is_recorded_from_its_first_call(run_phase, add, name, call):
     """Forward, backward and its parameters' gradients, whether or not gradients came before."""
     network, x = Grows(), tensor(2, start=1.0)
 
@@ -147,7 +139,7 @@ def test_a_cell_added_inside_a_phase_is_recorded_from_its_first_call(
 
 
 @pytest.mark.parametrize("where", ["while it runs", "called directly", "never called"])
-def test_a_cell_that_ran_before_it_was_seen_is_counted(run_phase, where: str) -> None:
+def test_a_cell_that_ran_before_it_was_seen_is_counted(run_phase, where):
     network, x = Grows(), tensor(2, start=1.0)
 
     def body() -> None:
@@ -184,7 +176,7 @@ def gaps_of(run: Run) -> dict[str, Any]:
     return run.manifests[0].get("coverage", {}).get("graph_mode", {}).get("actor", {})
 
 
-def test_a_child_replaced_before_it_is_compiled_is_recorded(layer_probe, recorded) -> None:
+def test_a_child_replaced_before_it_is_compiled_is_recorded(layer_probe, recorded):
     """The new one has its probes, its gradients and those of its parameters as any other."""
     network = Policy()
     probe = layer_probe(strict=True)
@@ -204,7 +196,7 @@ def test_a_child_replaced_before_it_is_compiled_is_recorded(layer_probe, recorde
     assert gaps_of(run) == {}
 
 
-def test_a_child_replaced_where_python_runs_is_recorded(layer_probe, recorded) -> None:
+def test_a_child_replaced_where_python_runs_is_recorded(layer_probe, recorded):
     """Also of a network that a graph held before: what ran is the new one, and it is recorded."""
     network, x = Policy(), tensor(2, start=1.0)
     probe = layer_probe(strict=True)
@@ -221,7 +213,7 @@ def test_a_child_replaced_where_python_runs_is_recorded(layer_probe, recorded) -
 
 
 @both_modes
-def test_a_network_that_only_its_phase_names_is_recorded(layer_probe, recorded, mode: int) -> None:
+def test_a_network_that_only_its_phase_names_is_recorded(layer_probe, recorded, mode):
     """The copy that generates, say: it has its probes from the phase's first opening on."""
     trained, generating, x = Policy(), Policy(), tensor(2, start=1.0)
     probe = layer_probe(strict=True)
@@ -241,7 +233,7 @@ def test_a_network_that_only_its_phase_names_is_recorded(layer_probe, recorded, 
     assert counts[1] == {cell: 2 * calls for cell, calls in counts[0].items()}
 
 
-def test_a_network_that_its_phase_names_too_late_runs_on(layer_probe, recorded) -> None:
+def test_a_network_that_its_phase_names_too_late_runs_on(layer_probe, recorded):
     """It was compiled without probes: training goes on, and nothing of it is recorded."""
     trained, generating, x = Policy(), Policy(), tensor(2, start=1.0)
     probe = layer_probe(strict=True)
@@ -254,7 +246,7 @@ def test_a_network_that_its_phase_names_too_late_runs_on(layer_probe, recorded) 
     assert recorded(probe).entries() == []
 
 
-def test_a_child_replaced_after_it_was_compiled_is_said(layer_probe, recorded) -> None:
+def test_a_child_replaced_after_it_was_compiled_is_said(layer_probe, recorded):
     """What was compiled goes on with the old one; another shape compiles the new one."""
     network = Twice()
     probe = layer_probe(strict=True)
@@ -275,8 +267,8 @@ def test_a_child_replaced_after_it_was_compiled_is_said(layer_probe, recorded) -
 @pytest.mark.parametrize("old_runs", [False, True])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_replaced_child_whose_old_graph_runs_beside_the_new_one_is_said(
-    layer_probe, recorded, jitted: bool, old_runs: bool
-) -> None:
+    layer_probe, recorded, jitted, old_runs
+):
     """Of a network or a jitted function around it: each kind of arguments has its own graph."""
     network = Twice()
 
@@ -296,7 +288,7 @@ def test_a_replaced_child_whose_old_graph_runs_beside_the_new_one_is_said(
     assert ("second" in coverage.get("actor", {})) is old_runs
 
 
-def test_what_python_runs_has_no_wrapper(layer_probe: Callable[..., Probe], tmp_path: Path) -> None:
+def test_what_python_runs_has_no_wrapper(layer_probe, tmp_path):
     """A user's own error is shown with the user's frames; only what jit compiles gets probes."""
     network, x = Catches(), tensor(2)
     compile_graph = [vars(executor)["compile"] for executor in GRAPH_EXECUTORS]
@@ -325,7 +317,7 @@ def test_what_python_runs_has_no_wrapper(layer_probe: Callable[..., Probe], tmp_
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_jit_captures_from_bytecode_is_recorded_or_counted(run_phase) -> None:
+def test_what_jit_captures_from_bytecode_is_recorded_or_counted(run_phase):
     """It is not supported, for MindSpore captures hooks, too; but nothing is lost silently."""
     network, x, found = Policy(), tensor(2), []
 
@@ -340,7 +332,7 @@ def test_what_jit_captures_from_bytecode_is_recorded_or_counted(run_phase) -> No
     assert len(calls) == 2 or run.manifests[0]["lost"]
 
 
-def test_a_network_whose_construct_was_replaced_on_the_cell_keeps_it(run_phase) -> None:
+def test_a_network_whose_construct_was_replaced_on_the_cell_keeps_it(run_phase):
     network = Twice()
 
     def construct(self: Any, x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import threading
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers.small_networks import MODES
+from helpers.small_networks import MODES, Assembled
 from mindspore import Tensor, mutable, nn, ops
 
 import mindrlhf_msprobe
@@ -16,12 +16,8 @@ from mindrlhf_msprobe.common.message import message
 KEYS = ["half", "loss", "nothing", "tree", "y", "y_grad"]
 
 
-class Loss(nn.Cell):
+class Loss(Assembled, dense=lambda: nn.Dense(4, 3, weight_init="ones", bias_init="zeros")):
     """Saves what `save` takes."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = nn.Dense(4, 3, weight_init="ones", bias_init="zeros")
 
     def construct(self, x):
         y = save_grad("ignored", "y", self.dense(x))

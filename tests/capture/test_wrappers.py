@@ -39,7 +39,7 @@ def test_names_are_those_without_wrappers() -> None:
 
 
 @pytest.mark.parametrize("leaf", [nn.ReLU, Scale])
-def test_what_has_no_cells_of_its_own(leaf: type[nn.Cell]) -> None:
+def test_what_has_no_cells_of_its_own(leaf):
     network = nn.SequentialCell(CheckpointWrapper(leaf()), Block(4))
     assert kinds(network)["0"] == leaf.__name__
     assert not any("_ckpt" in name for name in named_cells(network))
@@ -77,7 +77,7 @@ def test_the_names_of_a_wrapped_network_inside_the_cells_that_train_it() -> None
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_run_with_recomputing_wrappers_agrees_with_one_without(run_phase, task: str) -> None:
+def test_a_run_with_recomputing_wrappers_agrees_with_one_without(run_phase, task):
     def trains(network: nn.Cell) -> Callable[[], Any]:
         optimizer = nn.SGD(network.trainable_params(), 0.1)
         gradient = ms.value_and_grad(lambda: loss(network), None, optimizer.parameters)

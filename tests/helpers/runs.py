@@ -17,15 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters, TokenCounter
-from mindrlhf_msprobe.capture.opening.opening import HostEntries, Opening
-from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
+from mindrlhf_msprobe.capture.opening.opening import (
+    Call,
+    CellSlot,
+    HostEntries,
+    Opening,
+    StepCounters,
+    TokenCounter,
+)
+from mindrlhf_msprobe.capture.recording.saves import describe_key_data
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.config import ProbeConfig, Selection
-from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest.claim import remove_dumps
-from mindrlhf_msprobe.storage.records import entry_name
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
@@ -122,7 +126,7 @@ class Recording:
         self._faults = tuple(faults)
         self._sequence = itertools.count()
         self._summaries = Summaries()
-        self._running: list[tuple[str, bool]] = []
+        self._running: list[Call] = []
         self._phase: str | None = None
         self._forget_step()
 
@@ -188,50 +192,35 @@ class Recording:
     ) -> Any:
         """Run one cell and record it, its children inside it."""
         assert self._phase is not None
-        opening, selection = self.opening, self.opening.selection
-        call_name = entry_name(cell, class_name, "forward", 0)[:-2]
+        opening, slot = self.opening, CellSlot(cell, class_name, True)
         token, in_range = self._tokens.begin(hash(cell), outermost=not self._running)
-        call = opening.counters.calls.count(call_name)
-        name = f"{call_name}.{call}"
         recorded = (
             self.config.records_phase(self.config.phase_table()[self._phase])
             and self.config.records_step(self.step)
             and opening.is_recorded(cell)
-            and in_range
         )
-        recorded = recorded and selection.begin(name)
-        line: JournalLine | None = None
-        if recorded and opening.forward:
-            parent = next((n for n, known in reversed(self._running) if known), None)
-            line = opening.line(name, opening.now(), None, parent, token=token, frames=frames)
-            if selection.inputs:
-                described = [
-                    opening.describe(value, f"{name}.input.{i}") for i, value in enumerate(inputs)
-                ]
-                line.values["input_args"] = described
-                line.values["input_kwargs"] = opening.describe(kwargs, f"{name}.input")
-            if opening.with_parameters and selection.outputs:
-                changed = {
-                    parameter: value
-                    for parameter, value in (parameters or {}).items()
-                    if opening.counters.parameters.changes(
-                        f"{call_name}.{parameter}", opening.entries.state_of(value)
-                    )
-                }
-                if changed:
-                    line.values["parameters"] = opening.describe(changed, f"{name}.parameters")
-        self._running.append((name, recorded))
+        made = Call(opening, "", token, recorded and in_range)
+        made.inside(self._running[-1] if self._running else None)
+        call = opening.counters.calls.count(slot.call_name)
+        made.begin(f"{slot.call_name}.{call}")
+        made.given(inputs, kwargs, frames=frames)
+        if made.line is not None and opening.with_parameters and opening.selection.outputs:
+            changed = {
+                parameter: value
+                for parameter, value in (parameters or {}).items()
+                if opening.counters.parameters.changes(
+                    f"{slot.call_name}.{parameter}", opening.entries.state_of(value)
+                )
+            }
+            if changed:
+                described = opening.describe(changed, f"{made.entry}.parameters")
+                made.line.values["parameters"] = described
+        self._running.append(made)
         try:
             output = self.touch(cell, function(*inputs, **kwargs), call)
         finally:
             self._running.pop()
-        if line is not None:
-            results = list(output) if isinstance(output, tuple) else [output]
-            if selection.outputs:
-                line.values["output"] = opening.describe(results, f"{name}.output")
-            line.end = opening.now()
-            opening.entries.append(line)
-        selection.end(name)
+        made.returned(output)
         return output
 
     def data(self, key: str, value: Any) -> None:

@@ -5,7 +5,7 @@ import os
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import mindspore as ms
 import numpy as np
@@ -58,6 +58,25 @@ def hook_count(network: nn.Cell) -> int:
             cell._backward_pre_hook,
         )
     )
+
+
+class Assembled(nn.Cell):
+    """A cell of the parts that its class is defined with: cells and parameters.
+
+    class Loss(Assembled, network=Policy, weight=lambda: Parameter(tensor(2), name="weight")):
+        def construct(self, x): ...
+    """
+
+    _parts: ClassVar[dict[str, Callable[[], Any]]] = {}
+
+    def __init_subclass__(cls, **parts: Callable[[], Any]) -> None:
+        super().__init_subclass__()
+        cls._parts = {**cls._parts, **parts}
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, make in self._parts.items():
+            setattr(self, name, make())
 
 
 class Scale(nn.Cell):
@@ -125,13 +144,8 @@ class Twice(nn.Cell):
         return self.second(self.alias(self.first(x)))
 
 
-class Policy(nn.Cell):
+class Policy(Assembled, backbone=Twice, head=lambda: Scale(5.0)):
     """A backbone and a head, which trainers also call one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = Twice()
-        self.head = Scale(5.0)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.head(self.backbone(x))
@@ -150,13 +164,8 @@ class Raises(nn.Cell):
         return x + 1
 
 
-class Catches(nn.Cell):
+class Catches(Assembled, breaks=Raises, follows=Scale):
     """Goes on after its first child raised."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.breaks = Raises()
-        self.follows = Scale()
 
     def construct(self, x: Tensor) -> Tensor:
         try:
@@ -213,12 +222,8 @@ class HalfInside(nn.Cell):
         return ops.cast(self.scale(x) + x * 0.3, ms.float32)
 
 
-class Gate(nn.Cell):
+class Gate(Assembled, scale=lambda: Scale(1.5)):
     """Takes a positional None and a dict; returns a tuple with a dict inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = Scale(1.5)
 
     def construct(self, x: Tensor, cache: Any, extra: dict) -> tuple[Tensor, dict]:
         return self.scale(x) * extra["scale"], {"cache": cache, "used": x}

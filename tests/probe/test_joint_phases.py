@@ -1,6 +1,5 @@
 """Phases that open together: one call runs two networks, each recorded in the phase of its role."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import hook_count
+from helpers.small_networks import Assembled, hook_count
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, UsageError, compare_runs, open_run
@@ -33,12 +32,8 @@ class Small(nn.Cell):
         return self.head(ops.gelu(self.hidden(self.embedding(tokens))))
 
 
-class Both(nn.Cell):
+class Both(Assembled, actor=Small, critic=Small):
     """Actor and critic with one loss, as PPO trains them together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor, self.critic = Small(), Small()
 
     def construct(self, tokens: Tensor) -> Tensor:
         log_prob = ops.log_softmax(self.actor(tokens), -1)
@@ -91,9 +86,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, 
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_each_network_is_recorded_in_the_phase_of_its_role(
-    mode: int, recorded: dict[int, tuple[Path, list[bytes]]]
-) -> None:
+def test_each_network_is_recorded_in_the_phase_of_its_role(mode, recorded):
     """Calls are counted apart, gradients are its own, and the training's bits stay."""
     path, bits = recorded[mode]
     assert bits == train(None, mode)
@@ -110,7 +103,7 @@ def test_each_network_is_recorded_in_the_phase_of_its_role(
         assert "Cell.head.Dense.parameters_grad.1" not in found
 
 
-def test_the_modes_line_up(recorded: dict[int, tuple[Path, list[bytes]]]) -> None:
+def test_the_modes_line_up(recorded):
     """Every record of PyNative has its counterpart in the graph."""
     runs = [recorded[mode][0] for mode in MODES.values()]
     result = compare_runs(*runs, tolerance=Tolerance(1e-4, 1e-5))
@@ -118,9 +111,7 @@ def test_the_modes_line_up(recorded: dict[int, tuple[Path, list[bytes]]]) -> Non
     assert found <= {"identical", "within_tolerance"}
 
 
-def test_gradients_are_those_of_the_critic_trained_alone(
-    recorded: dict[int, tuple[Path, list[bytes]]],
-) -> None:
+def test_gradients_are_those_of_the_critic_trained_alone(recorded):
     """What the critic's part holds is not the actor's under another name."""
     run = open_run(recorded[ms.PYNATIVE_MODE][0])
     gradients = {}
@@ -139,15 +130,13 @@ def test_gradients_are_those_of_the_critic_trained_alone(
     assert not np.allclose(gradients["actor_update"], bias.asnumpy(), rtol=1e-2)
 
 
-def test_a_phase_that_is_switched_off_is_left_out(tmp_path: Path) -> None:
+def test_a_phase_that_is_switched_off_is_left_out(tmp_path):
     """The other one is recorded as if it were open alone."""
     train(tmp_path / "run", ms.PYNATIVE_MODE, actor_train_dump=False)
     assert open_run(tmp_path / "run").phases == ["critic_update"]
 
 
-def test_a_critic_that_does_not_exist_records_nothing(
-    layer_probe: Callable[..., Probe], recorded: Any, tmp_path: Path
-) -> None:
+def test_a_critic_that_does_not_exist_records_nothing(layer_probe, recorded, tmp_path):
     """`watch(critic=None)`: the call is the actor's alone."""
     probe = layer_probe()
     actor = Small()
@@ -158,7 +147,7 @@ def test_a_critic_that_does_not_exist_records_nothing(
     assert open_run(probe.config.dump_path).phases == ["actor_update"]
 
 
-def test_networks_that_share_cells_hold_them_both(layer_probe: Callable[..., Probe]) -> None:
+def test_networks_that_share_cells_hold_them_both(layer_probe):
     """A backbone with two heads stands under both roles, forward and backward."""
     probe = layer_probe()
     both = Both()
@@ -173,7 +162,7 @@ def test_networks_that_share_cells_hold_them_both(layer_probe: Callable[..., Pro
         assert "Cell.hidden.Dense.parameters_grad.0" in found
 
 
-def test_an_exception_closes_all_of_them(layer_probe: Callable[..., Probe]) -> None:
+def test_an_exception_closes_all_of_them(layer_probe):
     """It passes through; no hook stays, and the next opening records."""
     probe, both = layer_probe(), Both()
     probe.watch(actor=both.actor, critic=both.critic)
@@ -186,7 +175,7 @@ def test_an_exception_closes_all_of_them(layer_probe: Callable[..., Probe]) -> N
     assert "Cell.root.Small.forward.1" in names(Path(probe.config.dump_path), BOTH[1], 0)
 
 
-def test_as_a_decorator(layer_probe: Callable[..., Probe]) -> None:
+def test_as_a_decorator(layer_probe):
     """Each call of the function is one opening of all of them."""
     probe, both = layer_probe(), Both()
     probe.watch(actor=both.actor, critic=both.critic)
@@ -196,7 +185,7 @@ def test_as_a_decorator(layer_probe: Callable[..., Probe]) -> None:
     assert open_run(probe.config.dump_path).phases == BOTH
 
 
-def test_misuse_is_named(layer_probe: Callable[..., Probe]) -> None:
+def test_misuse_is_named(layer_probe):
     """Unknown names, none, one role twice, a model for several, and a network not watched."""
     probe = layer_probe()
     probe.watch(actor=Small())

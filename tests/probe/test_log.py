@@ -6,13 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import mindrlhf_msprobe
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.log import VARIABLE, configure, logger
 
 PACKAGE = Path(mindrlhf_msprobe.__file__).parent
@@ -62,9 +60,7 @@ def record(
         ("4", []),
     ],
 )
-def test_the_level_decides_what_is_shown(
-    level: str | None, begins: list[str], tmp_path: Path
-) -> None:
+def test_the_level_decides_what_is_shown(level, begins, tmp_path):
     """What is lost in every step is said once, and what was lost in all at the end."""
     lines = record(tmp_path, "run", **({} if level is None else {VARIABLE: level}))
     prefixes = [f"msprobe {b.split()[0]} [rank 0] {b.partition(' ')[2]}" for b in begins]
@@ -73,7 +69,7 @@ def test_the_level_decides_what_is_shown(
         assert line.startswith(prefix)
 
 
-def test_at_debug_a_fault_comes_with_its_traceback(tmp_path: Path) -> None:
+def test_at_debug_a_fault_comes_with_its_traceback(tmp_path):
     """Level 0 shows where it happened; once, as the message."""
     lines = record(tmp_path, "run", **{VARIABLE: "0"})
     assert len([line for line in lines if "could not record" in line]) == 1
@@ -81,7 +77,7 @@ def test_at_debug_a_fault_comes_with_its_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["debug", "5", "-1", "1.0"])
-def test_a_level_that_is_none_is_named_once(level: str, tmp_path: Path) -> None:
+def test_a_level_that_is_none_is_named_once(level, tmp_path):
     """Two runs, one warning, which says what was expected; then as by default."""
     lines = record(tmp_path, "a", "b", **{VARIABLE: level})
     warnings = [line for line in lines if VARIABLE in line]
@@ -91,15 +87,13 @@ def test_a_level_that_is_none_is_named_once(level: str, tmp_path: Path) -> None:
     assert len([line for line in lines if "INFO" in line]) == 2
 
 
-def test_an_empty_level_is_the_default(tmp_path: Path) -> None:
+def test_an_empty_level_is_the_default(tmp_path):
     """As a shell leaves it behind: VARIABLE= command."""
     assert not [line for line in record(tmp_path, "run", **{VARIABLE: ""}) if VARIABLE in line]
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])
-def test_an_application_that_logs_shows_each_message_once_with_the_rank(
-    when: str, tmp_path: Path
-) -> None:
+def test_an_application_that_logs_shows_each_message_once_with_the_rank(when, tmp_path):
     """Whether it sets logging up before the probe is made or after."""
     set_up = "import logging; logging.basicConfig(format='APP %(message)s', level='INFO')"
     lines = record(tmp_path, "run", **{when: set_up, "RANK_ID": "3"})
@@ -108,16 +102,14 @@ def test_an_application_that_logs_shows_each_message_once_with_the_rank(
     assert shown[0].startswith("APP [rank 3] could not record key data odd (step 0)")
 
 
-def test_a_level_that_the_application_set_stays(tmp_path: Path) -> None:
+def test_a_level_that_the_application_set_stays(tmp_path):
     """Without the variable the application decides; with it, the variable."""
     quiet = "import logging; logging.getLogger('mindrlhf_msprobe').setLevel(logging.ERROR)"
     assert record(tmp_path, "a", before=quiet) == []
     assert len(record(tmp_path, "b", before=quiet, **{VARIABLE: "2"})) == 2
 
 
-def test_a_run_that_is_continued_says_so(
-    make_probe: Callable[..., Probe], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_is_continued_says_so(make_probe, caplog):
     """Once, with the step it goes on from."""
     for _ in range(2):
         probe = make_probe(existing="resume", key_data_dump=True)
@@ -132,9 +124,7 @@ def test_a_run_that_is_continued_says_so(
     ]
 
 
-def test_a_disk_that_stays_broken_is_told_of_once_a_kind(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_a_disk_that_stays_broken_is_told_of_once_a_kind(make_probe, warnings_of):
     """Steps go on and losses are counted; no line names each of them."""
     probe = make_probe(key_data_dump=True)
     root = Path(probe.config.dump_path)
@@ -149,9 +139,7 @@ def test_a_disk_that_stays_broken_is_told_of_once_a_kind(
     root.unlink()
 
 
-def test_configurations_are_warned_of_once_a_place(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_configurations_are_warned_of_once_a_place(make_probe, warnings_of):
     """Saved in every step, and with many odd values: one short message."""
     probe = make_probe(configurations_dump=True)
     for _ in range(3):
@@ -161,7 +149,7 @@ def test_configurations_are_warned_of_once_a_place(
     assert warnings_of()[0].endswith("; and 20 more")
 
 
-def test_the_level_is_read_anew_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_level_is_read_anew_for_each_run(monkeypatch):
     """A notebook that sets it between two runs is heard."""
     before = logger.level
     try:
@@ -190,9 +178,7 @@ def test_only_the_command_line_prints() -> None:
     assert found == []
 
 
-def test_a_forgotten_step_is_said_at_the_end(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_a_forgotten_step_is_said_at_the_end(make_probe, warnings_of):
     """Phases repeat and no step was ever ended: all of the training would stand in one step."""
     probe = make_probe()
     for _ in range(3):
@@ -204,9 +190,7 @@ def test_a_forgotten_step_is_said_at_the_end(
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_a_step_that_was_ended_is_not_said_to_be_forgotten(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], repeats: int
-) -> None:
+def test_a_step_that_was_ended_is_not_said_to_be_forgotten(make_probe, warnings_of, repeats):
     """Several openings in a step are usual, and so is one step that close() ends."""
     probe = make_probe()
     for _ in range(repeats):
@@ -218,9 +202,7 @@ def test_a_step_that_was_ended_is_not_said_to_be_forgotten(
     assert warnings_of() == []
 
 
-def test_forgotten_configurations_are_said_at_the_end(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_forgotten_configurations_are_said_at_the_end(make_probe, warnings_of):
     """configurations_dump is on and nothing came: the run has no configurations.json."""
     make_probe(configurations_dump=True).close()
     assert "save_configs() was never called" in warnings_of()[0]

@@ -1,9 +1,7 @@
 """The probe as a trainer meets it: switches, windows, phases and misuse."""
 
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,75 +43,47 @@ def networks() -> dict[str, Any]:
     return {"actor": Policy(), "reference": Policy(), "critic": Twice()}
 
 
-def test_key_data_dump_alone_writes_no_phase_directory(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
-) -> None:
-    """With key_data_dump only, the run holds key data and nothing of any phase."""
-    probe = make_probe(key_data_dump=True)
-    probe.watch(**networks)
-    train(probe, networks, steps=2)
-    probe.close()
-    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {
-        "run.json",
-        "timeline.rank0.jsonl",
-        "data",
-    }
-    assert tree(tmp_path / "run") == {"data/values/step0", "data/values/step1"}
-    assert len(tree(tmp_path / "run", 5)) == 12
+SWITCHES = {
+    "actor_infer_dump": ["actor_generate_sequences"],
+    "actor_train_dump": ["actor_compute_log_prob", "actor_update"],
+    "reference_dump": ["reference_compute_log_prob"],
+    "critic_train_dump": ["critic_compute_values", "critic_update"],
+}
 
 
-def test_reference_dump_in_a_window_writes_only_that(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
-) -> None:
-    """reference_dump with step_start = step_end = 2 writes reference_compute_log_prob/step2."""
-    probe = make_probe(reference_dump=True, step_start=2, step_end=2)
+@pytest.mark.parametrize(
+    ("settings", "phases", "steps", "keys"),
+    [
+        ({}, [], [], []),
+        ({"key_data_dump": True}, [], [], ["values"]),
+        ({"reference_dump": True, "step_start": 2, "step_end": 2}, *(["reference_dump"], [2], [])),
+        *(({switch: True}, [switch], [0], []) for switch in ALL_LAYERS),
+    ],
+)
+def test_a_run_holds_what_is_switched_on(
+    make_probe, networks, tmp_path, settings, phases, steps, keys
+):
+    """Each switch writes its phases' directories, in the step window, and nothing else."""
+    probe = make_probe(**settings)
     probe.watch(**networks)
     train(probe, networks, steps=4)
-    probe.close()
-    assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {
-        "run.json",
-        "timeline.rank0.jsonl",
-        "reference_compute_log_prob",
-    }
-    assert tree(tmp_path / "run") == {"reference_compute_log_prob/step2/rank0"}
-    files = {p.name for p in (tmp_path / "run/reference_compute_log_prob/step2/rank0").iterdir()}
-    assert files == {"records.jsonl", "dump.json", "stack.json", "construct.json"}
-
-
-@pytest.mark.parametrize("switch", ALL_LAYERS)
-def test_each_switch_writes_its_phases_only(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path, switch: str
-) -> None:
-    """A switch makes exactly its phases' directories, of the first step by default."""
-    probe = make_probe(**{switch: True})
-    probe.watch(**networks)
-    train(probe, networks, steps=2)
-    probe.close()
-    expected = {
-        "actor_infer_dump": {"actor_generate_sequences"},
-        "actor_train_dump": {"actor_compute_log_prob", "actor_update"},
-        "reference_dump": {"reference_compute_log_prob"},
-        "critic_train_dump": {"critic_compute_values", "critic_update"},
-    }[switch]
-    assert tree(tmp_path / "run") == {f"{phase}/step0/rank0" for phase in expected}
-
-
-def test_every_switch_off_writes_only_the_manifest(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
-) -> None:
-    """A probe that is on with every switch off records nothing."""
-    probe = make_probe()
-    probe.watch(**networks)
-    train(probe, networks, steps=1)
     probe.save_configs({"actor": 1})
     probe.close()
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["run.json"]
+    run = tmp_path / "run"
+    phases = [phase for switch in phases for phase in SWITCHES[switch]]
+    places = [f"{phase}/step{step}/rank0" for phase in phases for step in steps]
+    assert tree(run) == {*places, *(f"data/{key}/step{n}" for key in keys for n in range(4))}
+    made = {*phases, *(["data"] * bool(keys))}
+    expected = {"run.json", *made, *(["timeline.rank0.jsonl"] * bool(made))}
+    assert {path.name for path in run.glob("[!.]*" if made else "*")} == expected
+    assert len(tree(run, 5)) == 6 * 4 * len(keys)
+    for place in places:
+        files = {path.name for path in (run / place).iterdir()}
+        assert files == {"records.jsonl", "dump.json", "stack.json", "construct.json"}
 
 
 @pytest.mark.parametrize("window", [(0, 0), (2, 2), (1, 3)])
-def test_hooks_exist_only_while_a_recorded_phase_is_open(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], window: tuple[int, int]
-) -> None:
+def test_hooks_exist_only_while_a_recorded_phase_is_open(make_probe, networks, window):
     """Hooks lie on the role's network alone, in its open, switched-on phase, inside the window."""
     probe = make_probe(reference_dump=True, step_start=window[0], step_end=window[1])
     probe.watch(**networks)
@@ -133,9 +103,7 @@ def test_hooks_exist_only_while_a_recorded_phase_is_open(
 @pytest.mark.parametrize(
     "settings", [{"msprobe": False, **ALL_LAYERS}, {"msprobe": True}, {"key_data_dump": True}]
 )
-def test_switched_off_registers_no_hook(
-    make_probe: Callable[..., Probe], networks: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def test_switched_off_registers_no_hook(make_probe, networks, settings):
     """With every layer switch off no cell ever gets a hook, during a phase or after."""
     probe = make_probe(**settings)
     probe.watch(**networks)
@@ -146,9 +114,7 @@ def test_switched_off_registers_no_hook(
         assert not any(hook_count(network) for network in networks.values())
 
 
-def test_a_rank_that_is_not_listed_records_nothing(
-    make_probe: Callable[..., Probe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_is_not_listed_records_nothing(make_probe, tmp_path, monkeypatch):
     """A process whose rank is not in `ranks` has a probe that does nothing."""
     monkeypatch.setenv("RANK_ID", "1")
     probe = make_probe(ranks=[0, 2], key_data_dump=True)
@@ -158,9 +124,7 @@ def test_a_rank_that_is_not_listed_records_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_rank_names_the_directories(
-    make_probe: Callable[..., Probe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rank_names_the_directories(make_probe, tmp_path, monkeypatch):
     """Rank 3 of a job writes rank3 directories and its own manifest."""
     monkeypatch.setenv("RANK_ID", "3")
     monkeypatch.setenv("RANK_SIZE", "4")
@@ -175,9 +139,7 @@ def test_the_rank_names_the_directories(
     assert (tmp_path / "run" / "run.rank3.json").is_file()
 
 
-def test_an_exception_passes_through_unchanged_and_closes_the_phase(
-    layer_probe: Callable[..., Probe], networks: dict[str, Any]
-) -> None:
+def test_an_exception_passes_through_unchanged_and_closes_the_phase(layer_probe, networks):
     """An exception inside a phase arrives as the same object, and the phase is closed."""
     probe = layer_probe()
     probe.watch(**networks)
@@ -198,9 +160,7 @@ def test_an_exception_passes_through_unchanged_and_closes_the_phase(
     probe.step()
 
 
-def test_a_control_exception_closes_the_phase_too(
-    layer_probe: Callable[..., Probe], networks: dict[str, Any]
-) -> None:
+def test_a_control_exception_closes_the_phase_too(layer_probe, networks):
     """KeyboardInterrupt inside a phase passes, and no hook stays."""
     probe = layer_probe()
     probe.watch(**networks)
@@ -221,9 +181,7 @@ def test_a_control_exception_closes_the_phase_too(
         (["actor_update", 3], "phase(3)"),
     ],
 )
-def test_an_unknown_phase_names_the_nearest(
-    make_probe: Callable[..., Probe], name: Any, hint: str
-) -> None:
+def test_an_unknown_phase_names_the_nearest(make_probe, name, hint):
     """A phase name that does not exist is refused with the nearest one, whatever is switched on."""
     probe = make_probe(phases={"reward_compute": "reward"})
     with pytest.raises(UsageError) as refusal:
@@ -231,7 +189,7 @@ def test_an_unknown_phase_names_the_nearest(
     assert hint in str(refusal.value)
 
 
-def test_a_phase_before_watch_is_refused(layer_probe: Callable[..., Probe]) -> None:
+def test_a_phase_before_watch_is_refused(layer_probe):
     """A recorded phase without a network says which watch() call is missing; then it works."""
     probe = layer_probe()
     probe.watch(critic=Scale())
@@ -256,9 +214,7 @@ def test_a_phase_before_watch_is_refused(layer_probe: Callable[..., Probe]) -> N
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_watching_what_is_not_a_cell_is_refused(
-    make_probe: Callable[..., Probe], given: Any, named: str
-) -> None:
+def test_watching_what_is_not_a_cell_is_refused(make_probe, given, named):
     """Whatever is not a cell is refused with its role, its kind and what was expected."""
     probe = make_probe()
     calls = {
@@ -275,7 +231,7 @@ def test_watching_what_is_not_a_cell_is_refused(
 @pytest.mark.parametrize(
     ("role", "hint"), [("actr", "Did you mean 'actor'?"), ("self", "role 'self'"), ("reward", "")]
 )
-def test_an_unknown_role_is_refused(make_probe: Callable[..., Probe], role: str, hint: str) -> None:
+def test_an_unknown_role_is_refused(make_probe, role, hint):
     """A role that is neither standard nor declared is refused with those there are."""
     probe = make_probe()
     with pytest.raises(UsageError) as refusal:
@@ -286,7 +242,7 @@ def test_an_unknown_role_is_refused(make_probe: Callable[..., Probe], role: str,
         probe.watch(optimizers={role: object()})
 
 
-def test_a_refused_watch_changes_nothing(layer_probe: Callable[..., Probe]) -> None:
+def test_a_refused_watch_changes_nothing(layer_probe):
     """When one of several networks is refused, none of them is taken."""
     probe = layer_probe()
     with pytest.raises(UsageError):
@@ -295,9 +251,7 @@ def test_a_refused_watch_changes_nothing(layer_probe: Callable[..., Probe]) -> N
         probe.phase("actor_update").__enter__()
 
 
-def test_watch_again_replaces_the_network(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_watch_again_replaces_the_network(layer_probe, recorded):
     """A role watched again means its new network; the other roles stay."""
     probe = layer_probe()
     old, new = Scale(), Twice()
@@ -314,9 +268,7 @@ def test_watch_again_replaces_the_network(
     assert [e.name for e in run.entries("critic_update")] == ["Cell.root.Scale.forward.0"]
 
 
-def test_a_phase_with_a_model_records_that_model(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_phase_with_a_model_records_that_model(layer_probe, recorded):
     """phase(model=cell) needs no watch() and leaves the watched network alone."""
     probe = layer_probe()
     watched, other = Policy(), Scale()
@@ -333,9 +285,7 @@ def test_a_phase_with_a_model_records_that_model(
     ]
 
 
-def test_nested_phases_are_refused_and_the_outer_one_goes_on(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_nested_phases_are_refused_and_the_outer_one_goes_on(layer_probe, recorded):
     """A phase inside a phase is refused, by whatever name; the outer one still records."""
     probe = layer_probe(critic_train_dump=False)
     network = Scale()
@@ -353,13 +303,9 @@ def test_nested_phases_are_refused_and_the_outer_one_goes_on(
     assert [e.name for e in recorded(probe).entries()] == ["Cell.root.Scale.forward.0"]
 
 
-def test_one_context_can_be_entered_again(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_one_context_can_be_entered_again(watched, recorded):
     """The object phase() returns can be kept and used once a step."""
-    probe = layer_probe()
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale())
     context = probe.phase("actor_update")
     for _ in range(2):
         with context:
@@ -368,9 +314,7 @@ def test_one_context_can_be_entered_again(
     assert [(e.step, e.call) for e in recorded(probe).entries()] == [(0, 0), (1, 0)]
 
 
-def test_a_phase_open_in_another_thread_is_still_open(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_a_phase_open_in_another_thread_is_still_open(layer_probe):
     """A process has one phase at a time, whichever thread opened it."""
     probe = layer_probe()
     probe.watch(actor=Scale())
@@ -389,9 +333,7 @@ def test_a_phase_open_in_another_thread_is_still_open(
     assert len(errors) == 1
 
 
-def test_step_inside_a_phase_is_refused(
-    make_probe: Callable[..., Probe], networks: dict[str, Any]
-) -> None:
+def test_step_inside_a_phase_is_refused(make_probe, networks):
     """step() inside a phase says so, even where the phase is not switched on."""
     probe = make_probe(key_data_dump=True)
     with probe.phase("actor_update"):
@@ -412,9 +354,7 @@ def test_step_inside_a_phase_is_refused(
         lambda p: p.phase("actor_update").__enter__(),
     ],
 )
-def test_calls_after_close_are_refused(
-    make_probe: Callable[..., Probe], call: Callable[[Probe], Any]
-) -> None:
+def test_calls_after_close_are_refused(make_probe, call):
     """After close() every call is refused, except close() itself."""
     probe = make_probe(key_data_dump=True, configurations_dump=True, actor_train_dump=True)
     probe.close()
@@ -423,13 +363,9 @@ def test_calls_after_close_are_refused(
         call(probe)
 
 
-def test_close_inside_a_phase_ends_it_and_loses_nothing(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_close_inside_a_phase_ends_it_and_loses_nothing(watched):
     """close() inside a phase removes the hooks; what ran before it stays on disk."""
-    probe = layer_probe()
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale())
     with probe.phase("actor_update"):
         network(tensor(2))
         probe.close()
@@ -439,7 +375,7 @@ def test_close_inside_a_phase_ends_it_and_loses_nothing(
     assert [e.name for e in run.entries()] == ["Cell.root.Scale.forward.0"]
 
 
-def test_the_probe_as_context_manager_ends_the_run(tmp_path: Path) -> None:
+def test_the_probe_as_context_manager_ends_the_run(tmp_path):
     """Leaving the block ends the run; leaving it by an exception marks it as failed."""
     for name, error in (("good", None), ("bad", ArithmeticError("boom"))):
         settings = {"msprobe": True, "dump_path": str(tmp_path / name), "key_data_dump": True}
@@ -454,9 +390,7 @@ def test_the_probe_as_context_manager_ends_the_run(tmp_path: Path) -> None:
         assert open_run(tmp_path / name).finished is (error is None)
 
 
-def test_a_role_without_network_records_nothing(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_role_without_network_records_nothing(layer_probe, recorded):
     """watch(critic=None) says that there is no critic: its phases run and record nothing."""
     probe = layer_probe()
     actor = Scale()
@@ -470,9 +404,7 @@ def test_a_role_without_network_records_nothing(
     assert recorded(probe).phases == ["actor_update"]
 
 
-def test_a_phase_of_the_trainers_own(
-    make_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_phase_of_the_trainers_own(make_probe, recorded):
     """A declared phase needs its role's network and is recorded under its own name."""
     probe = make_probe(phases={"reward_compute": "reward"})
     network = Scale()
@@ -484,11 +416,7 @@ def test_a_phase_of_the_trainers_own(
     assert [e.phase for e in recorded(probe).entries()] == ["reward_compute"]
 
 
-def test_a_phase_in_which_nothing_ran_warns_once(
-    layer_probe: Callable[..., Probe],
-    warnings_of: Callable[[], list[str]],
-    recorded: Callable[[Probe], Any],
-) -> None:
+def test_a_phase_in_which_nothing_ran_warns_once(layer_probe, warnings_of, recorded):
     """A phase whose network never runs is named in one warning, however often it is opened."""
     probe = layer_probe()
     watched, ran = Scale(), Scale()
@@ -512,16 +440,10 @@ def test_a_phase_in_which_nothing_ran_warns_once(
     ],
 )
 def test_a_phase_of_which_nothing_was_recorded_is_said_at_the_end(
-    layer_probe: Callable[..., Probe],
-    warnings_of: Callable[[], list[str]],
-    recorded: Callable[[Probe], Any],
-    settings: dict[str, Any],
-    reason: str,
-) -> None:
+    watched, warnings_of, recorded, settings, reason
+):
     """A switched-on phase that ran, but never where it is recorded, gets one warning with why."""
-    probe = layer_probe(**settings)
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale(), **settings)
     for _ in range(2):
         with probe.phase("actor_generate_sequences"):
             network(tensor(2))
@@ -534,20 +456,16 @@ def test_a_phase_of_which_nothing_was_recorded_is_said_at_the_end(
     assert reason in said[0]
 
 
-def test_the_model_of_a_phase_must_be_a_cell(layer_probe: Callable[..., Probe]) -> None:
+def test_the_model_of_a_phase_must_be_a_cell(layer_probe):
     """The message names the call that got the wrong thing."""
     with pytest.raises(UsageError, match=r"phase\('actor_update', model=…\) got int"):
         layer_probe().phase("actor_update", model=3)
 
 
 @pytest.mark.parametrize("phase", ["actor_generate_sequences", "actor_update"])
-def test_patterns_that_leave_no_cell_warn(
-    layer_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], phase: str
-) -> None:
+def test_patterns_that_leave_no_cell_warn(watched, warnings_of, phase):
     """An include pattern that matches no cell is named as a possible cause, not passed over."""
-    probe = layer_probe(include=["no_such_cell"])
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale(), include=["no_such_cell"])
     with probe.phase(phase):
         network(tensor(2))
     assert len(warnings_of()) == 1
@@ -571,9 +489,7 @@ class Trainer:
         return x
 
 
-def test_a_decorated_function_is_its_phase(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_decorated_function_is_its_phase(layer_probe, recorded):
     """A decorated method keeps its name, arguments and result, and each call opens the phase."""
     probe = layer_probe()
     network = Scale(2.0)
@@ -586,13 +502,9 @@ def test_a_decorated_function_is_its_phase(
     assert [(e.opening, e.call) for e in recorded(probe).entries()] == [(0, 0), (0, 1), (1, 2)]
 
 
-def test_a_decorated_function_that_raises_closes_its_phase(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_a_decorated_function_that_raises_closes_its_phase(watched):
     """An exception in a decorated function passes, and the next call works."""
-    probe = layer_probe()
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale())
 
     @probe.phase("actor_update")
     def update(fail: bool) -> str:
@@ -606,9 +518,7 @@ def test_a_decorated_function_that_raises_closes_its_phase(
     assert update(False) == "done"
 
 
-def test_a_decorated_function_that_calls_itself_is_refused(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_a_decorated_function_that_calls_itself_is_refused(layer_probe):
     """Recursion would open the phase inside itself, so it is refused clearly."""
     probe = layer_probe()
     probe.watch(actor=Scale())
@@ -635,29 +545,21 @@ async def _async_generator() -> Any:
 
 
 @pytest.mark.parametrize("function", [_generator, _coroutine, _async_generator, 3, None])
-def test_what_runs_later_cannot_be_decorated(
-    make_probe: Callable[..., Probe], function: Any
-) -> None:
+def test_what_runs_later_cannot_be_decorated(make_probe, function):
     """A generator or coroutine runs after its call returned; it is refused when decorated."""
     probe = make_probe()
     with pytest.raises(UsageError, match="cannot decorate"):
         probe.phase("actor_update")(function)
 
 
-def test_a_decorated_cell_runs_as_its_phase(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_decorated_cell_runs_as_its_phase(watched, recorded):
     """Any callable can be decorated, a train cell too."""
-    probe = layer_probe()
-    network = Echo()
-    probe.watch(actor=network)
+    probe, network = watched(Echo())
     probe.phase("actor_update")(network)(tensor(2))
     assert len(recorded(probe).entries()) == 1
 
 
-def test_steps_start_where_the_configuration_says(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_steps_start_where_the_configuration_says(layer_probe, recorded):
     """initial_step is the number of the first step."""
     probe = layer_probe(initial_step=7, key_data_dump=True)
     probe.save_data(loss=1.0)
@@ -667,8 +569,8 @@ def test_steps_start_where_the_configuration_says(
 
 
 def test_a_trainer_that_resumes_tells_its_step_before_anything_is_recorded(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any], tmp_path: Path
-) -> None:
+    layer_probe, recorded, tmp_path
+):
     """start_at numbers the steps; run.json then says where the run began."""
     probe = layer_probe(key_data_dump=True)
     probe.start_at(7)
@@ -690,15 +592,13 @@ def test_a_trainer_that_resumes_tells_its_step_before_anything_is_recorded(
 
 
 @pytest.mark.parametrize("step", [-1, 1.0, True, None])
-def test_only_a_step_can_be_started_at(layer_probe: Callable[..., Probe], step: Any) -> None:
+def test_only_a_step_can_be_started_at(layer_probe, step):
     """What is no number of a step is refused by name."""
     with pytest.raises(UsageError, match="expected the number of a step"):
         layer_probe().start_at(step)
 
 
-def test_an_initial_step_of_the_configuration_counts_more(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_an_initial_step_of_the_configuration_counts_more(layer_probe):
     """Who writes initial_step knows better than the trainer; a probe that is off takes the call."""
     probe = layer_probe(initial_step=3)
     probe.start_at(7)
@@ -706,18 +606,14 @@ def test_an_initial_step_of_the_configuration_counts_more(
     Probe.from_config({"msprobe": False}).start_at(7)
 
 
-def test_the_scheduler_of_msrun_records_nothing(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_scheduler_of_msrun_records_nothing(layer_probe, monkeypatch, tmp_path):
     """It runs the script as well, without a rank: it would take the place of rank 0."""
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     assert not layer_probe().enabled
     assert not (tmp_path / "run").exists()
 
 
-def test_a_phase_that_cannot_be_recorded_is_said_and_noted(
-    layer_probe: Callable[..., Probe], tmp_path: Path, warnings_of: Callable[[], list[str]]
-) -> None:
+def test_a_phase_that_cannot_be_recorded_is_said_and_noted(layer_probe, tmp_path, warnings_of):
     """leave_out says why a phase that is switched on is missing, once; others are not said."""
     probe = layer_probe(reference_dump=False)
     for _ in range(2):
@@ -732,7 +628,7 @@ def test_a_phase_that_cannot_be_recorded_is_said_and_noted(
     assert noted == {"actor_generate_sequences": "vLLM generates"}
 
 
-def test_each_reason_of_a_phase_is_kept(tmp_path: Path, layer_probe: Callable[..., Probe]) -> None:
+def test_each_reason_of_a_phase_is_kept(tmp_path, layer_probe):
     """A later reason why a phase is not recorded stands beside the earlier one."""
     probe = layer_probe()
     for why in ("vLLM generates", "it is elsewhere", "vLLM generates"):
@@ -744,9 +640,7 @@ def test_each_reason_of_a_phase_is_kept(tmp_path: Path, layer_probe: Callable[..
     assert [str(why) for why in kept] == ["vLLM generates", "it is elsewhere"]
 
 
-def test_a_step_is_readable_when_step_returns(
-    layer_probe: Callable[..., Probe], networks: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_step_is_readable_when_step_returns(layer_probe, networks, tmp_path):
     """When step() returns, its files are whole, and run.json calls that step completed."""
     probe = layer_probe()
     probe.watch(**networks)
@@ -761,9 +655,7 @@ def test_a_step_is_readable_when_step_returns(
         assert len(dump["data"]) == len(run.entries(phase, step=1))
 
 
-def test_a_second_run_on_the_same_path_is_refused_untouched(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_a_second_run_on_the_same_path_is_refused_untouched(make_probe, tmp_path):
     """A dump_path that holds a run is refused, and the run in it stays as it was."""
     probe = make_probe(key_data_dump=True)
     probe.save_data(loss=1.0)

@@ -79,7 +79,7 @@ def first(a: Path, b: Path) -> Divergence:
 
 
 @pytest.mark.parametrize("watched", [None, *ACTORS])
-def test_the_initial_weights_of_every_network_are_taken(tmp_path: Path, watched: str) -> None:
+def test_the_initial_weights_of_every_network_are_taken(tmp_path, watched):
     """One stands under the role, the others under the phase in which they first ran."""
     weights = weights_of(record(tmp_path / "run", watched=watched))
     own = watched or GENERATE
@@ -87,13 +87,9 @@ def test_the_initial_weights_of_every_network_are_taken(tmp_path: Path, watched:
     assert len({tuple(of.items()) for of in weights.values()}) == 1
 
 
-def test_a_network_that_runs_in_several_phases_is_taken_once(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_network_that_runs_in_several_phases_is_taken_once(watched, recorded):
     """And at its first phase, not later."""
-    probe = layer_probe()
-    network = Policy()
-    probe.watch(actor=network)
+    probe, network = watched(Policy())
     for _ in range(2):
         for phase in ACTORS:
             with probe.phase(phase):
@@ -102,9 +98,7 @@ def test_a_network_that_runs_in_several_phases_is_taken_once(
     assert set(weights_of(recorded(probe).path)) == {"actor"}
 
 
-def test_a_network_that_a_phase_is_given_later_is_no_initial_one(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_a_network_that_a_phase_is_given_later_is_no_initial_one(layer_probe, recorded):
     """A trainer may build one for each update; the first ones count."""
     probe = layer_probe()
     for _ in range(3):
@@ -114,7 +108,7 @@ def test_a_network_that_a_phase_is_given_later_is_no_initial_one(
     assert set(weights_of(recorded(probe).path)) == {"actor"}
 
 
-def test_an_element_that_is_wrong_in_the_trained_network_alone(tmp_path: Path) -> None:
+def test_an_element_that_is_wrong_in_the_trained_network_alone(tmp_path):
     """Its initial weights say so; those of the other networks agree, which is no comfort."""
 
     def broken(step: int, networks: dict[str, Any]) -> None:
@@ -132,7 +126,7 @@ def test_an_element_that_is_wrong_in_the_trained_network_alone(tmp_path: Path) -
     assert "was changed between" not in said
 
 
-def test_a_change_between_two_phases_of_one_network_is_still_said(tmp_path: Path) -> None:
+def test_a_change_between_two_phases_of_one_network_is_still_said(tmp_path):
     """Of the same object, by the same name."""
 
     def run(path: Path, wrong: bool) -> Path:
@@ -158,7 +152,7 @@ def test_a_change_between_two_phases_of_one_network_is_still_said(tmp_path: Path
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_trained_network_that_is_changed_after_its_update(tmp_path: Path, swapped: bool) -> None:
+def test_a_trained_network_that_is_changed_after_its_update(tmp_path, swapped):
     """The old policy and the rollout have copies of what the update made: it was right."""
 
     def trained(step: int, networks: dict[str, Any]) -> None:
@@ -189,9 +183,7 @@ def test_a_trained_network_that_is_changed_after_its_update(tmp_path: Path, swap
 @pytest.mark.parametrize("window", [{}, {"step_start": 2, "step_end": 2}])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("phase", [REFERENCE, LOG_PROB])
-def test_a_network_that_was_changed_after_the_start(
-    tmp_path: Path, window: dict[str, int], swapped: bool, phase: str
-) -> None:
+def test_a_network_that_was_changed_after_the_start(tmp_path, window, swapped, phase):
     """Its first weights are history, too: no step before need be recorded."""
 
     def moved(step: int, networks: dict[str, Any]) -> None:
@@ -211,7 +203,7 @@ def test_a_network_that_was_changed_after_the_start(
 
 
 @pytest.mark.parametrize("window", [{}, {"step_start": 2, "step_end": 2}])
-def test_check_sees_a_reference_that_moved(tmp_path: Path, window: dict[str, int]) -> None:
+def test_check_sees_a_reference_that_moved(tmp_path, window):
     """Also where no step was recorded in which it had its first weights."""
 
     def moved(step: int, networks: dict[str, Any]) -> None:
@@ -229,12 +221,7 @@ def test_check_sees_a_reference_that_moved(tmp_path: Path, window: dict[str, int
 
 
 @pytest.mark.parametrize("how", ["watch", "later", "model"])
-def test_one_network_in_two_roles_is_said_once(
-    layer_probe: Callable[..., Probe],
-    warnings_of: Callable[[], list[str]],
-    recorded: Callable[[Probe], Any],
-    how: str,
-) -> None:
+def test_one_network_in_two_roles_is_said_once(layer_probe, warnings_of, recorded, how):
     """At watch, or where a phase is given it; and run.json holds it."""
     probe = layer_probe()
     network = Policy()
@@ -257,9 +244,7 @@ def test_one_network_in_two_roles_is_said_once(
     assert held == {"actor": None, "reference": "actor"}
 
 
-def test_networks_of_their_own_are_not_warned_of(
-    layer_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_networks_of_their_own_are_not_warned_of(layer_probe, warnings_of):
     """Also where they are of one class, and equal."""
     probe = layer_probe()
     probe.watch(actor=Twice(), reference=Twice(), critic=Twice())
@@ -267,7 +252,7 @@ def test_networks_of_their_own_are_not_warned_of(
 
 
 @pytest.mark.parametrize("phases", [False, True])
-def test_key_data_alone_say_it_too(tmp_path: Path, phases: bool) -> None:
+def test_key_data_alone_say_it_too(tmp_path, phases):
     """In the first round already, and where nothing tells of phases."""
 
     def run(path: Path, shared: bool) -> Path:
@@ -291,7 +276,7 @@ def test_key_data_alone_say_it_too(tmp_path: Path, phases: bool) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_one_network_in_two_roles_is_in_the_verdict(tmp_path: Path, swapped: bool) -> None:
+def test_one_network_in_two_roles_is_in_the_verdict(tmp_path, swapped):
     """Where the reference of one run is its actor, and the other's is not."""
 
     def run(path: Path, shared: bool) -> Path:

@@ -46,7 +46,13 @@ class CallStacks:
                 shown = self._shown[code.co_filename] = not self._is_internal(code.co_filename)
             if shown:
                 place = (code.co_filename, frame.f_lineno, code.co_name)
-                frames.append(self._texts.get(place) or self._format(place))
+                text = self._texts.get(place)
+                if text is None:
+                    file, line, function = place
+                    source = linecache.getline(file, line).strip()
+                    text = f"File {file}, line {line}, in {function}, \n {source}"
+                    self._texts[place] = text
+                frames.append(text)
             elif marked is None and id(code) in self._marks:
                 marked = frame
             frame = frame.f_back
@@ -61,13 +67,6 @@ class CallStacks:
         if path.startswith(_PACKAGE):
             return not path.startswith(_DEMO)
         return path.startswith(_LIBRARY) and os.path.basename(path) in _INTERNAL_LIBRARY
-
-    def _format(self, place: tuple[str, int, str]) -> str:
-        file, line, function = place
-        source = linecache.getline(file, line).strip()
-        text = f"File {file}, line {line}, in {function}, \n {source}"
-        self._texts[place] = text
-        return text
 
 
 def running_frame() -> FrameType | None:

@@ -89,11 +89,7 @@ Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], "Arguments | None"
 After = Callable[[nn.Cell, Any], Any]
 
 
-def _yes() -> bool:
-    return True
-
-
-class _Compiling(mindspore.constexpr(_yes, get_instance=False)):  # type: ignore[misc]
+class _Compiling(mindspore.constexpr(lambda: True, get_instance=False)):  # type: ignore[misc]
     """True where MindSpore compiles the function that asks, False where Python runs it."""
 
     def __call__(self) -> bool:
@@ -202,7 +198,11 @@ class ParameterHooks:
         key = id(parameter)
         known, function = self._functions.get(key, (None, None))
         if function is None or known is None or known() is not parameter:
-            function = self._function(key)
+
+            def function(gradient: Any) -> None:
+                if (take := self._takers.get(key)) is not None:
+                    take(gradient)
+
             self._functions[key] = weakref.ref(parameter), function
         self._takers[key] = take
         # After a backward pass that failed MindSpore no longer removes a hook: it is still there.
@@ -216,14 +216,6 @@ class ParameterHooks:
             while self._handles:
                 self._handles.pop().remove()
         self._takers.clear()
-
-    def _function(self, key: int) -> Callable[[Any], None]:
-        def hook(gradient: Any) -> None:
-            take = self._takers.get(key)
-            if take is not None:
-                take(gradient)
-
-        return hook
 
 
 class _Registered:

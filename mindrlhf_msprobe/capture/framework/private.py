@@ -364,6 +364,13 @@ class _NoExecutor:
 EXECUTOR: Any = _EXECUTOR if _EXECUTOR is not None else _NoExecutor()
 #: The same without MindSpore's wrapper in Python around it, for what is called for each entry.
 INNER_EXECUTOR: Any = getattr(EXECUTOR, "_executor", EXECUTOR)
+
+
+def gradients_flow() -> bool:
+    """Return whether MindSpore builds the graph of gradients at this moment."""
+    return bool(EXECUTOR.requires_grad())
+
+
 _NOT_CAST: Any = getattr(getattr(_C_EXPRESSION, "MixedPrecisionType", None), "NOTSET", None)
 _SET_CAST: Callable[[Any, bool], None] | None = getattr(
     INNER_EXECUTOR, "set_mixed_precision_type", None

@@ -12,7 +12,7 @@ that is dumped last has been written when everything has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -22,11 +22,14 @@ from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph import reading
 from mindrlhf_msprobe.capture.graph.folder import FENCE, FOLDERS
 from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
-from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Receiver, Site
+from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Site
 from mindrlhf_msprobe.capture.graph.reduced import EMPTY, REDUCTION, WHOLE, reduced
-from mindrlhf_msprobe.capture.graph.structure import Lines, Value, Visit
+from mindrlhf_msprobe.capture.graph.structure import Lines, Visit
 from mindrlhf_msprobe.capture.graph.switch import stands_in
 from mindrlhf_msprobe.common.message import message
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph.calls import Receiver
 
 if stands_in():
     from mindrlhf_msprobe.capture.graph.stand_in import dump, dump_gradient, write_now
@@ -102,22 +105,16 @@ def watched(cell, part, path, tensor, call):
 _HEAD = ("from mindrlhf_msprobe.capture.graph.ascend import closed, handed_over, opened, watched",)
 
 
-def entering(visit: Visit, given: Value, returned: str) -> Lines:
-    """Write the function that opens a call, hands over tensors of it and returns an expression.
-
-    Args:
-        given: what the call is given.
-    """
-    opening = f"call = opened(constants[0], {given.source})"
-    body = opening, *_handing_over(visit), f"return {returned}"
-    return Lines(_HEAD, body, (visit.cell,))
+def entering(visit: Visit, returned: str) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression."""
+    opening = f"call = opened(constants[0], {visit.source})"
+    return _HEAD, (opening, *_handing_over(visit), f"return {returned}"), (visit.cell,)
 
 
-def leaving(visit: Visit, given: Value, returned: str) -> Lines:
+def leaving(visit: Visit, returned: str) -> Lines:
     """Write the function that hands over what a call returns and closes it; as `entering`."""
-    closing = f"closed(constants[0], call, {given.source})"
-    body = *_handing_over(visit), closing, f"return {returned}"
-    return Lines(_HEAD, body, (visit.cell,))
+    closing = f"closed(constants[0], call, {visit.source})"
+    return _HEAD, (*_handing_over(visit), closing, f"return {returned}"), (visit.cell,)
 
 
 def _handing_over(visit: Visit) -> Iterator[str]:

@@ -13,17 +13,21 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.graph.wrappers import number_of
-from mindrlhf_msprobe.capture.opening.counters import TokenCounter
-from mindrlhf_msprobe.capture.opening.opening import Opening
+from mindrlhf_msprobe.capture.opening.opening import (
+    Call,
+    CellSlot,
+    Opening,
+    TokenCounter,
+    backward_name,
+)
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, entry_name, network_name
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
@@ -32,73 +36,40 @@ _RECORD_PARTS = {"input_args": "input", "input_kwargs": "input", "output_kwargs"
 _NOTHING = Leaf("NoneType").to_json()
 
 
-@dataclass(frozen=True)
-class CellSlot:
-    """A cell of the phase's network: name, class, whether it is recorded, its arguments' names.
+@dataclass(eq=False, slots=True, kw_only=True)
+class GraphCall(Call):
+    """One run of a cell, or of an optimizer; tensors and gradients by part and path.
 
     Attributes:
-        frames: where its construct stands, as a call stack has a line of code; () if not known. A
-            compiled graph calls no line of Python.
-    """
-
-    name: str
-    class_name: str
-    recorded: bool
-    arguments: tuple[str, ...] = ()
-    frames: tuple[str, ...] = ()
-
-    def call_name(self, direction: str) -> str:
-        """Return the entry's name without its call number."""
-        return entry_name(self.name, self.class_name, direction, 0)[:-2]
-
-
-@dataclass(eq=False)
-class Call:
-    """One run of a cell; tensors and gradients by part and path.
-
-    Attributes:
+        number: what the graph calls it by.
+        cell: the cell's number.
+        inputs, output: the outlines of what it is given, and of what it returns.
         seq, end: places in the process's time when it began and ended.
-        recorded: whether its forward entry is recorded.
-        traced: whether its backward entry may be recorded.
-        selected: whether it is, once that is known.
+        outer: the entry that is running around it in PyNative.
+        selected: whether its backward entry is recorded, once that is known.
         differentiated: whether any gradient of it has come.
         group: the calls among which it ran, up to the gradients of all of them.
     """
 
     number: int
     cell: int
-    slot: CellSlot
-    count: int
-    parent: Call | None
-    recorded: bool
-    traced: bool
-    inputs: Any
+    slot: CellSlot | None = None
+    around: GraphCall | None = None
+    inputs: Any = ()
+    output: Any = None
     seq: int = -1
     end: int | None = None
-    token: int | None = None
-    output: Any = None
-    tensors: dict[tuple[str, Path], Any] = field(default_factory=dict)
-    gradients: dict[tuple[str, Path], Any] = field(default_factory=dict)
+    tensors: dict[tuple[Any, Path], Any] = field(default_factory=dict)
+    backward: dict[tuple[str, Path], Any] = field(default_factory=dict)
     outer: str | None = None
     backward_seq: int | None = None
     backward_end: int | None = None
     selected: bool | None = None
     differentiated: bool = False
-    group: list[Call] = field(default_factory=list)
-
-    def entry(self, direction: str) -> str:
-        """Return the name of one of its entries."""
-        return f"{self.slot.call_name(direction)}.{self.count}"
-
-    def around(self) -> str | None:
-        """Return the innermost recorded entry that was running around it."""
-        parent = self.parent
-        while parent is not None and not parent.recorded:
-            parent = parent.parent
-        return self.outer if parent is None else parent.entry("forward")
+    group: list[GraphCall] = field(default_factory=list)
 
 
-def reversed_calls(calls: list[Call]) -> list[tuple[str, Call]]:
+def _reversed(calls: list[GraphCall]) -> list[tuple[str, GraphCall]]:
     """Return when the backward entries of calls begin and end: the reverse of forward."""
     moments = [(call.seq, "end", call) for call in calls]
     moments += [(call.end, "begin", call) for call in calls if call.end]
@@ -106,31 +77,25 @@ def reversed_calls(calls: list[Call]) -> list[tuple[str, Call]]:
     return [(moment, call) for _, moment, call in moments]
 
 
-def backward_around(call: Call | None) -> str | None:
+def _backward_around(call: GraphCall) -> str | None:
     """Return the innermost backward entry around that of a call, in the graph or in PyNative."""
-    parent = call.parent if call is not None else None
-    while parent is not None and not (parent.differentiated and parent.selected):
-        parent = parent.parent
-    if parent is not None:
-        return parent.entry("backward")
-    while call is not None and call.outer is None:
-        call = call.parent
-    if call is None or call.outer is None:
-        return None
-    call_name, _, count = call.outer.rpartition(".")
-    return f"{call_name.removesuffix('.forward')}.backward.{count}"
+    around = call.around
+    while around is not None and not (around.differentiated and around.selected):
+        around = around.around
+    if around is not None:
+        return backward_name(around.entry)
+    known: GraphCall | None = call
+    while known is not None and known.outer is None:
+        known = known.around
+    return backward_name(known.outer) if known is not None and known.outer else None
 
 
-def gradients_of(call: Call, part: str, tree: Any, path: Path = ()) -> Any:
+def _gradients_of(call: GraphCall, part: str, tree: Any) -> Any:
     """Return the gradients of one part, nested as the part is; None stands where there is none."""
-    if isinstance(tree, dict):
-        return {str(k): gradients_of(call, part, item, (*path, k)) for k, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [gradients_of(call, part, item, (*path, i)) for i, item in enumerate(tree)]
-    return call.gradients.get((part, path), _NOTHING)
+    return filled(tree, lambda _, path: call.backward.get((part, path), _NOTHING))
 
 
-def record_name(entry: str, part: str, path: Path) -> str:
+def _record_name(entry: str, part: str, path: Path) -> str:
     """Return the name of a record of an entry."""
     return functools.reduce(child_path, path, f"{entry}.{_RECORD_PARTS.get(part, part)}")
 
@@ -143,7 +108,7 @@ _MOST_CALLS = 50_000
 
 
 class GraphCalls:
-    """The calls of one opening of a phase; a `probes.Receiver`.
+    """The calls of one opening of a phase.
 
     Forward entries are handed on when their call ends, in the program's order. Gradients come when
     they come: a backward entry is handed on two runs of the network later, or at the end, with the
@@ -174,11 +139,10 @@ class GraphCalls:
         self._tokens = TokenCounter(opening.records_token, around.token if around else None)
         self._learns = learns
         self._watched_run: WatchedRun | None = None
-        self._numbers = itertools.count(1)
-        self._calls: dict[int, Call] = {}
-        self._running: list[Call] = []
-        self._group: list[Call] = []
-        self._earlier: list[Call] = []
+        self._calls: dict[int, GraphCall] = {}
+        self._running: list[GraphCall] = []
+        self._group: list[GraphCall] = []
+        self._earlier: list[GraphCall] = []
         self._group_has_gradients = False
         self._forgotten = 0
         self._strict_fault: Exception | None = None
@@ -188,8 +152,6 @@ class GraphCalls:
         self.ran: set[int] = set()  # numbers of the cells that ran in a graph
         self.has_gradients = False
         self.reduced: set[int] = set()  # numbers of the cells of which only statistics came
-
-    # What a Receiver does.
 
     def knows(self, cell: int) -> bool:
         """Return whether this network holds a cell, or an optimizer takes its gradients."""
@@ -228,38 +190,34 @@ class GraphCalls:
         with self._lock:
             for cell, outermost in calls:
                 slot = self._slots[cell]
-                call_name = slot.call_name("forward")
+                call_name = slot.call_name
                 self.ran.add(cell)
                 self.cells_seen += slot.recorded
                 if not (outermost and self._has_counted(call_name)):
                     self._tokens.begin(cell, outermost)
                     self._opening.counters.calls.count(call_name)
 
-    def opened(self, site: Site, number: int | None = None) -> int:
-        """Open a call of a cell, or of an optimizer.
-
-        Args:
-            number: the call's, where calls of several networks are numbered together.
-        """
+    def opened(self, site: Site, number: int) -> bool:
+        """Open a call of a cell, or of an optimizer, by its number; return whether it is known."""
         with self._lock:
-            number = next(self._numbers) if number is None else number
             if site.cell in self._optimizers:
-                inside = all(call.outer or call.parent for call in self._group)
+                inside = all(call.outer or call.around for call in self._group)
                 if self._around is not None and inside:
-                    return 0  # the network ran in PyNative, where parameters have hooks
+                    return False  # the network ran in PyNative, where parameters have hooks
                 if site.cell in map(number_of, self._opening.counters.optimizers):
-                    return 0  # PyNative called it, and took what entered it
+                    return False  # PyNative called it, and took what entered it
                 self._end_group()
-                slot = CellSlot("", "", True)
-                self._calls[number] = Call(number, site.cell, slot, 0, None, True, False, ())
-                return number
+                call = GraphCall(self._opening, number=number, cell=site.cell)
+                call.recorded = True
+                self._calls[number] = call
+                return True
             if site.cell not in self._slots:
-                return 0
+                return False
             call = self._open_call(number, site)
             self.ran.add(site.cell)
             self._calls[number] = call
             self._running.append(call)
-            return number
+            return True
 
     def tensor(self, call: int, site: Site, array: np.ndarray | Leaf) -> None:
         """Describe an input, an output or a parameter of a call; its statistics may be known."""
@@ -273,9 +231,9 @@ class GraphCalls:
             self.reduced.add(found.cell)
         if not self._opening.forward or not self._opening.selection.takes_part(site.part):
             return
-        record = record_name(found.entry("forward"), site.part, site.path)
+        record = _record_name(found.entry, site.part, site.path)
         if site.part == "parameters":
-            key = f"{found.slot.call_name('forward')}.{site.path[0]}"
+            key = f"{found.entry.rpartition('.')[0]}.{site.path[0]}"
             state = "recorded"  # all that is known of it where statistics alone came
             if not isinstance(array, Leaf):
                 host = HostTensor("", site.outline.dtype, to_host(array).array)
@@ -299,10 +257,10 @@ class GraphCalls:
             found.differentiated = self._group_has_gradients = self.has_gradients = True
         if not found.selected or not self._opening.selection.takes_part(part):
             return
-        record = record_name(found.entry("backward"), part, site.path)
+        record = _record_name(backward_name(found.entry), part, site.path)
         described = self._describe(array, site.outline, record)
         with self._lock:
-            found.gradients[part, site.path] = described
+            found.backward[part, site.path] = described
 
     def closed(self, call: int, site: Site) -> None:
         """Hand on the entry of a call that has ended."""
@@ -318,7 +276,7 @@ class GraphCalls:
                 self._give_up(self._running.pop())
             if self._running:
                 self._running.pop()
-            self._opening.selection.end(found.entry("forward"))
+            self._opening.selection.end(found.entry)
             if not (found.recorded or found.traced):
                 del self._calls[call]
                 return
@@ -356,47 +314,49 @@ class GraphCalls:
 
     # Forward.
 
-    def _open_call(self, number: int, site: Site) -> Call:
+    def _open_call(self, number: int, site: Site) -> GraphCall:
         slot = self._slots[site.cell]
         while any(call.cell == site.cell for call in self._running):
             # A cell does not run inside itself: its last run, and all in it, was given up.
             self._give_up(self._running.pop())
-        outermost = not self._running
+        around = self._running[-1] if self._running else None
+        outermost = around is None
         if outermost and (self._group_has_gradients or len(self._group) > _MOST_CALLS):
             self._end_group()
         if self._watched_run is not None:
             self._watched_run.calls.append((site.cell, outermost))
-        call_name = slot.call_name("forward")
-        if outermost and self._has_counted(call_name):
+        call = GraphCall(
+            self._opening, number=number, cell=site.cell, slot=slot, inputs=site.outline
+        )
+        if outermost and self._has_counted(slot.call_name):
             self.cells_seen += 1
-            return Call(number, site.cell, slot, 0, None, False, False, ())
-        token, in_range = self._tokens.begin(site.cell, outermost)
-        count = self._opening.counters.calls.count(call_name)
+            return call
+        call.around = around
+        call.inside(around)
+        call.token, call.in_range = self._tokens.begin(site.cell, outermost)
+        call.entry = f"{slot.call_name}.{self._opening.counters.calls.count(slot.call_name)}"
         self.cells_seen += slot.recorded
-        parent = next(reversed(self._running), None)
-        recorded = traced = slot.recorded and in_range
-        call = Call(number, site.cell, slot, count, parent, recorded, traced, site.outline)
-        if recorded:
-            call.recorded = self._opening.selection.begin(call.entry("forward"))
-            call.traced = self._opening.selection.may_begin(call.entry("backward"))
+        if slot.recorded:
+            call.begin(call.entry)
         if not (call.recorded or call.traced):
             return call
-        if call.around() is None and self._around is not None:
-            call.outer = self._around.innermost()
-        call.seq, call.token = self._opening.now(), token
+        if call.parent is None and self._around is not None:
+            call.parent = call.outer = self._around.innermost()
+        call.seq = self._opening.now()
         self._group.append(call)
         call.group = self._group
         return call
 
-    def _forward_line(self, call: Call, output: Any = ()) -> JournalLine:
-        entry, (args, kwargs) = call.entry("forward"), call.inputs
-        line = self._opening.line(entry, call.seq, call.end, call.around(), token=call.token)
-        line.frames = call.slot.frames
-        values = line.values
+    def _forward_line(self, call: GraphCall, output: Any = ()) -> JournalLine:
+        args, kwargs = call.inputs
+        line = self._opening.line(call.entry, call.seq, call.end, call.parent, token=call.token)
+        slot, values = call.slot, line.values
+        assert slot is not None
+        line.frames = slot.frames
         if self._opening.selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)
             values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
-            line.input_names = call.slot.arguments[: len(args)]
+            line.input_names = slot.arguments[: len(args)]
         parameters = {
             path[0]: leaf for (part, path), leaf in call.tensors.items() if part == "parameters"
         }
@@ -406,25 +366,24 @@ class GraphCalls:
             values["output"] = self._filled(call, "output", output)
         return line
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: GraphCall) -> None:
         """Hand on a call that did not return."""
-        self._opening.selection.end(call.entry("forward"))
+        self._opening.selection.end(call.entry)
         if call.recorded and self._opening.forward:
             self._opening.entries.append(self._forward_line(call))
 
-    def _filled(self, call: Call, part: str, tree: Any, path: Path = ()) -> Any:
+    def _filled(self, call: GraphCall, part: str, tree: Any) -> Any:
         """Return the JSON structure of one part of a call."""
-        if isinstance(tree, TensorOutline):
-            missing = Leaf("mindspore.Tensor", why=message("unread.not_handed_over"))
-            return call.tensors.get((part, path)) or missing.to_json()
-        if isinstance(tree, UnknownOutline):
-            return Leaf(tree.type, why=why_not_in_graph(tree.reason)).to_json()
-        filled = functools.partial(self._filled, call, part)
-        if isinstance(tree, dict):
-            return {str(key): filled(item, (*path, key)) for key, item in tree.items()}
-        if isinstance(tree, (tuple, list)):
-            return [filled(item, (*path, index)) for index, item in enumerate(tree)]
-        return self._opening.describe(tree, record_name(call.entry("forward"), part, path))
+
+        def leaf(known: Any, path: Path) -> Any:
+            if isinstance(known, TensorOutline):
+                missing = Leaf("mindspore.Tensor", why=message("unread.not_handed_over"))
+                return call.tensors.get((part, path)) or missing.to_json()
+            if isinstance(known, UnknownOutline):
+                return Leaf(known.type, why=why_not_in_graph(known.reason)).to_json()
+            return self._opening.describe(known, _record_name(call.entry, part, path))
+
+        return filled(tree, leaf)
 
     def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
         describer = self._opening.entries.of_graphs
@@ -444,7 +403,7 @@ class GraphCalls:
 
     def _end_group(self) -> None:
         """Give the backward pass of what ran so far its places in time: the reverse of forward."""
-        for moment, call in reversed_calls(self._group):
+        for moment, call in _reversed(self._group):
             if moment == "begin":
                 call.backward_seq = self._opening.now()
             else:
@@ -453,27 +412,24 @@ class GraphCalls:
         self._emit_backward(self._earlier)
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
 
-    def _emit_backward(self, calls: list[Call]) -> None:
+    def _emit_backward(self, calls: list[GraphCall]) -> None:
         with_gradients = [call for call in calls if call.differentiated and call.selected]
         for call in sorted(with_gradients, key=lambda call: call.backward_end or 0):
             args, kwargs = call.inputs
             end = call.backward_end
             begin = call.backward_seq if call.backward_seq is not None else end
             assert begin is not None
-            values: dict[str, Any] = {}
-            if self._opening.selection.inputs:
-                values["input"] = gradients_of(call, "input", call.output or [])
-            if self._opening.selection.outputs:
-                values["output"] = gradients_of(call, "output", args)
-                values["output_kwargs"] = gradients_of(call, "output_kwargs", kwargs)
-            entry = call.entry("backward")
-            line = self._opening.line(entry, begin, end, backward_around(call), values=values)
+            line = self._opening.line(backward_name(call.entry), begin, end, _backward_around(call))
+            parts = {"input": call.output or [], "output": args, "output_kwargs": kwargs}
+            for part, tree in parts.items():
+                if self._opening.selection.takes_part(part):
+                    line.values[part] = _gradients_of(call, part, tree)
             self._opening.entries.append(line)
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
 
-    def _select(self, calls: list[Call]) -> None:
+    def _select(self, calls: list[GraphCall]) -> None:
         """Decide which backward entries of calls that ran one after another are recorded.
 
         Called once gradients come, so that what was never differentiated opens no scope.
@@ -481,14 +437,14 @@ class GraphCalls:
         undecided = [call for call in calls if call.selected is None]
         # What has not ended yet will end last, so its gradients come first.
         moments = [("begin", call) for call in undecided if not call.end]
-        for moment, call in [*moments, *reversed_calls(undecided)]:
+        for moment, call in [*moments, *_reversed(undecided)]:
             if moment == "begin":
-                call.selected = self._opening.selection.begin(call.entry("backward"))
+                call.selected = self._opening.selection.begin(backward_name(call.entry))
             else:
-                self._opening.selection.end(call.entry("backward"))
+                self._opening.selection.end(backward_name(call.entry))
 
     def _describe_parameter_gradient(
-        self, call: Call, site: Site, array: np.ndarray | Leaf
+        self, call: GraphCall, site: Site, array: np.ndarray | Leaf
     ) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
         of_cells = self._optimizers[call.cell]
@@ -496,27 +452,73 @@ class GraphCalls:
         if target is None or not target[0].recorded:
             return
         slot, name = target
-        count = self._opening.counters.calls.get(slot.call_name(PARAMETERS_GRAD), 0)
-        entry = f"{slot.call_name('parameters_grad')}.{count}"
-        head = slot.call_name("forward").removesuffix(".forward")
         with self._lock:
             self._select(self._earlier)
             self._select(self._group)
-        if not self._opening.selection.takes_parameter_gradient(head, entry):
-            return
-        call.tensors[slot.name, (index,)] = self._described(
-            array,
-            site.outline,
-            lambda array: self._opening.entries.parameter_gradient(
-                array, child_path(entry, name), network_name(slot.name, name)
-            ),
-        )
+        if (entry := self._opening.gradient_entry(slot.head)) is not None:
+            call.tensors[slot.name, (index,)] = self._described(
+                *(array, site.outline),
+                lambda array: self._opening.parameter_gradient(array, entry, name),
+            )
 
-    def _emit_parameter_gradients(self, call: Call) -> None:
+    def _emit_parameter_gradients(self, call: GraphCall) -> None:
         """Hand on one entry for each cell whose parameters had a gradient."""
         gradients: dict[str, dict[str, Any]] = {}
         of_cells = self._optimizers[call.cell]
         for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
             slot, name = of_cells[index]  # type: ignore[misc]
-            gradients.setdefault(slot.call_name(PARAMETERS_GRAD), {})[name] = leaf
+            gradients.setdefault(slot.head, {})[name] = leaf
         self._opening.append_update(gradients)
+
+
+class Receiver:
+    """Takes what the probes of running graphs hand over, for each network that holds the cell.
+
+    Called from any thread. The calls are numbered here: a number means the same call to all.
+    """
+
+    def __init__(self, networks: Sequence[GraphCalls]) -> None:
+        self._networks = networks
+        self._numbers = itertools.count(1)
+
+    def knows(self, cell: int) -> bool:
+        """Return whether it takes what the probes of a cell hand over."""
+        return any(network.knows(cell) for network in self._networks)
+
+    def wants(self, graph: Graph) -> bool:
+        """Return whether it needs what the next run of a graph hands over."""
+        wants = [network.wants(graph) for network in self._networks]  # each is to be asked
+        return any(wants)
+
+    def begins(self, graph: Graph, probed: bool) -> None:
+        """Take note that a graph runs next, with probes or without."""
+        for network in self._networks:
+            network.begins(graph, probed)
+
+    def _of(self, site: Site) -> list[GraphCalls]:
+        return [network for network in self._networks if network.knows(site.cell)]
+
+    def opened(self, site: Site) -> int:
+        """Take note of a call that begins and return its number, 0 if it is not recorded."""
+        number = next(self._numbers)
+        known = [network.opened(site, number) for network in self._of(site)]
+        return number if any(known) else 0
+
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
+        for network in self._of(site):
+            network.tensor(call, site, found)
+
+    def closed(self, call: int, site: Site) -> None:
+        """Take note of a call that has ended."""
+        for network in self._of(site):
+            network.closed(call, site)
+
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
+        for network in self._of(site):
+            network.gradient(call, site, found)
+
+    def fault(self, what: Message, error: BaseException) -> None:
+        """Take note of a fault, once; never raises."""
+        self._networks[0].fault(what, error)

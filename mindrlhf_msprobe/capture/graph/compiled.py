@@ -13,7 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.capture.graph.keydata import NO_CELL
 from mindrlhf_msprobe.capture.graph.probes import KIND, Question
-from mindrlhf_msprobe.capture.graph.structure import Lines, Value, Visit
+from mindrlhf_msprobe.capture.graph.structure import Lines, Visit
 from mindrlhf_msprobe.capture.graph.switch import writes_files
 from mindrlhf_msprobe.capture.graph.wrappers import function_of
 
@@ -57,7 +57,7 @@ class _Entering(Question):
                 the parameters.
         """
         tensors, gradients, names = asked
-        visit = Visit(cell, gradients=gradients)
+        visit = Visit(cell, "(args, kwargs)", (args, kwargs), gradients=gradients)
         returned = "call"
         if tensors:
             passed = visit.passed_on("input_args", (), args, "args")
@@ -65,8 +65,7 @@ class _Entering(Question):
             returned += f", {passed}" if gradients else ""
         for i, name in enumerate(names):
             visit.passed_on("parameters", (name,), parameters[i], f"parameters[{i}]")
-        given = Value("(args, kwargs)", (args, kwargs))
-        return _written("args, kwargs, parameters", nodes.entering(visit, given, returned))
+        return _written("args, kwargs, parameters", nodes.entering(visit, returned))
 
     def __call__(self, cell: int, asked: Any, *_: Any) -> Any:
         """Return a function that hands over nothing."""
@@ -85,12 +84,12 @@ class _Leaving(Question):
     def answer(self, cell: int, asked: Any, returned: Any) -> Any:
         """Return both; `asked` as for what a call is given, without names."""
         tensors, gradients = asked
-        visit = Visit(cell, gradients=gradients)
+        visit = Visit(cell, "returned", returned, gradients=gradients)
         passed = "returned"
         if tensors:
             root = () if isinstance(returned, tuple) else (0,)  # one that is no tuple is the first
             passed = visit.passed_on("output", root, returned, "returned")
-        return _written("returned, call", nodes.leaving(visit, Value("returned", returned), passed))
+        return _written("returned, call", nodes.leaving(visit, passed))
 
 
 class _Updating(Question):
@@ -100,9 +99,9 @@ class _Updating(Question):
 
     def answer(self, cell: int, gradients: Any) -> Any:
         """Return it and its constants; it returns the call."""
-        visit = Visit(cell, gradients=False)
+        visit = Visit(cell, "((), {})", ((), {}), gradients=False)
         visit.passed_on("gradients", (), gradients, "gradients")
-        return _written("gradients", nodes.entering(visit, Value("((), {})", ((), {})), "call"))
+        return _written("gradients", nodes.entering(visit, "call"))
 
 
 ENTERING = _Entering()
@@ -111,9 +110,10 @@ UPDATING = _Updating()
 
 
 def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    head = [*lines.head, "", "", f"def construct({arguments}, constants):"]
-    source = "\n".join([*head, *(f"    {line}" for line in lines.body), ""])
-    return function_of(source, like=None), lines.constants
+    head, body, constants = lines
+    head = [*head, "", "", f"def construct({arguments}, constants):"]
+    source = "\n".join([*head, *(f"    {line}" for line in body), ""])
+    return function_of(source, like=None), constants
 
 
 def saved(name, data):

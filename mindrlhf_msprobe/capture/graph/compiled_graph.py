@@ -6,12 +6,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 from mindspore.train import anf_ir_pb2, mind_ir_pb2
 
-from mindrlhf_msprobe.capture.graph.probes import SITES, Receiver
+from mindrlhf_msprobe.capture.graph.probes import SITES
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph.calls import Receiver
 
 #: Stands in the key of the arguments of the graph with probes.
 MARK = ".msprobe"
@@ -286,7 +289,12 @@ def changes_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
     """
     if not any(change.encode() in graph for change in _CHANGES):
         return False  # most graphs, and reading one takes time
-    nodes, operators, weights = _read(graph)
+    model = mind_ir_pb2.ModelProto()
+    model.ParseFromString(graph)
+    every = (node for each in (model.graph, *model.functions) for node in each.node)
+    nodes = {node.output[0]: node for node in every if node.output}  # by what they return
+    operators = {f"REF::{operator.name}": operator for operator in model.primitives}
+    weights = {weight.name for weight in model.graph.parameter}
     kinds = {name: each.op_type for name, each in operators.items()}
     changed = [
         node
@@ -315,18 +323,6 @@ def may_change_in_place(graph: bytes, *, weights_are_passed: bool) -> bool:
         node.op_type.startswith(_CHANGES) and node.input[0].name not in weights
         for node in model.graph.node
         if not node.full_name.startswith(_OF_GRADIENTS)
-    )
-
-
-def _read(graph: bytes) -> tuple[dict[str, Any], dict[str, Any], set[str]]:
-    """Return the nodes by what they return, the operators by name, and the names of weights."""
-    model = mind_ir_pb2.ModelProto()
-    model.ParseFromString(graph)
-    nodes = (node for each in (model.graph, *model.functions) for node in each.node)
-    return (
-        {node.output[0]: node for node in nodes if node.output},
-        {f"REF::{operator.name}": operator for operator in model.primitives},
-        {weight.name for weight in model.graph.parameter},
     )
 
 

@@ -9,7 +9,6 @@ change nothing: a value passes as it is, and only waits until it has been handed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mindspore
 from mindspore import Tensor, nn, ops
@@ -34,7 +33,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     array_of,
     as_array,
 )
-from mindrlhf_msprobe.capture.graph.structure import Found, Lines, Value, Visit
+from mindrlhf_msprobe.capture.graph.structure import Found, Lines, Visit
 
 _depend = ops.Depend()
 
@@ -73,13 +72,9 @@ _HEAD = (
 )
 
 
-def entering(visit: Visit, given: Value, returned: str) -> Lines:
-    """Write the function that opens a call, hands over tensors of it and returns an expression.
-
-    Args:
-        given: what the call is given.
-    """
-    writing = _Writing(visit, given.outline)
+def entering(visit: Visit, returned: str) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression."""
+    writing = _Writing(visit)
     first, *others = writing.together()
     writing.hand_over(Hands.ENTERED, first)
     for found in others:
@@ -87,9 +82,9 @@ def entering(visit: Visit, given: Value, returned: str) -> Lines:
     return writing.returning(returned)
 
 
-def leaving(visit: Visit, given: Value, returned: str) -> Lines:
+def leaving(visit: Visit, returned: str) -> Lines:
     """Write the function that hands over what a call returns and closes it; as `entering`."""
-    writing = _Writing(visit, given.outline)
+    writing = _Writing(visit)
     *others, last = writing.together()
     for found in others:
         writing.hand_over(Hands.MORE, found)
@@ -98,9 +93,9 @@ def leaving(visit: Visit, given: Value, returned: str) -> Lines:
 
 
 class _Writing:
-    def __init__(self, visit: Visit, outline: Any) -> None:
+    def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self._call = Site(visit.cell, "", (), outline)
+        self._call = Site(visit.cell, "", (), visit.outline)
         self._head = [*_HEAD]
         self._body = [f"{found.name} = {found.source}" for found in visit.found]
         self._constants: list[Tensor] = []
@@ -137,7 +132,7 @@ class _Writing:
                 border = "BORDER" if shape and 0 not in shape else "UNCOMMON_BORDER"
                 self._body.append(f"{each.passed} = {border}({tensor}, call, {site})")
         self._body.append(f"return {returned}")
-        return Lines(tuple(self._head), tuple(self._body), tuple(self._constants))
+        return self._head, self._body, tuple(self._constants)
 
     def _constant(self, number: int) -> str:
         self._constants.append(Tensor(array_of(number)))

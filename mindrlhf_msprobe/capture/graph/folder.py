@@ -304,7 +304,8 @@ class GraphFolders:
             with suppress(OSError):
                 self._drain.look()
         for run in ended:
-            _remove_if_empty(run.folder)
+            with suppress(OSError):  # something lies in it
+                run.folder.rmdir()
 
     def file(self, name: str, reader: Callable[[], GraphReading]) -> str:
         """Return the path of a file that a graph which is compiled now will write, every time.
@@ -367,8 +368,10 @@ class GraphFolders:
         """Return the folders into which graphs write; those of ended runs go when they are idle."""
         used = [run for run in [*self._runs] if run.used]
         for run in used:
-            if run.ended and _is_quiet(run.folder):
-                _remove_if_empty(run.folder)
+            with suppress(OSError):  # it is not there, or something lies in it
+                # Where nothing was written into it lately: it may just have been made anew.
+                if run.ended and time.time() - run.folder.stat().st_mtime > _QUIET:
+                    run.folder.rmdir()
         return [run.folder for run in used]
 
     def _most_bytes(self) -> int:
@@ -390,19 +393,6 @@ def _make(run: _Run) -> None:
 def _in_temporary() -> _Run:
     folder = make_temporary()
     return _Run(folder, folder, 0, temporary=True)
-
-
-def _is_quiet(folder: Path) -> bool:
-    """Return whether nothing was written into a folder lately: it may just have been made anew."""
-    try:
-        return time.time() - folder.stat().st_mtime > _QUIET
-    except OSError:
-        return False
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
 
 
 FOLDERS = GraphFolders()

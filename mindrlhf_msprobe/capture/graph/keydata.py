@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, is_vectorised
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline
+from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
     Question,
@@ -143,8 +143,16 @@ class Values:
     def closed(self, value: int, site: Site) -> None:
         """Save a value."""
         tensors = self._open.pop(value, None)
-        if tensors is not None:
-            SAVE_NOW(site.path[0], _filled(site.outline, site.path, tensors))
+        if tensors is None:
+            return
+
+        def elements(known: Any, path: Path) -> Any:
+            if isinstance(known, TensorOutline) and path not in tensors:
+                why = message("coverage.kept_by_graph", dtype=known.dtype)
+                return UnknownOutline("mindspore.Tensor", why)
+            return tensors.get(path, known)
+
+        SAVE_NOW(site.path[0], filled(site.outline, elements, site.path, key_of=lambda key: key))
 
     def gradient(self, site: Site, array: np.ndarray) -> None:
         """Save a gradient; the array is valid until this returns."""
@@ -193,18 +201,6 @@ def _copied(array: np.ndarray, tensor: TensorOutline) -> HostTensor:
     return HostTensor("mindspore.Tensor", tensor.dtype, host.array)
 
 
-def _filled(tree: Any, path: Path, tensors: dict[Path, HostTensor]) -> Any:
-    if isinstance(tree, dict):
-        return {key: _filled(item, (*path, key), tensors) for key, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return [_filled(item, (*path, i), tensors) for i, item in enumerate(tree)]
-    if isinstance(tree, TensorOutline) and path not in tensors:
-        return UnknownOutline(
-            "mindspore.Tensor", message("coverage.kept_by_graph", dtype=tree.dtype)
-        )
-    return tensors.get(path, tree)
-
-
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
@@ -220,21 +216,22 @@ def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
     return called
 
 
-def _take_tensor(value: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
-    of = SITES[number_in(site)]
-    VALUES.tensor(number_in(value), of, as_recorded(elements, of.outline))
-
-
-def _take_closed(value: np.ndarray, site: np.ndarray) -> None:
-    VALUES.closed(number_in(value), SITES[number_in(site)])
-
-
-def _take_gradient(site: np.ndarray, elements: np.ndarray) -> None:
-    of = SITES[number_in(site)]
-    VALUES.gradient(of, as_recorded(elements, of.outline))
-
-
 OPEN_VALUE = host_function("msprobe_open_value", _safely(lambda _: VALUES.opened()), 1)
-VALUE_TENSOR = host_function("msprobe_value_tensor", _safely(_take_tensor), 3)
-CLOSE_VALUE = host_function("msprobe_close_value", _safely(_take_closed), 2)
-VALUE_GRADIENT = host_function("msprobe_value_gradient", _safely(_take_gradient), 2, in_order=False)
+VALUE_TENSOR = host_function(
+    "msprobe_value_tensor",
+    _safely(
+        lambda value, site, array: VALUES.tensor(number_in(value), SITES[number_in(site)], array)
+    ),
+    3,
+)
+CLOSE_VALUE = host_function(
+    "msprobe_close_value",
+    _safely(lambda value, site: VALUES.closed(number_in(value), SITES[number_in(site)])),
+    2,
+)
+VALUE_GRADIENT = host_function(
+    "msprobe_value_gradient",
+    _safely(lambda site, elements: VALUES.gradient(SITES[number_in(site)], elements)),
+    2,
+    in_order=False,
+)

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     GRAPH_EXECUTORS,
     OP_SEEDS,
     RUN_GRAPH,
+    put_operator_seeds,
 )
 from mindrlhf_msprobe.capture.graph.compiled_graph import (
     MARK,
@@ -245,8 +246,8 @@ class Compilations:
             self._cannot_choose(error)
 
     def _cannot_choose(self, error: Exception) -> None:
-        for wrapping in self._wrappings[:1]:
-            wrapping.cannot_choose(error)
+        for wrapping in self._wrappings[:1]:  # the graph with probes is taken
+            wrapping.fault(message("lost.choice_of_graph"), error)
 
     def _marked(self, key_of: Callable[..., Any], *args: Any) -> Any:
         key = key_of(*args)
@@ -277,7 +278,7 @@ class Compilations:
                 began = perf_counter()
 
                 def compiled_once(*, probes: bool) -> Any:
-                    with self._wrapped() if probes else self._lifted():
+                    with self._wrappers(probes):
                         return compile_graph(executor, *args, **kwargs)
 
                 with _same_seeds(graph, probed):
@@ -297,21 +298,17 @@ class Compilations:
         if call is not None and isinstance(call.target, nn.Cell):
             # Its own hooks record the gradients at the borders of what Python calls.
             SITES.without_gradients.discard(number_of(call.target))
-        if probed and cells:
-            without = graph.seconds.get(False) if graph is not None else None
-            self._note(seconds, without)
-        elif graph is not None and graph.cells:
-            self._note(0.0, seconds)
+        for wrapping in self._wrappings[-1:]:
+            if probed and cells:
+                wrapping.compiled(seconds, graph.seconds.get(False) if graph is not None else None)
+            elif graph is not None and graph.cells:
+                wrapping.compiled(0.0, seconds)
         for listener in [*self.listeners]:
             listener()
         return compiled
 
     def _with_inner(self, cells: set[int]) -> set[int]:
         return cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings))
-
-    def _note(self, seconds: float, without: float | None) -> None:
-        for wrapping in self._wrappings[-1:]:
-            wrapping.compiled(seconds, without)
 
     # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
     # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.
@@ -327,20 +324,16 @@ class Compilations:
             self._unwrap()
 
     @contextmanager
-    def _wrapped(self) -> Iterator[None]:
-        """Hold the wrappers on."""
+    def _wrappers(self, on: bool) -> Iterator[None]:
+        """Hold the wrappers on, or every one of them off."""
         with ExitStack() as ends:
-            ends.callback(self._unwrap)
-            self._wrap()
-            yield
-
-    @contextmanager
-    def _lifted(self) -> Iterator[None]:
-        """Hold every wrapper off."""
-        with ExitStack() as ends:
-            with self._lock:
-                for wrapping in self._wrappings:
-                    ends.callback(wrapping.lift())
+            if on:
+                ends.callback(self._unwrap)
+                self._wrap()
+            else:
+                with self._lock:
+                    for wrapping in self._wrappings:
+                        ends.callback(wrapping.lift())
             yield
 
     def _wrap(self) -> None:
@@ -384,15 +377,10 @@ def _same_seeds(graph: Graph | None, probed: bool) -> Iterator[None]:
         yield
         return
     try:
-        _put_seeds(OP_SEEDS, graph.seeds)
+        put_operator_seeds(None, graph.seeds)
         yield
     finally:
-        _put_seeds(OP_SEEDS, now)
-
-
-def _put_seeds(counters: dict[Any, Any], values: dict[Any, Any]) -> None:
-    counters.clear()
-    counters.update(values)
+        put_operator_seeds(None, now)
 
 
 COMPILATIONS = Compilations()
@@ -431,9 +419,7 @@ def compiled_with_probes(
         why = message("coverage.not_compiled", error=type(error).__name__)
     if why is None:
         return compiled
-    if OP_SEEDS is not None:
-        OP_SEEDS.clear()
-        OP_SEEDS.update(seeds)
+    put_operator_seeds(None, seeds)
     executor.del_net_res(None, {phase})  # or what was compiled first runs
     compiled = compile_graph(probes=False)
     for cell in with_inner(cells):

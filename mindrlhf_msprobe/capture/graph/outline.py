@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,19 +57,15 @@ def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
         return type(dtype)(outline(*item, depth + 1) for item in _items(shape, dtype, value))
     element_type = getattr(dtype, "element_type", None)
     if callable(element_type) and isinstance(shape, (tuple, list)) and "ensor" in str(dtype):
-        return _tensor(shape, dtype)
+        kind = type(dtype).__name__
+        if kind not in ("TensorType", "RefType"):
+            return UnknownOutline("object", message("coverage.object_of_graph"))
+        if any(not isinstance(size, int) or size < 0 for size in shape):
+            return UnknownOutline("mindspore.Tensor", message("coverage.dynamic_shape"))
+        return TensorOutline(str(dtype.element_type()), tuple(shape), kind == "RefType")
     if dtype is None or value is not None:
         return value
     return UnknownOutline(str(dtype), message("coverage.value_of_graph", type=str(dtype)))
-
-
-def _tensor(shape: Any, dtype: Any) -> TensorOutline | UnknownOutline:
-    kind = type(dtype).__name__
-    if kind not in ("TensorType", "RefType"):
-        return UnknownOutline("object", message("coverage.object_of_graph"))
-    if any(not isinstance(size, int) or size < 0 for size in shape):
-        return UnknownOutline("mindspore.Tensor", message("coverage.dynamic_shape"))
-    return TensorOutline(str(dtype.element_type()), tuple(shape), kind == "RefType")
 
 
 def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -85,3 +81,26 @@ def values_in(tree: Any) -> Iterator[Any]:
             yield from values_in(child)
     else:
         yield tree
+
+
+def filled(
+    tree: Any,
+    fill: Callable[[Any, Path], Any],
+    path: Path = (),
+    *,
+    key_of: Callable[[Any], Any] = str,
+) -> Any:
+    """Return a structure nested as a value is, tuples as lists.
+
+    Args:
+        fill: returns what stands for a value that is no tuple, list or dict, and for its path.
+        key_of: returns what stands for a key.
+    """
+    if isinstance(tree, dict):
+        return {
+            key_of(key): filled(item, fill, (*path, key), key_of=key_of)
+            for key, item in tree.items()
+        }
+    if isinstance(tree, (tuple, list)):
+        return [filled(item, fill, (*path, i), key_of=key_of) for i, item in enumerate(tree)]
+    return fill(tree, path)

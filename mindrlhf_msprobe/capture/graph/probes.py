@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import mindspore
 import numpy as np
@@ -33,12 +33,11 @@ from mindrlhf_msprobe.capture.graph.outline import (
     values_in,
 )
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.coverage import PASSES_PARAMETER
 from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.graph.compiled_graph import Graph
+    from mindrlhf_msprobe.capture.graph.calls import Receiver
 
 #: MindSpore's dtypes that are handed over.
 _HANDED_OVER = frozenset(
@@ -67,34 +66,6 @@ class Site:
     part: str
     path: Path
     outline: Any
-
-
-class Receiver(Protocol):
-    """Takes what the probes of running graphs hand over; called from any thread."""
-
-    def knows(self, cell: int) -> bool:
-        """Return whether it takes what the probes of a cell hand over."""
-
-    def wants(self, graph: Graph) -> bool:
-        """Return whether it needs what the next run of a graph hands over."""
-
-    def begins(self, graph: Graph, probed: bool) -> None:
-        """Take note that a graph runs next, with probes or without."""
-
-    def opened(self, site: Site) -> int:
-        """Take note of a call that begins and return its number, 0 if it is not recorded."""
-
-    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
-        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
-
-    def closed(self, call: int, site: Site) -> None:
-        """Take note of a call that has ended."""
-
-    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
-        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
-
-    def fault(self, what: Message, error: BaseException) -> None:
-        """Take note of a fault; never raises."""
 
 
 class Sites:
@@ -335,6 +306,17 @@ KIND = _Kind()
 SITE = _SiteNumber()
 
 
+class Hands(enum.Enum):
+    """What a host function takes beside tensors of one call.
+
+    Members: ENTERED, a call that begins; MORE, nothing; LEFT, a call that ends.
+    """
+
+    ENTERED = "entered"
+    MORE = "more"
+    LEFT = "left"
+
+
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
@@ -370,31 +352,26 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
     return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
-def _take_more(
-    receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
-) -> None:
-    if number := number_in(call):
-        _hand_over(receiver, number, SITES.sites_in_group(number_in(group)), arrays)
+def _taking_call(hands: Hands) -> Callable[..., int]:
+    """Return what takes tensors of one call, and that it begins or ends."""
 
+    def take(receiver: Receiver, *given: np.ndarray) -> int:
+        if hands is Hands.ENTERED:
+            group, *arrays = given
+            of_call, *tensors = SITES.sites_in_group(number_in(group))
+            call = 0 if SITES.only_backward else receiver.opened(of_call)
+        else:
+            number, group, *arrays = given
+            call, tensors = number_in(number), SITES.sites_in_group(number_in(group))
+            if hands is Hands.LEFT:
+                of_call, *tensors = tensors
+        if call:
+            _hand_over(receiver, call, tensors, arrays)
+        if hands is Hands.LEFT:
+            receiver.closed(call, of_call)
+        return call if hands is Hands.ENTERED else 0
 
-def _take_entered(receiver: Receiver, group: np.ndarray, *arrays: np.ndarray) -> int:
-    if SITES.only_backward:
-        return 0
-    call, *tensors = SITES.sites_in_group(number_in(group))
-    number = receiver.opened(call)
-    if number:
-        _hand_over(receiver, number, tensors, arrays)
-    return number
-
-
-def _take_left(
-    receiver: Receiver, call: np.ndarray, group: np.ndarray, *arrays: np.ndarray
-) -> None:
-    number = number_in(call)
-    of_call, *tensors = SITES.sites_in_group(number_in(group))
-    if number:
-        _hand_over(receiver, number, tensors, arrays)
-    receiver.closed(number, of_call)
+    return take
 
 
 def _hand_over(
@@ -476,24 +453,6 @@ def _taking(arrays: int) -> Callable[[Callable[..., np.ndarray]], Callable[..., 
     return made
 
 
-class Hands(enum.Enum):
-    """What a host function takes beside tensors of one call.
-
-    Members: ENTERED, a call that begins; MORE, nothing; LEFT, a call that ends.
-    """
-
-    ENTERED = "entered"
-    MORE = "more"
-    LEFT = "left"
-
-
-_TAKES: dict[Hands, tuple[Callable[..., Any], int]] = {
-    Hands.ENTERED: (_take_entered, 1),
-    Hands.MORE: (_take_more, 2),
-    Hands.LEFT: (_take_left, 2),
-}
-
-
 @functools.cache
 def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False) -> ops.Custom:
     """Return the host function that takes so many arrays of one call.
@@ -501,7 +460,7 @@ def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False)
     Before them it takes the number of the call, unless that begins, and that of the group of its
     probes. The first site of the group stands for the call itself where it begins or ends.
     """
-    take, numbers = _TAKES[hands]
+    take, numbers = _taking_call(hands), 1 if hands is Hands.ENTERED else 2
     name = f"msprobe_{hands.value}_{tensors}" + ("_parameters" if of_parameters else "")
     return host_function(name, _received(take), tensors + numbers, of_parameters=of_parameters)
 

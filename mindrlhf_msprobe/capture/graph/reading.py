@@ -7,13 +7,14 @@ last call of its cell that has had none yet.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mindrlhf_msprobe.capture.graph.folder import FENCE
 from mindrlhf_msprobe.capture.graph.keydata import VALUES
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
-    Receiver,
     Site,
     as_recorded,
     nothing_of,
@@ -24,6 +25,9 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
 from mindrlhf_msprobe.storage.directory.graph_files import GraphFile
 from mindrlhf_msprobe.storage.leaves import Leaf
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.graph.calls import Receiver
 
 OPEN, TENSOR, CLOSE, GRADIENT = "open", "tensor", "close", "gradient"
 OPEN_VALUE, CLOSE_VALUE = "open_value", "close_value"

@@ -40,26 +40,10 @@ class Found:
         return f"{self.name}_passed"
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value in a function: the expression that it is there, and its outline."""
-
-    source: str
-    outline: Any
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A function that hands over: what its module begins with, its body, and its constants.
-
-    Attributes:
-        constants: what it is called with as its last argument, `constants`. All that is not the
-            same for all cells whose values have the same structure stands there.
-    """
-
-    head: tuple[str, ...]
-    body: tuple[str, ...]
-    constants: tuple[Any, ...]
+#: A function that hands over: what its module begins with, its body, and its constants, which it is
+#: called with as its last argument. All that is not the same for all cells whose values have the
+#: same structure stands there.
+Lines = tuple[Sequence[str], Sequence[str], tuple[Any, ...]]
 
 
 class Visit:
@@ -67,14 +51,16 @@ class Visit:
 
     Args:
         cell: the cell's number.
-        gradients: whether the gradients of tensors are asked for.
+        gradients: whether the gradients of tensors are handed over, too.
 
     Attributes:
+        source, outline: what the call is given, or returns, as a whole: the expression, and its
+            outline.
         found: the tensors.
     """
 
-    def __init__(self, cell: int, *, gradients: bool) -> None:
-        self.cell = cell
+    def __init__(self, cell: int, source: str, outline: Any, *, gradients: bool) -> None:
+        self.cell, self.source, self.outline = cell, source, outline
         self.found: list[Found] = []
         self._gradients = gradients
 

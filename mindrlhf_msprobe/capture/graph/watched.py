@@ -12,7 +12,6 @@ import gc
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import mindspore
@@ -27,7 +26,6 @@ from mindrlhf_msprobe.capture.framework.private import (
     is_inner_recurrent,
     is_recomputed,
 )
-from mindrlhf_msprobe.capture.graph.calls import CellSlot
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.graph.switch import reduces
@@ -46,6 +44,7 @@ from mindrlhf_msprobe.capture.graph.wrappers import (
     unwrap,
     wrap,
 )
+from mindrlhf_msprobe.capture.opening.opening import CellSlot
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
@@ -80,6 +79,10 @@ class GraphProbes:
         fault: called with every fault; may raise only in strict mode.
         will_record: says whether the layers of this step, or of a later one, are recorded.
         cost: takes what compiling and host functions cost.
+
+    Attributes:
+        fault: see above.
+        optimizers: by role, those of which the gradients that enter them are recorded.
     """
 
     def __init__(
@@ -93,10 +96,10 @@ class GraphProbes:
         self.config = config
         self.will_record = will_record
         self._cost = SITES.cost = cost
-        self._fault = fault
+        self.fault = fault
         self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
         self._watched: list[_Watched] = []
-        self._optimizers: dict[str, list[nn.Cell]] = {}  # by role
+        self.optimizers: dict[str, list[nn.Cell]] = {}  # by role
         self._put_on: list[nn.Cell] = []
         self._too_late: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
 
@@ -143,14 +146,10 @@ class GraphProbes:
             _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap_optimizer(optimizer, shows_signature=False)
             self._wrapped_for_good.add(optimizer)
-        optimizers = self._optimizers.setdefault(role, [])
+        optimizers = self.optimizers.setdefault(role, [])
         if not any(known is optimizer for known in optimizers):
             optimizers.append(optimizer)
         self._listen()
-
-    def has_optimizer(self, role: str) -> bool:
-        """Return whether the gradients that enter an optimizer of a role are recorded."""
-        return bool(self._optimizers.get(role))
 
     def close(self) -> None:
         """Put probes into nothing more: what is compiled from now on is the trainer's own."""
@@ -162,18 +161,18 @@ class GraphProbes:
 
     def put_on(self) -> None:
         """Put wrappers on the cells of the watched networks, as these are now."""
-        for optimizer in (cell for cells in self._optimizers.values() for cell in cells):
-            if self._gradients_whole:
+        for optimizer in (cell for cells in self.optimizers.values() for cell in cells):
+            if self._of_optimizer().elements:
                 SITES.whole.add(number_of(optimizer))
             if not (has_mark(optimizer, OPTIMIZER) and is_wrapped(optimizer)):
-                with self._counted():
+                with counted(self.fault, "lost.compiling_network"):
                     self._put_on.append(optimizer)
                     self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
         for watched in self._watched:
             network = watched.network()
             if network is None:
                 continue
-            with self._counted():
+            with counted(self.fault, "lost.compiling_network"):
                 for cell, what in self._asked_in(watched.role, network):
                     if not is_wrapped(cell):
                         self._put_on.append(cell)
@@ -204,7 +203,7 @@ class GraphProbes:
     def holds_watched(self, cell: nn.Cell) -> bool:
         """Return whether a cell holds one of a watched network, or a watched optimizer."""
         watched = {id(known) for known in self._cells()}
-        watched |= {id(known) for cells in self._optimizers.values() for known in cells}
+        watched |= {id(known) for cells in self.optimizers.values() for known in cells}
         return any(id(held) in watched for held in named_cells(cell).values())
 
     def inside(self, numbers: set[int]) -> set[int]:
@@ -231,10 +230,6 @@ class GraphProbes:
             self._cost.without_probes += 1
             self._cost.without_seconds += without
 
-    def cannot_choose(self, error: Exception) -> None:
-        """Count a fault; the graph with probes is taken."""
-        self._fault(message("lost.choice_of_graph"), error)
-
     def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
         """Return number → (name, class) of each cell that has been compiled in a watched network.
 
@@ -247,7 +242,7 @@ class GraphProbes:
         self, role: str, slot_of: Callable[[nn.Cell], CellSlot | None], network: nn.Cell
     ) -> dict[int, list[tuple[CellSlot, str] | None]]:
         """Return optimizer number → the (slot, parameter name) of each gradient it takes."""
-        optimizers = [cell for cell in self._optimizers.get(role, ()) if number_of(cell)]
+        optimizers = [cell for cell in self.optimizers.get(role, ()) if number_of(cell)]
         owners: dict[int, tuple[CellSlot, str]] = {}
         for parameter, (_, cell, name) in parameter_owners(network).items() if optimizers else ():
             if (slot := slot_of(cell)) is not None:
@@ -264,11 +259,8 @@ class GraphProbes:
         try:
             COMPILATIONS.add(self)
         except Exception as error:  # an executor unlike those of the versions that were tried
-            self._fault(message("lost.compile_moments"), error)
+            self.fault(message("lost.compile_moments"), error)
             self.put_on()  # for good, then
-
-    def _counted(self) -> AbstractContextManager[None]:
-        return counted(self._fault, "lost.compiling_network")
 
     def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
         """Return the cells of which something is recorded, and what."""
@@ -277,7 +269,7 @@ class GraphProbes:
             for child in children_of(cell).values():
                 if child is not None and is_recomputed(child):
                     mark(child, INSIDE_RECOMPUTED)
-        optimizers = {id(cell) for known in self._optimizers.values() for cell in known}
+        optimizers = {id(cell) for known in self.optimizers.values() for cell in known}
         asked = [
             (cell, self._asked(role, name, cell))
             for name, cell in cells.items()
@@ -299,22 +291,18 @@ class GraphProbes:
         return Asked(
             parameters=tuple(name for name, _ in own if name.isidentifier()),
             gradients="backward" in config.directions and not why_no_gradients(cell),
-            elements=self._elements,
+            elements=reduces() and (config.keeps_rows or config.md5),
         )
 
-    @property
-    def _elements(self) -> bool:
-        """Whether graphs that reduce tensors to statistics are to hand them over whole."""
-        return reduces() and (self.config.keeps_rows or self.config.md5)
-
-    @property
-    def _gradients_whole(self) -> bool:
-        """Whether they are to hand over the gradients that enter an optimizer whole."""
-        signs = self.config.task == "grad_probe" and self.config.grad_level != "L0"
-        return self._elements or (reduces() and signs)
+    def _of_optimizer(self) -> Asked:
+        """Return what is recorded of an optimizer: the gradients that enter it."""
+        config = self.config
+        signs = config.task == "grad_probe" and config.grad_level != "L0"
+        whole = config.keeps_rows or config.md5 or signs
+        return Asked(gradients=True, elements=reduces() and whole)
 
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        asked = Asked(gradients=True, elements=self._gradients_whole)
+        asked = self._of_optimizer()
         wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
         mark(optimizer, OPTIMIZER)
 

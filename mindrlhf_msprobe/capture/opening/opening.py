@@ -7,23 +7,22 @@ accelerator the same would bring every tensor to the host; there it is reduced w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.opening.counters import ParameterLog, StepCounters
 from mindrlhf_msprobe.capture.opening.observer import CallObserver
-from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowSink
-from mindrlhf_msprobe.capture.tensors.sharded import local_of
+from mindrlhf_msprobe.capture.opening.overflow import HELD, OverflowEntries
 from mindrlhf_msprobe.capture.tensors.summary import (
     HostTensor,
     Summaries,
     bytes_of_sketch,
     fingerprint_of,
     is_tensor,
+    local_of,
     rounding_of,
     subtract,
     to_host,
@@ -45,19 +44,125 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     block_for,
     kept_of,
 )
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
+from mindrlhf_msprobe.storage.records import (
+    PARAMETERS_GRAD,
+    cell_name,
+    entry_name,
+    network_name,
+)
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.pynative.gradients import CallGradients
+    from mindrlhf_msprobe.storage.writing.writer import Sink
 
 _SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
 _GLANCED = 64  # elements of a larger one
 _MOST_WAITING = 4096  # tensors whose numbers are on the device
+_FORWARD = ".forward"  # ends the name of an operator's entry
+
+
+class CallCounter(dict[str, int]):
+    """How often each of some names has come."""
+
+    def count(self, name: str) -> int:
+        """Count a name once more; return how often it had come before."""
+        number = self.get(name, 0)
+        self[name] = number + 1
+        return number
+
+
+class ParameterLog(dict[str, str]):
+    """The state of each parameter when it was last recorded, e.g. its fingerprint."""
+
+    def changes(self, name: str, state: str | None) -> bool:
+        """Return whether a parameter is to be recorded, and note its state.
+
+        Args:
+            state: None where it is not known yet, so that it is to be recorded.
+        """
+        if state is None:
+            return True
+        changed = self.get(name) != state
+        self[name] = state
+        return changed
+
+
+class TokenCounter:
+    """The token that runs: a new one begins when the first of the outermost cells is called again.
+
+    Args:
+        records: tells by a token's number whether it is recorded; None where none is counted.
+        around: returns the token that runs in PyNative around what is counted here, or None.
+    """
+
+    def __init__(
+        self,
+        records: Callable[[int], bool] | None,
+        around: Callable[[], int | None] | None = None,
+    ) -> None:
+        self._records = records
+        self._around = around
+        self._token = -1
+        self.first: int | None = None  # the first of the outermost cells
+
+    @property
+    def token(self) -> int | None:
+        """The token that runs; None where none is counted."""
+        return None if self._records is None else self._token
+
+    def begin(self, cell: int, outermost: bool) -> tuple[int | None, bool]:
+        """Return the token to which a call of a cell that begins belongs, and if it is recorded."""
+        if self._records is None:
+            return None, True
+        token = None if self._around is None else self._around()
+        if token is None:
+            if outermost:
+                if self.first is None:
+                    self.first = cell
+                if self.first == cell:
+                    self._token += 1
+            token = self._token
+        return token, self._records(token)
+
+    def any_recorded(self, calls: Sequence[tuple[int, bool]]) -> bool:
+        """Return whether one of the calls that come next belongs to a token that is recorded.
+
+        Args:
+            calls: the number of each cell, and whether it is one of the outermost.
+        """
+        ahead = TokenCounter(self._records, self._around)
+        ahead.first, ahead._token = self.first, self._token
+        return any(ahead.begin(cell, outermost)[1] for cell, outermost in calls if outermost)
+
+
+@dataclass
+class StepCounters:
+    """What is counted per phase and step, over all openings of the phase.
+
+    Attributes:
+        selection: which entries are recorded.
+        calls: how often each entry's cell ran.
+        parameters: the fingerprint of each cell's parameters when they were last recorded.
+        gradients: how many gradients of each parameter were seen.
+        openings: how often the phase was opened.
+        optimizers: those that were called in Python, and whose gradients were taken there.
+        hard_parameters: by cell, which of its parameters held NaN or an infinity when they were
+            last recorded; filled for `task: overflow_check` alone.
+    """
+
+    selection: Selection
+    calls: CallCounter = field(default_factory=CallCounter)
+    parameters: ParameterLog = field(default_factory=ParameterLog)
+    gradients: CallCounter = field(default_factory=CallCounter)
+    openings: int = 0
+    optimizers: list[nn.Cell] = field(default_factory=list)
+    hard_parameters: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,7 +205,7 @@ class HostEntries:
         elements: whether elements are stored, too (task: tensor), or of which records they are.
         sketches: whether sketches are, and tensors that have none (task: sketch).
         directions: what is added to the gradients of parameters (task: grad_probe).
-        overflows: holds tensors until their entry ends (task: overflow_check); it is the sink, too.
+        overflows: holds tensors, and takes entries before the sink does (task: overflow_check).
     """
 
     def __init__(
@@ -114,9 +219,10 @@ class HostEntries:
         elements: bool | Callable[[str], bool] = False,
         sketches: bool = False,
         directions: GradientDirections | None = None,
-        overflows: OverflowSink | None = None,
+        overflows: OverflowEntries | None = None,
     ) -> None:
         self._sink = sink
+        self._ended = sink.append if overflows is None else overflows.append
         self._summaries = summaries
         self._elements = elements if callable(elements) else lambda _, stored=elements: stored
         self._sketches = sketches
@@ -134,7 +240,7 @@ class HostEntries:
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
         with self.charge:
-            self._sink.append(line)
+            self._ended(line)
 
     def state_of(self, parameter: Any) -> str | None:
         """Return what changes when a parameter does, its fingerprint; None if not known at once."""
@@ -310,9 +416,18 @@ class DeviceEntries(HostEntries):
             self._found.update(enumerate(leaves, self._first))
             self._first += len(leaves)
             for line in waiting:
-                line.values = self._resolved(line.values)
-                self._leave_out_unchanged(line)
-                self._sink.append(line)
+                line.values = values = self._resolved(line.values)
+                call_name = line.entry.rpartition(".")[0]
+                changed = {
+                    name: leaf
+                    for name, leaf in (values.get("parameters") or {}).items()
+                    if self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint"))
+                }
+                if changed:
+                    values["parameters"] = changed
+                else:
+                    values.pop("parameters", None)
+                self._ended(line)
 
     def _queue(self, value: Any, record: str) -> Any:
         device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
@@ -324,19 +439,20 @@ class DeviceEntries(HostEntries):
                 if isinstance(value, _Difference):
                     number = self._first + self._device.add(value.tensor)
                     held = self._held_there(value.tensor, record, lambda own: own)
-                    return _Pending(number, value.kept, held)
+                    return {_PENDING: number, _KEPT: value.kept, **held}
                 number = self._first + self._device.add(value)
-                return _Pending(number, beside=self._held_there(value, record, self._device.copy))
+                return {_PENDING: number, **self._held_there(value, record, self._device.copy)}
             except Exception as error:
                 return self._failed(value, error)
 
     def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
         """Hold a copy on the device; where there is no room, entries that have ended make it."""
-        if self._overflows is None or not self._overflows.wanted:
+        if self._overflows is None or not self._overflows.run.wanted:
             return {}
-        if not self._overflows.has_room(local_of(tensor).nbytes):
+        holder = self._overflows.run.holder
+        if not holder.has_room(local_of(tensor).nbytes):
             self._fetch()
-        return {HELD: (record, self._overflows.hold_on_device(tensor, copy))}
+        return {HELD: (record, holder.hold_on_device(tensor, copy))}
 
     def _resolved(self, content: Any) -> Any:
         if isinstance(content, list):
@@ -354,35 +470,10 @@ class DeviceEntries(HostEntries):
             return {**leaf.to_json(), **more}
         return {key: self._resolved(item) for key, item in content.items()}
 
-    def _leave_out_unchanged(self, line: JournalLine) -> None:
-        values, call_name = line.values, line.entry.rpartition(".")[0]
-        for name, leaf in list((values.get("parameters") or {}).items()):
-            if not self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint")):
-                del values["parameters"][name]
-        if not values.get("parameters"):
-            values.pop("parameters", None)
 
-
-_PENDING = "msprobe pending"
-_KEPT = "msprobe kept"
-
-
-class _Pending:
-    """Stands for a leaf whose numbers are on the device.
-
-    Args:
-        kept: the number of the tensor that was taken off it, of a difference.
-        beside: what stands beside it in its JSON until its entry ends.
-    """
-
-    def __init__(
-        self, number: int, kept: int | None = None, beside: dict[str, Any] | None = None
-    ) -> None:
-        self._number, self._kept, self._beside = number, kept, beside or {}
-
-    def to_json(self) -> dict[str, Any]:
-        kept = {} if self._kept is None else {_KEPT: self._kept}
-        return {_PENDING: self._number, **kept, **self._beside}
+#: Stand in the JSON of a leaf whose numbers are on the device: its number, and of a difference that
+#: of the tensor that was taken off.
+_PENDING, _KEPT = "msprobe pending", "msprobe kept"
 
 
 @dataclass(frozen=True)
@@ -417,7 +508,7 @@ class Guarded:
         return True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Opening:
     """What one opening of one phase is recorded with.
 
@@ -440,6 +531,7 @@ class Opening:
         operators: tells by the name of the cell around an operator, "" outside every cell, whether
             it is recorded; None where no operator is.
         observer: is told of the calls, too; None: nothing is.
+        closed: whether it has ended: what comes now is not recorded.
     """
 
     number: int
@@ -457,6 +549,7 @@ class Opening:
     at_optimizer: Collection[int] = ()
     operators: Callable[[str], bool] | None = None
     observer: CallObserver | None = None
+    closed: bool = False
     _guards: dict[str, Guarded] = field(default_factory=dict)
 
     @property
@@ -488,13 +581,29 @@ class Opening:
         """Return the JSON structure of a value, whose record path is `path`."""
         return self.entries.describer.describe(value, path)
 
+    def gradient_entry(self, head: str) -> str | None:
+        """Return the entry of a cell's gradients that enter an optimizer now; None: none is.
+
+        Args:
+            head: the cell's part of its entries' names.
+        """
+        call_name = f"{head}.{PARAMETERS_GRAD}"
+        entry = f"{call_name}.{self.counters.calls.get(call_name, 0)}"
+        return entry if self.selection.takes_parameter_gradient(head, entry) else None
+
+    def parameter_gradient(self, gradient: Any, entry: str, name: str) -> dict[str, Any]:
+        """Return the description of a parameter's gradient, by its entry and its name there."""
+        in_network = network_name(cell_name(entry), name)
+        return self.entries.parameter_gradient(gradient, child_path(entry, name), in_network)
+
     def append_update(self, gradients: Mapping[str, Mapping[str, Any]]) -> None:
         """Hand on the gradients that entered an optimizer: one entry for each cell that has some.
 
         Args:
-            gradients: call name of `parameters_grad` entries → parameter's name → description.
+            gradients: the cell's part of its entries' names → parameter's name → description.
         """
-        for call_name, of_cell in gradients.items():
+        for head, of_cell in gradients.items():
+            call_name = f"{head}.{PARAMETERS_GRAD}"
             entry = f"{call_name}.{self.counters.calls.count(call_name)}"
             described = {name: [{**leaf, "at_optimizer": True}] for name, leaf in of_cell.items()}
             line = self.line(entry, self.now(), self.now())
@@ -512,3 +621,137 @@ class Opening:
             guard = Guarded(self.entries.charge, self.fault, message(what))
             self._guards[what] = guard
         return guard
+
+
+def backward_name(forward: str) -> str:
+    """Return the backward entry of a forward entry: the same call of the cell or operator."""
+    if forward.endswith(_FORWARD):  # of an operator
+        return f"{forward.removesuffix(_FORWARD)}.backward"
+    head, _, call = forward.rpartition(".forward.")
+    return f"{head}.backward.{call}"
+
+
+@dataclass(eq=False, slots=True)
+class CellSlot:
+    """A cell of the network of an opening.
+
+    Attributes:
+        recorded: whether it is recorded.
+        arguments: what its positional arguments are called.
+        frames: where its construct stands, as a call stack has a line of code; () if not known. A
+            compiled graph calls no line of Python.
+        head: the cell's part of its entries' names.
+        call_name: the name of its forward entries, without the number.
+    """
+
+    name: str
+    class_name: str
+    recorded: bool
+    arguments: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    head: str = field(init=False)
+    call_name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call_name = entry_name(self.name, self.class_name, "forward", 0).removesuffix(".0")
+        self.head = self.call_name.removesuffix(".forward")
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """A call of a cell or an operator, from when it begins until its entries are handed on.
+
+    Attributes:
+        entry: its forward entry; of a call that is repeated, that of the first time.
+        token: the token it belongs to.
+        in_range: whether that token is recorded.
+        in_cell: of an operator, the name of the cell in which it is called, "" outside every cell.
+        recorded: whether its forward entry is recorded.
+        traced: whether its backward entry may be recorded.
+        repeats: whether a recomputed cell runs it once more, for its gradients.
+        parent, traced_parent: the innermost entry around it that is, or may be.
+        line: what is recorded of it so far.
+        gradients: its backward entry, where gradients flow in PyNative mode.
+    """
+
+    opening: Opening
+    entry: str = ""
+    token: int | None = None
+    in_range: bool = True
+    in_cell: str | None = None
+    recorded: bool = False
+    traced: bool = False
+    repeats: bool = False
+    parent: str | None = None
+    traced_parent: str | None = None
+    line: JournalLine | None = None
+    gradients: CallGradients | None = None
+
+    def inside(self, around: Call | None) -> None:
+        """Put it inside a call that is running; None: nothing runs around it."""
+        if around is not None:
+            self.parent = around.entry if around.recorded else around.parent
+            self.traced_parent = around.entry if around.traced else around.traced_parent
+
+    def begin(self, entry: str) -> None:
+        """Give it its name, and find out what of it is recorded."""
+        self.entry = entry
+        if self.in_range:
+            self.recorded = self.opening.selection.begin(entry)
+            self.traced = self.opening.selection.may_begin(backward_name(entry))
+
+    def given(
+        self, args: Iterable[Any], kwargs: Any, names: tuple[str, ...] = (), **about: Any
+    ) -> None:
+        """Begin its forward entry, if that is recorded, with what it is given.
+
+        Args:
+            names: what its positional arguments are called.
+            about: see `JournalLine`.
+        """
+        opening = self.opening
+        if not (self.recorded and opening.forward):
+            return
+        self.line = opening.line(
+            *(self.entry, opening.now(), None, self.parent),
+            token=self.token,
+            around=self.in_cell,
+            **about,
+        )
+        if opening.selection.inputs:
+            values, inputs = self.line.values, f"{self.entry}.input"
+            described = [opening.describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
+            values["input_args"] = described
+            values["input_kwargs"] = opening.describe(kwargs, inputs)
+            self.line.input_names = names[: len(described)]
+
+    def returned(self, output: Any) -> None:
+        """Note what it returned, and hand on its forward entry."""
+        opening = self.opening
+        several = isinstance(output, tuple) and not hasattr(output, "_fields")
+        results = list(output) if several else [output]
+        if (line := self.line) is not None:
+            if opening.selection.outputs:
+                line.values["output"] = opening.describe(results, f"{line.entry}.output")
+            line.end = opening.now()
+            if not opening.closed:
+                opening.entries.append(line)
+        opening.selection.end(self.entry)
+        if self.gradients is not None:
+            self.gradients.leave(results)
+
+    def raised(self, *, at_end: bool = False) -> None:
+        """Hand on its forward entry though it did not return: that has no end and no output.
+
+        Args:
+            at_end: because the phase ends, and it is still running.
+        """
+        opening = self.opening
+        if self.gradients is not None:
+            self.gradients.abandon()
+        opening.selection.end(self.entry)
+        if self.line is not None:
+            if opening.selection.outputs:
+                self.line.values["output"] = []
+            if at_end or not opening.closed:
+                opening.entries.append(self.line)

@@ -15,22 +15,25 @@ written in the order in which they ended.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters
-from mindrlhf_msprobe.capture.tensors.sharded import local_of
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, local_of, to_host
+from mindrlhf_msprobe.capture.tensors.tree import described_leaves
 from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool, Copy
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.opening.opening import StepCounters
+    from mindrlhf_msprobe.storage.writing.writer import Sink
 
 _SMALL = 1 << 16  # bytes; what is smaller is copied in any case, and not counted
 
@@ -215,7 +218,7 @@ class Overflows:
 
     @property
     def wanted(self) -> bool:
-        """Whether elements of further origins are written."""
+        """Whether elements of further origins are written, so that tensors are to be held."""
         return self._left > 0
 
     def count(self, entry: str, step: int) -> None:
@@ -292,7 +295,7 @@ class _Ended:
         return any(part in self.line.values for part in _GIVEN)
 
 
-class OverflowSink(Sink):
+class OverflowEntries:
     """Takes the entries of one opening of a phase, and writes the elements of some.
 
     Args:
@@ -301,6 +304,9 @@ class OverflowSink(Sink):
         counters: of the phase and step.
         step: the step.
         fault: called with what could not be written.
+
+    Attributes:
+        run: what is known of the run.
     """
 
     def __init__(
@@ -311,7 +317,8 @@ class OverflowSink(Sink):
         step: int,
         fault: FaultSink,
     ) -> None:
-        self._sink, self._run, self._step, self._fault = sink, overflows, step, fault
+        self.run = overflows
+        self._sink, self._step, self._fault = sink, step, fault
         self._bad = counters.hard_parameters
         self._explained: set[str] = set()  # origins, and the entries around them
         self._soft: set[str] = set()  # entries that made -inf, and those around them
@@ -324,38 +331,17 @@ class OverflowSink(Sink):
         self._waiting: list[JournalLine] = []
         self._lock = threading.RLock()
 
-    @property
-    def wanted(self) -> bool:
-        """Whether elements of further origins are written, so that tensors are to be held."""
-        return self._run.wanted
-
-    def has_room(self, size: int) -> bool:
-        """Return whether so many bytes can be held without anything being given up."""
-        return self._run.holder.has_room(size)
-
-    def hold_on_device(self, tensor: Any, copy: Callable[[Any], Any]) -> Held:
-        """Hold a copy of a tensor on the device."""
-        return self._run.holder.hold_on_device(tensor, copy)
-
     def hold(
         self, record: str, host: HostTensor, fingerprint: str | None
     ) -> Held | HostTensor | None:
         """Hold a tensor of the host that was described; None where that is of no use any more."""
-        if not self._run.wanted or fingerprint is None:
+        if not self.run.wanted or fingerprint is None:
             return None
         forward = ".forward." in record
         changes = forward and ".input." in record
         # Parameters stay, and outputs are handed on by the hook that described them.
         lives = forward and not changes
-        return self._run.holder.hold(host, fingerprint, changes=changes, lives=lives)
-
-    def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
-        """Hand on a record's elements."""
-        return self._sink.save(record, array, fingerprint)
-
-    def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
-        """Hand on a sketch."""
-        return self._sink.save_sketch(fingerprint, made)
+        return self.run.holder.hold(host, fingerprint, changes=changes, lives=lives)
 
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
@@ -369,15 +355,12 @@ class OverflowSink(Sink):
                 self._sink.append(line)
                 return
             held = []
-        self._append_looked_at(_Ended(line, held))
-
-    def _append_looked_at(self, ended: _Ended) -> None:
-        """Take an entry in which, or before which, something is not finite."""
-        with self._lock:
+        ended = _Ended(line, held)
+        with self._lock:  # something in it, or before it, is not finite
             self._look_at(ended)
-            if not (self._run.wanted and self._take(ended)):
+            if not (self.run.wanted and self._take(ended)):
                 self._release(ended.held)
-            self._waiting.append(ended.line)
+            self._waiting.append(line)
             self._hand_on(all_of_them=len(self._waiting) > _MOST_WAITING)
 
     def flush(self) -> None:
@@ -398,7 +381,7 @@ class OverflowSink(Sink):
         """Find out which parts of an entry are not finite."""
         forward = ended.direction == "forward"
         for part, structure in ended.line.values.items():
-            for leaf in _leaves(structure):
+            for leaf in described_leaves(structure):
                 kind = _kind(leaf)
                 if kind == _SOFT and forward and part != _PARAMETERS:
                     ended.soft.add(part)
@@ -425,7 +408,7 @@ class OverflowSink(Sink):
             self._given.add(ended.head)
         self._keep(ended.held)
         self._gradients.append(ended)
-        self._run.note(ended.line.seq if ended.given else ended.end, self._step)
+        self.run.note(ended.line.seq if ended.given else ended.end, self._step)
         return True
 
     def _is_bad(self, ended: _Ended) -> bool:
@@ -443,11 +426,17 @@ class OverflowSink(Sink):
                 self._write(ended)
             elif bad:
                 self._explained.add(line.entry)
-            self._run.note(line.seq if ended.given or bad else ended.end, self._step)
+            self.run.note(line.seq if ended.given or bad else ended.end, self._step)
             _mark_around(line, self._explained)
         elif not ended.soft.isdisjoint(_MADE):
             if ended.soft.isdisjoint(_GIVEN):
-                waits = self._may_be_origin(ended)
+                # Of finite values: the first that may turn out to be an origin waits for it.
+                known = self.run.makes_mask(cell_name(line.entry), self._step)
+                other = ended.zeros or line.entry in self._soft or self._mask is not None
+                waits = not (known or other)
+            if waits:
+                self._keep(ended.held)
+                self._mask = ended
             self._soft.add(line.entry)
         _mark_around(line, self._soft)
         return waits
@@ -461,19 +450,7 @@ class OverflowSink(Sink):
             return ended.direction == "forward" or (ended.head, ended.call) not in self._hard_calls
         moment = line.seq if ended.given or bad else ended.end
         enters = bad or line.parent is None or not ended.knows_inputs
-        return enters and self._run.is_first(moment, self._step)
-
-    def _may_be_origin(self, ended: _Ended) -> bool:
-        """Return whether -inf that an entry made of finite values may turn out to be an origin.
-
-        The first such entry waits for it.
-        """
-        known = self._run.makes_mask(cell_name(ended.line.entry), self._step)
-        if known or ended.zeros or ended.line.entry in self._soft or self._mask is not None:
-            return False
-        self._keep(ended.held)
-        self._mask = ended
-        return True
+        return enters and self.run.is_first(moment, self._step)
 
     def _settle_mask(self, *, origin: bool) -> None:
         """Decide on the entry that made -inf and waits."""
@@ -487,10 +464,13 @@ class OverflowSink(Sink):
         """Decide which of the gradients that wait are origins, the first to end first."""
         gradients, self._gradients = self._gradients, []
         origins: set[str] = set()  # cells
-        finite = {_head(one) for one in self._finite_backward} if gradients else ()
+        finite: set[str] = set()  # cells and operators with a finite backward entry
+        for entry in self._finite_backward if gradients else ():
+            operator = parse_operator(entry)
+            finite.add(operator.operator if operator else entry.rsplit(".", 2)[0])
         for ended in sorted(gradients, key=lambda one: (one.end, -one.line.seq)):
             if ended.direction == PARAMETERS_GRAD:
-                alone = ended.head in finite or self._run.is_first(ended.end, self._step)
+                alone = ended.head in finite or self.run.is_first(ended.end, self._step)
                 if alone and ended.head not in self._given | self._hard_cells | origins:
                     self._write(ended)
             elif self._is_origin(ended):
@@ -502,9 +482,9 @@ class OverflowSink(Sink):
     def _write(self, ended: _Ended) -> None:
         """Write the elements of an origin."""
         self._explained.add(ended.line.entry)
-        if not (ended.held and self._run.wanted):
+        if not (ended.held and self.run.wanted):
             return
-        self._run.count(ended.line.entry, self._step)
+        self.run.count(ended.line.entry, self._step)
         for leaf, record, held in ended.held:
             try:
                 host = held.elements() if isinstance(held, Held) else held
@@ -516,19 +496,13 @@ class OverflowSink(Sink):
     def _keep(self, tensors: list[_HeldLeaf]) -> None:
         for _, _, held in tensors:
             if isinstance(held, Held):
-                self._run.holder.keep(held)
+                self.run.holder.keep(held)
 
     def _release(self, tensors: list[_HeldLeaf]) -> None:
         for _, _, held in tensors:
             if type(held) is Held:
-                self._run.holder.release(held)
+                self.run.holder.release(held)
         tensors.clear()
-
-
-def _head(entry: str) -> str:
-    """Return the cell's or operator's part of an entry's name."""
-    operator = parse_operator(entry)
-    return operator.operator if operator else entry.rsplit(".", 2)[0]
 
 
 def _mark_around(line: JournalLine, marked: set[str]) -> None:
@@ -553,20 +527,6 @@ def _take_out(content: Any, held: list[_HeldLeaf]) -> bool:
         if _take_out(item, held):
             found = True
     return found
-
-
-def _leaves(structure: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of a structure of JSON, in no fixed order."""
-    inside = [structure]
-    while inside:
-        content = inside.pop()
-        if type(content) is dict:
-            if type(content.get("type")) is str:
-                yield content
-            else:
-                inside.extend(content.values())
-        elif type(content) is list:
-            inside.extend(content)
 
 
 def _kind(leaf: dict[str, Any]) -> str | None:

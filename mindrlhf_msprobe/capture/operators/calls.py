@@ -10,21 +10,18 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from types import FrameType
+from dataclasses import replace
 from typing import Any
 
 from mindspore import Tensor, Type, ops
 
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
-from mindrlhf_msprobe.capture.opening.opening import Guarded
+from mindrlhf_msprobe.capture.opening.opening import Call, Guarded
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.capture.pynative.gradients import CallGradients, backward_name, with_taps
-from mindrlhf_msprobe.capture.pynative.phase import Around, EagerCapture
-from mindrlhf_msprobe.capture.recompute import Call, given_again
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.capture.pynative.gradients import Taps, with_taps
+from mindrlhf_msprobe.capture.pynative.phase import CellRun, EagerCapture
 from mindrlhf_msprobe.storage.operators import (
     MOST_ATTRIBUTES,
     Attributes,
@@ -41,21 +38,6 @@ _WRITES = re.compile(
     re.IGNORECASE,
 )
 _SIMPLE = (bool, int, float, str)
-
-
-@dataclass(eq=False, slots=True)
-class _Open:
-    """A call of an operator that is running, in one network's phase.
-
-    Attributes:
-        repeats: whether a recomputed cell calls it once more, for its gradients.
-    """
-
-    capture: EagerCapture
-    entry: str = ""
-    line: JournalLine | None = None
-    gradients: CallGradients | None = None
-    repeats: bool = False
 
 
 class OperatorCalls:
@@ -80,9 +62,8 @@ class OperatorCalls:
         """
         with self._captures[0].opening.guard("lost.operators"), ExitStack() as ends:
             for capture in self._captures:
-                ends.enter_context(
-                    Interception(self._handle, network=capture.network, every_thread=True)
-                )
+                network = capture.opening.root
+                ends.enter_context(Interception(self._handle, network=network, every_thread=True))
             self._ends = ends.pop_all()
 
     def close(self) -> None:
@@ -96,23 +77,34 @@ class OperatorCalls:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        around = self._around()
-        if not around:
+        around = [(capture, capture.around()) for capture in self._captures]
+        if not (self._observed or any(run.operators for _, run in around)):
             return original(*args, **kwargs)
+        if len(around) > 1:  # it belongs to the networks of which a cell is running
+            around = [(c, run) for c, run in around if run is not c.outside] or around
         called = OperatorCall(operator, original, args, kwargs)
         calls = [
             call
-            for capture, place in around
-            if place.chosen and (call := self._begin(capture, place, called))
+            for capture, run in around
+            if run.operators and (call := self._begin(capture, run, called))
         ]
         observed = self._observe(dict(around), calls, called) if self._observed else []
-        tapped = self._tap_parameters(calls)
+        tapped: dict[int, Tensor] = {}  # what it is given in the place of parameters, by their ids
+        for call in calls:
+            if call.gradients is not None:
+                with call.opening.guard("lost.gradients"):
+                    call.gradients.tap_parameters(tapped)
         try:
             if tapped:
                 args, kwargs = with_taps(args, kwargs, tapped)
             output = original(*args, **kwargs)
         except BaseException:
-            self._all_raised(observed, calls)
+            for guard, one in reversed(observed):
+                with guard:
+                    one.raised()
+            for call in calls:
+                with call.opening.guard("lost.operator_output"):
+                    call.raised()
             raise
         for guard, one in reversed(observed):
             with guard:
@@ -123,176 +115,71 @@ class OperatorCalls:
             self._end(call, shown)
         return output
 
-    @staticmethod
-    def _tap_parameters(calls: Sequence[_Open]) -> dict[int, Tensor]:
-        """Return what an operator is given in the place of parameters, by their ids."""
-        tapped: dict[int, Tensor] = {}
-        for call in calls:
-            if call.gradients is not None:
-                with call.capture.opening.guard("lost.gradients"):
-                    call.gradients.tap_parameters(tapped)
-        return tapped
-
-    def _around(self) -> list[tuple[EagerCapture, Around]]:
-        """Return the captures to which a call belongs, and where it is in each; [] for none."""
-        around = [(capture, capture.around()) for capture in self._captures]
-        if not (self._observed or any(place.chosen for _, place in around)):
-            return []
-        if len(around) > 1:
-            return [one for one in around if one[1].inside] or around
-        return around
-
-    def _all_raised(
-        self, observed: Sequence[tuple[Guarded, ObservedCall]], calls: Sequence[_Open]
-    ) -> None:
-        """Tell observers, and note, that an operator raised."""
-        for guard, one in reversed(observed):
-            with guard:
-                one.raised()
-        for call in calls:
-            self._raised(call)
-
     def _observe(
-        self,
-        around: Mapping[EagerCapture, Around],
-        calls: Sequence[_Open],
-        called: OperatorCall,
+        self, around: Mapping[EagerCapture, CellRun], calls: Sequence[Call], called: OperatorCall
     ) -> list[tuple[Guarded, ObservedCall]]:
         """Tell every phase's observer of a call; return those that want to know its end."""
-        entries = {call.capture: call.entry for call in calls if call.line is not None}
-        repeated = {call.capture: call.entry for call in calls if call.repeats}
+        known = {id(call.opening): call for call in calls}
         found = []
         for capture in self._captures:
             if (observer := capture.opening.observer) is None:
                 continue
-            cell = around[capture].cell if capture in around else ""
-            call = replace(
-                called, entry=entries.get(capture), around=cell, repeats=repeated.get(capture)
+            call = known.get(id(capture.opening))
+            shown = replace(
+                called,
+                entry=call.entry if call is not None and call.line is not None else None,
+                around=around[capture].name if capture in around else "",
+                repeats=call.entry if call is not None and call.repeats else None,
             )
             with (guard := capture.opening.guard(observer.lost)):
-                if (one := observer.operator_begins(call)) is not None:
+                if (one := observer.operator_begins(shown)) is not None:
                     found.append((guard, one))
         return found
 
-    def _begun(self, capture: EagerCapture, place: Around, called: OperatorCall) -> _Open | None:
+    def _begun(self, capture: EagerCapture, run: CellRun, called: OperatorCall) -> Call | None:
         """Count a call and note what it is given; None where nothing of it is recorded."""
-        call = _Open(capture)
-        operator, args, kwargs = called.operator, called.args, called.kwargs
-        with capture.opening.guard("lost.operator_inputs"):
-            full_name = f"{operator.kind}.{_name_in_entries(operator, called.compute)}"
+        opening, operator = capture.opening, called.operator
+        args, kwargs = called.args, called.kwargs
+        call = Call(opening, "", run.token, run.in_range, run.name)
+        call.inside(run)
+        with opening.guard("lost.operator_inputs"):
+            name = _name_in_entries(operator, called.compute)
+            full_name = f"{operator.kind}.{name}"
             stack, runs = capture.stacks.here()
             if runs is not None and runs.f_code is not FIRST_RUN:  # it is computed once more
-                self._repeat(call, place, called, full_name, runs)
+                if (first := capture.repetitions.again(runs, full_name)) is not None:
+                    capture.repeat(call, first, args, kwargs, _taps(operator))
             else:
-                self._count(call, place, called, full_name, runs, stack)
-            if call.line is not None and capture.opening.selection.inputs:
-                describe, inputs = capture.opening.describe, f"{call.entry}.input"
-                values = call.line.values
-                values["input_args"] = [describe(a, f"{inputs}.{i}") for i, a in enumerate(args)]
-                values["input_kwargs"] = describe(kwargs, inputs)
+                number = capture.count(full_name)
+                call.begin(operator_entry(operator.kind, name, number))
+                if call.traced and opening.backward:
+                    if runs is not None:
+                        capture.repetitions.first(runs, full_name, call)
+                    capture.take_gradients(call, call.traced_parent, _taps(operator))
+                if call.recorded:
+                    attributes = attributes_of(operator.replaces or called.compute)
+                    call.given(args, kwargs, frames=stack, attributes=attributes)
         if call.gradients is not None:
-            with capture.opening.guard("lost.gradients"):
+            with opening.guard("lost.gradients"):
                 call.gradients.enter(args, kwargs)
         return call if call.line is not None or call.gradients is not None else None
 
-    def _repeat(
-        self, call: _Open, place: Around, called: OperatorCall, full_name: str, runs: FrameType
-    ) -> None:
-        """Find out whose gradients an operator shows that a recomputed cell calls once more."""
-        known = call.capture.repetitions.again(runs, full_name)
-        if known is not None:
-            call.entry = known.entry
-            again = given_again(known, called.args, called.kwargs)
-            call.gradients = self._gradients(call, place, called.operator, known.parent, again)
-            call.repeats = call.gradients is not None
-
-    def _count(
-        self,
-        call: _Open,
-        place: Around,
-        called: OperatorCall,
-        full_name: str,
-        runs: FrameType | None,
-        stack: tuple[str, ...],
-    ) -> None:
-        """Count a call, and begin what is recorded of it."""
-        opening = call.capture.opening
-        number = call.capture.count(full_name)
-        kind, _, name = full_name.partition(".")
-        call.entry = entry = operator_entry(kind, name, number)
-        if not place.in_range:
-            return
-        first = Call(entry, place.traced_parent)
-        if opening.backward and opening.selection.may_begin(backward_name(entry)):
-            call.capture.repetitions.first(runs, full_name, first)
-            call.gradients = self._gradients(call, place, called.operator, place.traced_parent)
-        if opening.selection.begin(entry) and opening.forward:
-            call.line = opening.line(
-                entry,
-                opening.now(),
-                None,
-                place.parent,
-                token=place.token,
-                frames=stack,
-                around=place.cell,
-                attributes=attributes_of(called.operator.replaces or called.compute),
-            )
-            first.values = call.line.values
-
-    def _gradients(
-        self, call: _Open, place: Around, operator: Operator, parent: str | None, again: str = ""
-    ) -> CallGradients | None:
-        in_place = _is_in_place(operator)
-        return call.capture.call_gradients(
-            call.entry,
-            parent,
-            around=place.cell,
-            in_place=in_place,
-            taps_parameters=not (in_place or _may_write(operator)),
-            recomputed=again,
-        )
-
-    def _ended(self, call: _Open, output: Any) -> None:
+    @staticmethod
+    def _ended(call: Call, output: Any) -> None:
         """Note what an operator returned."""
-        opening = call.capture.opening
-        with opening.guard("lost.operator_output"):
-            several = isinstance(output, tuple) and not hasattr(output, "_fields")
-            results = list(output) if several else [output]
-            if (line := call.line) is not None:
-                if opening.selection.outputs:
-                    line.values["output"] = opening.describe(results, f"{line.entry}.output")
-                line.end = opening.now()
-                call.capture.append(line)
-            opening.selection.end(call.entry)
-            if call.gradients is not None:
-                call.gradients.leave(results)
-
-    def _raised(self, call: _Open) -> None:
-        """Hand over what is known of an operator that raised: it has no end and no output."""
-        opening = call.capture.opening
-        with opening.guard("lost.operator_output"):
-            if call.gradients is not None:
-                call.gradients.abandon()
-            opening.selection.end(call.entry)
-            if (line := call.line) is not None:
-                if opening.selection.outputs:
-                    line.values["output"] = []
-                call.capture.append(line)
+        with call.opening.guard("lost.operator_output"):
+            call.returned(output)
 
 
-def _is_in_place(operator: Operator) -> bool:
-    """Return whether an operator changes its first argument, by its name."""
+def _taps(operator: Operator) -> Taps:
+    """Return how the tensors of an operator are tapped, by its name."""
     name = operator.name
+    in_place = name.endswith("_") or name in ("assign", "assign_add", "assign_sub")
     if name.startswith("__"):
-        return name in _RETURN_NOTHING or (name[2] == "i" and name != "__invert__")
-    return name.endswith("_") or name in ("assign", "assign_add", "assign_sub")
-
-
-def _may_write(operator: Operator) -> bool:
-    """Return whether an operator may write into parameters that it is given, by its name."""
-    name = operator_entry(operator.kind, operator.name, 0)
-    parsed = parse_operator(name)
-    return _WRITES.match(operator.name) is not None or bool(parsed and parsed.communicates)
+        in_place = name in _RETURN_NOTHING or (name[2] == "i" and name != "__invert__")
+    parsed = parse_operator(operator_entry(operator.kind, name, 0))
+    writes = _WRITES.match(name) is not None or bool(parsed and parsed.communicates)
+    return Taps(in_place, parameters=not (in_place or writes))
 
 
 def _name_in_entries(operator: Operator, original: Callable[..., Any]) -> str:

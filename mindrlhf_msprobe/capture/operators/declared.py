@@ -64,7 +64,13 @@ class HeldOperators:
                 if self._counts(name) and _uses_mindspore(module):
                     self._found += self._of_module(name, module)
         if network not in self._networks:
-            self._networks[network] = [*self._of_network(network)]
+            self._networks[network] = [
+                held
+                for name, cell in named_cells(network).items()
+                for attribute, value in [*vars(cell).items()]
+                if self._operator_of(value) is None  # else it is recorded
+                for held in self._in(value, f"{name}.{attribute}", 0)
+            ]
         return [*self._found, *self._networks[network]]
 
     def _of_module(self, name: str, module: ModuleType) -> Iterator[Held]:
@@ -76,12 +82,6 @@ class HeldOperators:
                     yield from self._in(of_class, f"{name}.{attribute}.{inner}", 0)
             elif self._operator_of(value) is None:  # else it is recorded
                 yield from self._in(value, f"{name}.{attribute}", 0)
-
-    def _of_network(self, network: nn.Cell) -> Iterator[Held]:
-        for name, cell in named_cells(network).items():
-            for attribute, value in [*vars(cell).items()]:
-                if self._operator_of(value) is None:  # else it is recorded
-                    yield from self._in(value, f"{name}.{attribute}", 0)
 
     def _in(self, value: Any, where: str, depth: int) -> Iterator[Held]:
         """Yield the operators that a value is or holds."""
@@ -103,23 +103,14 @@ def _held_by(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.func
     elif isinstance(value, (staticmethod, classmethod)):
         yield "", value.__func__
-    elif type(value) is FunctionType:
-        yield from _held_by_function(value)
-
-
-def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the defaults of a function, and what it took from the functions around it."""
-    code, defaults = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[: code.co_argcount]
-    for name, value in zip(names[len(names) - len(defaults) :], defaults):
-        yield f"({name}=…)", value
-    for name, value in (function.__kwdefaults__ or {}).items():
-        yield f"({name}=…)", value
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try:
-            yield f": {name}", cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    elif type(value) is FunctionType:  # defaults, and what it took from the functions around it
+        code, defaults = value.__code__, value.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount]
+        for name, default in zip(names[len(names) - len(defaults) :], defaults):
+            yield f"({name}=…)", default
+        for name, default in (value.__kwdefaults__ or {}).items():
+            yield f"({name}=…)", default
+        yield from ((f": {name}", inside) for name, inside in _closure(value))
 
 
 def _uses_mindspore(module: ModuleType) -> bool:
@@ -158,7 +149,13 @@ def declared_operator(cell: nn.Cell, attribute: str, value: Any) -> Operator | N
     """
     if isinstance(value, MethodType) and value.__self__ is cell:
         return None
-    found = [*_assigned(type(cell), attribute)]
+    kinds = itertools.takewhile(lambda kind: kind is not nn.Cell, type(cell).__mro__)
+    found = [
+        (module, node)
+        for kind in kinds
+        if (module := sys.modules.get(kind.__module__)) is not None
+        for node in _assignments(kind).get(attribute, [])
+    ]
     operators = [_named_by(module, node) for module, node in found]
     known = {o.full_name: o for o in operators if o is not None}
     for primitive in _primitives_in(value):
@@ -171,22 +168,8 @@ def declared_operator(cell: nn.Cell, attribute: str, value: Any) -> Operator | N
     if operator.kind != "Primitive":
         return operator
     made = [_made(operator.owner, node, cell) for _, node in found]
-    return replace(operator, replaces=made[0]) if len({*map(_shown, made)}) == 1 else operator
-
-
-def _shown(primitive: Any) -> str:
-    return "" if primitive is None else repr(vars(primitive).get("init_attrs"))
-
-
-def _assigned(kind: type, attribute: str) -> Iterator[tuple[ModuleType, ast.expr]]:
-    """Yield what a class and those it is made of assign to an attribute."""
-    for base in kind.__mro__:
-        if base is nn.Cell:
-            return
-        module = sys.modules.get(base.__module__)
-        if module is not None:
-            for node in _assignments(base).get(attribute, []):
-                yield module, node
+    attributes = {repr(vars(one).get("init_attrs")) if one is not None else "" for one in made}
+    return replace(operator, replaces=made[0]) if len(attributes) == 1 else operator
 
 
 @functools.lru_cache(maxsize=1024)
@@ -310,7 +293,7 @@ def _primitives_in(value: Any) -> Iterator[ops.Primitive]:
     attributes = [*vars(value).values()] if hasattr(value, "__dict__") else []
     inside += [one for one in attributes if not isinstance(one, nn.Cell)]
     if isinstance(value, FunctionType):
-        inside += [*(value.__defaults__ or ()), *_closure(value)]
+        inside += [*(value.__defaults__ or ()), *(one for _, one in _closure(value))]
     for one in inside:
         if isinstance(one, MethodType):
             one = one.__self__
@@ -318,9 +301,10 @@ def _primitives_in(value: Any) -> Iterator[ops.Primitive]:
             yield one
 
 
-def _closure(function: Callable[..., Any]) -> Iterator[Any]:
-    for cell in getattr(function, "__closure__", None) or ():
+def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function takes from the functions around it, by name."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
-            yield cell.cell_contents
+            yield name, cell.cell_contents
         except ValueError:  # not assigned yet
             continue

@@ -229,33 +229,25 @@ def _asked() -> Handle | None:
     return handle if _HERE.nested and caller.startswith("mindspore.") else None
 
 
-def _wrapped(operator: Operator, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for a function or method."""
+def _wrapped(operator: Operator | None, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what stands in for a function or method.
+
+    Args:
+        operator: None of `__call__` of a class of primitives: the primitive says which.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if _HERE.busy or (handle := _asked()) is None:
             return original(*args, **kwargs)
-        _HERE.busy = True
-        try:
-            return handle(operator, original, args, kwargs)
-        finally:
-            _HERE.busy = False
-
-    return stand_in(original, call)
-
-
-def _wrapped_primitive(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what stands in for `__call__` of a class of primitives."""
-
-    def call(primitive: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if _HERE.busy or (handle := _asked()) is None:
-            return original(primitive, *args, **kwargs)
-        operator = operator_of(type(primitive))
+        known, called, given = operator, original, args
         if operator is None:
-            return original(primitive, *args, **kwargs)
+            primitive, given = args[0], args[1:]
+            known, called = operator_of(type(primitive)), MethodType(original, primitive)
+        if known is None:
+            return original(*args, **kwargs)
         _HERE.busy = True
         try:
-            return handle(operator, MethodType(original, primitive), args, kwargs)
+            return handle(known, called, given, kwargs)
         finally:
             _HERE.busy = False
 
@@ -428,48 +420,40 @@ class _Patches:
         """Let what is on be what is wanted now."""
         wanted = self._entered > 0 and not self._compiling
         if self.are_on and not wanted:
-            self._take_off()
+            for held in reversed(self._held):
+                held.end()
+            for place in reversed(self.places):
+                place.take_off()
+            self.are_on = False
         elif wanted and not self.are_on:
-            self._put_on()
+            self.are_on = True
+            for place in self.places:
+                place.put_on()
+            self._replaced_in_cells.clear()
+            networks = [network for network, _ in self._networks.values()]
+            self._held = [_HeldFunctions(network, self._wrappers_of) for network in networks]
 
-    def _put_on(self) -> None:
-        self.are_on = True
-        for place in self.places:
-            place.put_on()
-        self._replaced_in_cells.clear()
-        self._held = [
-            _HeldFunctions(network, self._wrappers_of) for network, _ in self._networks.values()
-        ]
+    def _held_off(self, method: Any, *, begins: bool = True, ends: bool = True) -> Any:
+        """Return what calls a method that compiles with nothing replaced.
 
-    def _take_off(self) -> None:
-        for held in reversed(self._held):
-            held.end()
-        for place in reversed(self.places):
-            place.take_off()
-        self.are_on = False
-
-    def _originals(self, compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what compiles with nothing replaced."""
+        Args:
+            begins, ends: whether everything is taken off before it, and put on again behind it.
+        """
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
-            self.hold_off()
+            if begins:
+                self._hold_off(1)
             try:
-                return compile_graph(*args, **kwargs)
+                return method(*args, **kwargs)
             finally:
-                self.let_on()
+                if ends:
+                    self._hold_off(-1)
 
-        return stand_in(compile_graph, compiled)
+        return stand_in(method, compiled)
 
-    def hold_off(self) -> None:
-        """Take everything off, for a while."""
+    def _hold_off(self, count: int) -> None:
         with self._lock:
-            self._compiling += 1
-            self._renew()
-
-    def let_on(self) -> None:
-        """End what `hold_off` began."""
-        with self._lock:
-            self._compiling -= 1
+            self._compiling += count
             self._renew()
 
     def _find_places(self) -> None:
@@ -482,11 +466,11 @@ class _Patches:
             self._taken.add((id(operator.owner), operator.attribute))
         for executor in (*GRAPH_EXECUTORS, CELL_COMPILER, FUNCTION_COMPILER):
             if executor is not None:
-                self._compilers.append(_Place(executor, "compile", self._originals))
+                self._compilers.append(_Place(executor, "compile", self._held_off))
         if BYTECODE_CONTEXT is not None:
             self._compilers += [
-                _Place(BYTECODE_CONTEXT, "__enter__", self._before(self.hold_off)),
-                _Place(BYTECODE_CONTEXT, "__exit__", self._after(self.let_on)),
+                _Place(BYTECODE_CONTEXT, name, functools.partial(self._held_off, **when))
+                for name, when in (("__enter__", {"ends": False}), ("__exit__", {"begins": False}))
             ]
 
     def _find_primitives(self) -> None:
@@ -496,37 +480,13 @@ class _Patches:
                 self._primitives.add(kind)
                 is_mindspores = kind.__module__.startswith("mindspore.")
                 name = f"Primitive.{kind.__name__}" if is_mindspores else ""
-                self._add(_Place(kind, "__call__", _wrapped_primitive, name))
+                self._add(_Place(kind, "__call__", functools.partial(_wrapped, None), name))
 
     def _add(self, place: _Place) -> None:
         """Take one more place, at once where the others are on."""
         self.places.append(place)
         if self.are_on:
             place.put_on()
-
-    @staticmethod
-    def _before(act: Callable[[], None]) -> Callable[[Any], Any]:
-        def make(method: Any) -> Any:
-            def entered(*args: Any) -> Any:
-                act()
-                return method(*args)
-
-            return stand_in(method, entered)
-
-        return make
-
-    @staticmethod
-    def _after(act: Callable[[], None]) -> Callable[[Any], Any]:
-        def make(method: Any) -> Any:
-            def left(*args: Any) -> Any:
-                try:
-                    return method(*args)
-                finally:
-                    act()
-
-            return stand_in(method, left)
-
-        return make
 
     def _look_through_modules(self) -> None:
         """Find the names under which modules have imported operators, in those that are new."""

@@ -118,7 +118,9 @@ def find_operator(name: str) -> Operator | None:
 def operator_of(kind: type) -> Operator | None:
     """Return the operator that a class of primitives is; None where it is none."""
     if kind not in _of_classes:
-        _of_classes[kind] = _primitive(kind) if is_operator(kind) else None
+        call: Any = kind.__call__
+        made = Operator("Primitive", kind.__name__, kind, "__call__", call)
+        _of_classes[kind] = made if is_operator(kind) else None
     return _of_classes[kind]
 
 
@@ -173,11 +175,6 @@ def _primitives() -> dict[str, Operator]:
         for kind in _subclasses(ops.Primitive)
         if kind.__module__.startswith("mindspore.") and (operator := operator_of(kind))
     }
-
-
-def _primitive(kind: type) -> Operator:
-    call: Any = kind.__call__
-    return Operator("Primitive", kind.__name__, kind, "__call__", call)
 
 
 def _subclasses(kind: type) -> Iterator[type]:
@@ -320,12 +317,9 @@ class LibraryFunctions:
             function = value
             while (inside := self._original_of(function)) is not function:
                 function = inside
-            if type(function) is not FunctionType or _is_of_python(function):
+            if type(function) is not FunctionType:
                 continue
+            if f"{function.__module__}".partition(".")[0] in sys.stdlib_module_names:
+                continue  # of Python's own library, such as `functools.wraps`
             if by := self._not_mindspores(function):
                 yield Replaced(module, name, function, by)
-
-
-def _is_of_python(function: FunctionType) -> bool:
-    """Return whether a function is of Python's own library, such as `functools.wraps`."""
-    return f"{function.__module__}".partition(".")[0] in sys.stdlib_module_names

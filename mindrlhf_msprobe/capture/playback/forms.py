@@ -26,14 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor
-from mindrlhf_msprobe.capture.tensors.torch_tensors import is_torch_tensor
+from mindrlhf_msprobe.capture.tensors.summary import is_tensor, is_torch_tensor
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 Form = dict[str, Any]
+#: Of each leaf its description, and its elements or text.
+Leaves = Sequence[tuple[Leaf, Any]]
 
 MAX_DEPTH = 32
 
@@ -56,7 +57,7 @@ def opaque_parts(form: Any) -> Iterator[str]:
             yield from opaque_parts(item)
 
 
-def put_together(form: Form, leaves: Sequence[tuple[Leaf, Any]]) -> Any:
+def put_together(form: Form, leaves: Leaves) -> Any:
     """Return the value of a form.
 
     Args:
@@ -67,7 +68,32 @@ def put_together(form: Form, leaves: Sequence[tuple[Leaf, Any]]) -> Any:
         UsageError: a class or PyTorch is not there, a part did not come back, or the form is none.
         KeyError, IndexError, TypeError, ValueError: the form is none.
     """
-    return _Built(leaves).of(form)
+    ((kind, content), *_) = form.items()
+    if kind == "value":
+        return content
+    if kind == "float":
+        return float.fromhex(content)
+    if kind == "complex":
+        return complex(*map(float.fromhex, content))
+    if kind == "text" and isinstance(leaves[content][1], str):
+        return leaves[content][1]
+    if kind == "leaf":
+        return tensor_of(*leaves[content])
+    if kind == "scalar":
+        return np.asarray(tensor_of(*leaves[content]))[()]
+    if kind == "opaque":
+        raise UsageError.saying("error.playback_opaque", name=content)
+    if kind == "dict":
+        pairs = [[put_together(part, leaves) for part in pair] for pair in content]
+        return dict(pairs)
+    if kind == "record":
+        return _record(content, form["fields"], leaves)
+    if kind in ("list", "tuple", "array"):
+        items = [put_together(item, leaves) for item in content]
+        if kind == "array":
+            return _array(items, form)
+        return tuple(items) if kind == "tuple" else items
+    raise UsageError.saying("error.playback_form", form=kind)
 
 
 def _form(value: Any, leaves: list[Any], depth: int) -> Form:
@@ -76,9 +102,10 @@ def _form(value: Any, leaves: list[Any], depth: int) -> Form:
         return plain(value)
     if depth > MAX_DEPTH:
         return {"opaque": _name_of(type(value))}
-    kind = _kind_of_leaf(value)
-    if kind is not None:
+    text = type(value) is str
+    if text or is_tensor(value) or is_torch_tensor(value):
         leaves.append(value)
+        kind = "text" if text else "scalar" if isinstance(value, np.generic) else "leaf"
         return {kind: len(leaves) - 1}
     return _structure(value, lambda item: _form(item, leaves, depth + 1))
 
@@ -90,14 +117,6 @@ _PLAIN: dict[type, Callable[[Any], Form]] = {
 }
 
 
-def _kind_of_leaf(value: Any) -> str | None:
-    if type(value) is str:
-        return "text"
-    if is_tensor(value) or is_torch_tensor(value):
-        return "scalar" if isinstance(value, np.generic) else "leaf"
-    return None
-
-
 def _structure(value: Any, form_of: Callable[[Any], Form]) -> Form:
     kind = type(value)
     if kind is np.ndarray and value.dtype.kind in "OU":
@@ -106,16 +125,13 @@ def _structure(value: Any, form_of: Callable[[Any], Form]) -> Form:
     if kind in (list, tuple):
         return {kind.__name__: [form_of(item) for item in value]}
     if kind is dict:
-        return {"dict": [[_key(key), form_of(item)] for key, item in value.items()]}
+        # A text that is a key stays in the form.
+        keys = [{"value": k} if type(k) is str else _form(k, [], MAX_DEPTH) for k in value]
+        return {"dict": [[key, form_of(item)] for key, item in zip(keys, value.values())]}
     if (names := _fields(kind)) is not None:
         fields = [[name, form_of(getattr(value, name, None))] for name in names]
         return {"record": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
     return {"opaque": _name_of(kind)}
-
-
-def _key(key: Any) -> Form:
-    """Return the form of a dict's key: a text stays in it."""
-    return {"value": key} if type(key) is str else _form(key, [], MAX_DEPTH)
 
 
 def _fields(kind: type) -> list[str] | None:
@@ -132,65 +148,33 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-class _Built:
-    """Values of forms."""
+def _array(items: list[Any], form: Form) -> np.ndarray:
+    """Return a numpy array of texts or objects."""
+    array = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        array[i] = item
+    dtype = np.dtype(form["dtype"])
+    if dtype.kind not in "OU":
+        raise UsageError.saying("error.playback_form", form=str(dtype))
+    return array.reshape(form["shape"]).astype(dtype)
 
-    def __init__(self, leaves: Sequence[tuple[Leaf, Any]]) -> None:
-        self._leaves = leaves
-        self._kinds: dict[str, Callable[[Any, Form], Any]] = {
-            "value": lambda content, _: content,
-            "float": lambda content, _: float.fromhex(content),
-            "complex": lambda content, _: complex(*map(float.fromhex, content)),
-            "text": self._text,
-            "leaf": lambda content, _: tensor_of(*leaves[content]),
-            "scalar": lambda content, _: np.asarray(tensor_of(*leaves[content]))[()],
-            "array": self._array,
-            "list": lambda content, _: [self.of(item) for item in content],
-            "tuple": lambda content, _: tuple(self.of(item) for item in content),
-            "dict": lambda content, _: {self.of(key): self.of(item) for key, item in content},
-            "record": self._record,
-            "opaque": self._opaque,
-        }
 
-    def of(self, form: Any) -> Any:
-        ((kind, content), *_) = form.items()
-        if kind not in self._kinds:
-            raise UsageError.saying("error.playback_form", form=kind)
-        return self._kinds[kind](content, form)
-
-    def _text(self, content: int, _: Form) -> str:
-        text = self._leaves[content][1]
-        if not isinstance(text, str):
-            raise UsageError.saying("error.playback_form", form="text")
-        return text
-
-    def _array(self, content: list[Any], form: Form) -> np.ndarray:
-        array = np.empty(len(content), object)
-        for i, item in enumerate(content):
-            array[i] = self.of(item)
-        dtype = np.dtype(form["dtype"])
-        if dtype.kind not in "OU":
-            raise UsageError.saying("error.playback_form", form=str(dtype))
-        return array.reshape(form["shape"]).astype(dtype)
-
-    def _record(self, content: str, form: Form) -> Any:
-        module, _, name = content.partition(":")
-        kind: Any = sys.modules.get(module)
-        for part in name.split("."):
-            kind = getattr(kind, part, None)
-        names = _fields(kind) if isinstance(kind, type) else None
-        if names is None or names != [name for name, _ in form["fields"]]:
-            raise UsageError.saying("error.playback_class", name=content)
-        items = [self.of(item) for _, item in form["fields"]]
-        if issubclass(kind, tuple):
-            return tuple.__new__(kind, items)
-        made = object.__new__(kind)
-        for field, item in zip(names, items):
-            object.__setattr__(made, field, item)
-        return made
-
-    def _opaque(self, content: str, _: Form) -> Any:
-        raise UsageError.saying("error.playback_opaque", name=content)
+def _record(name: str, fields: Sequence[tuple[str, Form]], leaves: Leaves) -> Any:
+    """Return a dataclass or named tuple of a class that the training has imported."""
+    module, _, path = name.partition(":")
+    kind: Any = sys.modules.get(module)
+    for part in path.split("."):
+        kind = getattr(kind, part, None)
+    names = _fields(kind) if isinstance(kind, type) else None
+    if names is None or names != [field for field, _ in fields]:
+        raise UsageError.saying("error.playback_class", name=name)
+    items = [put_together(item, leaves) for _, item in fields]
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, items)
+    made = object.__new__(kind)
+    for field, item in zip(names, items):
+        object.__setattr__(made, field, item)
+    return made
 
 
 def tensor_of(leaf: Leaf, elements: Any) -> Any:

@@ -56,7 +56,7 @@ def states_of_generators(own: Sequence[Any] = ()) -> dict[str, Any]:
         counters = [[*at, count] for at, count in OP_SEEDS.items()]
         found["operators"] = {"seed": mindspore.get_seed(), "counters": counters}
     if own:
-        found["own"] = states_of_own(own)
+        found["own"] = [{"kind": _kind(one), "state": _as_json(_state(one))} for one in own]
     return found
 
 
@@ -159,11 +159,6 @@ def check_own(generators: Any) -> None:
     odd = next((one for one in generators if not _kind(one)), None) if listed else generators
     if not listed or odd is not None:
         raise UsageError.saying("error.playback_no_generator", name=type(odd).__name__)
-
-
-def states_of_own(generators: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the states of generators; none advances."""
-    return [{"kind": _kind(one), "state": _as_json(_state(one))} for one in generators]
 
 
 def put_own_back(generators: Sequence[Any], states: Any) -> None:

@@ -17,8 +17,7 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, put_together, take_apart
 from mindrlhf_msprobe.capture.playback.generators import check_own, put_back, states_of_generators
-from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
-from mindrlhf_msprobe.capture.tensors.torch_tensors import elements_of, is_torch_tensor
+from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CYCLE, NAME, SAME, ProbeConfig
@@ -46,8 +45,15 @@ SHOWN = 6
 
 @dataclass(frozen=True)
 class Recorded:
-    """One value as it was recorded: its form, and of each leaf the description and the content."""
+    """One value as it was recorded: its form, and of each leaf the description and the content.
 
+    Attributes:
+        root, step, call: where.
+    """
+
+    root: Path
+    step: int
+    call: int
     form: Form
     leaves: Sequence[tuple[Leaf, Any]]
 
@@ -55,11 +61,6 @@ class Recorded:
     def value(self) -> Any:
         """The value: as it was, in memory of its own."""
         return put_together(self.form, self.leaves)
-
-
-def content_of(form: Form, leaves: Sequence[Any]) -> dict[str, Any]:
-    """Return what is saved of a value as key data."""
-    return {"form": dump_json(form).decode("utf-8"), "leaves": list(leaves)}
 
 
 class RecordedCalls:
@@ -85,9 +86,30 @@ class RecordedCalls:
                 "error.playback_no_calls", path=root, rank=rank, key=key, keys=shown
             )
 
-    def calls(self, step: int) -> int:
-        """Return how many calls of a step were recorded."""
-        return len(self._run.key_data(self._key, step=step, rank=self._rank))
+    def played(self, step: int, source: int, call: int) -> Recorded:
+        """Return what was recorded of a call, to be played in a step.
+
+        Args:
+            source: the step in which it was recorded.
+
+        Raises:
+            UsageError: nothing was recorded of it.
+            RunError: it cannot be read.
+        """
+        found = self.at(source, call)
+        if found is None:
+            raise UsageError.saying(
+                "error.playback_no_call",
+                key=self._key,
+                step=step,
+                source=source,
+                call=call,
+                calls=len(self._run.key_data(self._key, step=source, rank=self._rank)),
+                path=self.root,
+                first=self.steps[0],
+                last=self.steps[-1],
+            )
+        return found
 
     def at(self, step: int, call: int, part: str = "") -> Recorded | None:
         """Return what was recorded of a call; None if nothing was.
@@ -102,7 +124,8 @@ class RecordedCalls:
         for datum in self._run.key_data(key, step=step, rank=self._rank):
             if datum.micro_step == call:
                 try:
-                    return _recorded(datum)
+                    form, leaves = _read(datum)
+                    return Recorded(self.root, step, call, form, leaves)
                 except MsprobeError as error:
                     why: Any = error.said
                 except (ArrayFileError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -113,7 +136,7 @@ class RecordedCalls:
         return None
 
 
-def _recorded(datum: KeyDatum) -> Recorded:
+def _read(datum: KeyDatum) -> tuple[Form, list[tuple[Leaf, Any]]]:
     unread = next((r.leaf.why for r in datum.records if r.leaf.why is not None), None)
     if unread is not None:
         raise ArrayFileError(unread)
@@ -123,7 +146,7 @@ def _recorded(datum: KeyDatum) -> Recorded:
     while (record := by_path.get(f"leaves.{len(leaves)}")) is not None:
         text = record.leaf.type == "str"
         leaves.append((record.leaf, record.leaf.value if text else record.array()))
-    return Recorded(form, leaves)
+    return form, leaves
 
 
 def differences(
@@ -149,28 +172,22 @@ class _Compared:
             yield at, _content_said(kind, left), _content_said(other, right)
         elif kind in ("leaf", "scalar"):
             yield from self._tensors(at, *self._recorded[left], self._leaves[right])
-        elif kind == "text":
-            yield from self._plain(at, repr(self._recorded[left][1]), repr(self._leaves[right]))
         elif kind in ("list", "tuple", "array", "dict", "record"):
-            yield from self._structures(at, kind, a, b)
-        else:
-            yield from self._plain(at, _content_said(kind, left), _content_said(kind, right))
-
-    def _plain(self, at: str, a: Any, b: Any) -> Iterator[Difference]:
-        if self._values and a != b:
-            yield at, a, b
-
-    def _structures(self, at: str, kind: str, a: Form, b: Form) -> Iterator[Difference]:
-        items, others = (_items(kind, side) for side in (a, b))
-        if items.keys() != others.keys() or a.get("shape") != b.get("shape"):
-            yield at, _content_said(kind, a[kind]), _content_said(kind, b[kind])
-            return
-        for name, item in items.items():
-            yield from self.forms(at + name, item, others[name])
+            items, others = (_items(kind, side) for side in (a, b))
+            if items.keys() != others.keys() or a.get("shape") != b.get("shape"):
+                yield at, _content_said(kind, left), _content_said(kind, right)
+                return
+            for name, item in items.items():
+                yield from self.forms(at + name, item, others[name])
+        elif self._values:
+            shown = _content_said(kind, left), _content_said(kind, right)
+            if kind == "text":
+                shown = repr(self._recorded[left][1]), repr(self._leaves[right])
+            if shown[0] != shown[1]:
+                yield at, *shown
 
     def _tensors(self, at: str, leaf: Leaf, a: Any, given: Any) -> Iterator[Difference]:
-        torch = is_torch_tensor(given)
-        host = HostTensor("torch.Tensor", *elements_of(given)) if torch else to_host(given)
+        host = to_host(given)
         b = host.values()
         same = (leaf.dtype, a.shape) == (host.dtype, b.shape)
         if same and self._values:
@@ -243,20 +260,18 @@ class Playback:
         self._values = {
             name: calls(run, f"{REPLACED}.{name}") for name, run in config.replace.items()
         }
-        self._played_from = self._described()
+        # What run.json says of it: name → the run and the order.
+        self._played_from: dict[str, dict[str, Any]] = {}
+        if self._rollouts is not None and self._order is not None:
+            self._played_from[ROLLOUT] = {
+                "from": str(self._rollouts.root),
+                "order": config.rollout_order,
+                "steps": [self._order.steps[0], self._order.steps[-1]],
+            }
+        for name, of_value in self._values.items():
+            self._played_from[name] = {"from": str(of_value.root)}
         for name, what in self._played_from.items():
             warn("log.played", name=name, path=what["from"])
-
-    def _described(self) -> dict[str, dict[str, Any]]:
-        """Return what run.json says of it: name → the run and the order."""
-        played: dict[str, dict[str, Any]] = {}
-        if self._rollouts is not None and self._order is not None:
-            steps = [self._order.steps[0], self._order.steps[-1]]
-            order = self._config.rollout_order
-            played[ROLLOUT] = {"from": str(self._rollouts.root), "order": order, "steps": steps}
-        for name, calls in self._values.items():
-            played[name] = {"from": str(calls.root)}
-        return played
 
     @property
     def plays(self) -> bool:
@@ -299,7 +314,12 @@ class Playback:
         self._save_whole(ROLLOUT, value, call)
         if played is not None:
             self._put_generators_back(step, call, generators)
-        self._keep_generators(step, call, generators)
+        recorder = self._recorder
+        if recorder is not None and self._config.key_data_dump:
+            with counted(recorder.fault, "lost.random_states"):
+                states = states_of_generators(generators)
+                line = {"step": step, "call": call, "states": states}
+                generator_lines(recorder.root, self._rank).append([line])
         return value
 
     def _put_generators_back(self, step: int, call: int, own: Sequence[Any]) -> None:
@@ -337,13 +357,6 @@ class Playback:
             if not found:
                 warn("log.generators_not_put_back", step=step, path=root)
 
-    def _keep_generators(self, step: int, call: int, own: Sequence[Any]) -> None:
-        recorder = self._recorder
-        if recorder is not None and self._config.key_data_dump:
-            with counted(recorder.fault, "lost.random_states"):
-                line = {"step": step, "call": call, "states": states_of_generators(own)}
-                generator_lines(recorder.root, self._rank).append([line])
-
     def replace(self, name: str, value: Any, step: int) -> Any:
         """Return what is played in the place of `value`, or that; record it.
 
@@ -356,9 +369,8 @@ class Playback:
         call = self._next(step, key)
         calls = self._values.get(name)
         if calls is not None:
-            recorded = self._recorded(calls, key, step, step, call)
-            form, leaves = take_apart(value)
-            _refuse(name, calls, step, call, recorded, form, leaves, values=False)
+            recorded = calls.played(step, step, call)
+            _refuse(name, recorded, *take_apart(value), values=False)
             value = recorded.value
         self._save_whole(key, value, call)
         return value
@@ -376,49 +388,24 @@ class Playback:
         source = self._order.source_of(step)
         if source is None:
             return None
-        recorded = self._recorded(self._rollouts, ROLLOUT, step, source, call)
+        recorded = self._rollouts.played(step, source, call)
         batch = self._rollouts.at(source, call, BATCH)
         if batch is None:
             raise UsageError.saying(
                 "error.playback_no_batch", path=self._rollouts.root, step=source, call=call
             )
         same = self._config.rollout_order == SAME
-        _refuse(ROLLOUT, self._rollouts, source, call, batch, form, leaves, values=same)
-        if not same:
-            self._note_other_batch(step, source, call, batch, form, leaves)
-        return recorded
-
-    def _note_other_batch(
-        self, step: int, source: int, call: int, batch: Recorded, form: Form, leaves: Sequence[Any]
-    ) -> None:
-        """Say once, in the log and run.json, that what is played answers another batch."""
+        _refuse(ROLLOUT, batch, form, leaves, values=same)
         noted = self._played_from[ROLLOUT]
-        if OTHER_BATCH in noted:
-            return
-        found = next(differences(batch, form, leaves), None)
-        if found is None:
-            return
-        noted[OTHER_BATCH] = step
-        self._note_played()
-        warn("log.played_other_batch", step=step, source=source, call=call, difference=_said(found))
-
-    def _recorded(
-        self, calls: RecordedCalls, key: str, step: int, source: int, call: int
-    ) -> Recorded:
-        found = calls.at(source, call)
-        if found is None:
-            raise UsageError.saying(
-                "error.playback_no_call",
-                key=key,
-                step=step,
-                source=source,
-                call=call,
-                calls=calls.calls(source),
-                path=calls.root,
-                first=calls.steps[0],
-                last=calls.steps[-1],
-            )
-        return found
+        found = None
+        if not same and OTHER_BATCH not in noted:
+            found = next(differences(batch, form, leaves), None)
+        if found is not None:  # what is played answers another batch, which is said once
+            noted[OTHER_BATCH] = step
+            self._note_played()
+            place = {"step": step, "source": source, "call": call}
+            warn("log.played_other_batch", **place, difference=_said(found))
+        return recorded
 
     def _taken_apart(self, key: str, value: Any) -> tuple[Form, list[Any]]:
         """Take a value apart; what raises when it is looked at does not come back."""
@@ -440,19 +427,12 @@ class Playback:
 
     def _save(self, key: str, form: Form, leaves: Sequence[Any], call: int) -> None:
         if self._recorder is not None and self._config.key_data_dump:
-            self._recorder.saves.save(key, content_of(form, leaves), (call,))
+            content = {"form": dump_json(form).decode("utf-8"), "leaves": [*leaves]}
+            self._recorder.saves.save(key, content, (call,))
 
 
 def _refuse(
-    name: str,
-    calls: RecordedCalls,
-    step: int,
-    call: int,
-    recorded: Recorded,
-    form: Form,
-    leaves: Sequence[Any],
-    *,
-    values: bool,
+    name: str, recorded: Recorded, form: Form, leaves: Sequence[Any], *, values: bool
 ) -> None:
     """Raise an error that shows both, if a value is not the one that was recorded."""
     found = list(differences(recorded, form, leaves, values=values))
@@ -462,9 +442,9 @@ def _refuse(
     raise UsageError.saying(
         "error.playback_differs",
         name=name,
-        path=calls.root,
-        step=step,
-        call=call,
+        path=recorded.root,
+        step=recorded.step,
+        call=recorded.call,
         differences=lines,
         more=max(0, len(found) - _LISTED),
         batch=name == ROLLOUT,

@@ -24,18 +24,17 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
-from mindrlhf_msprobe.capture.opening.opening import Opening
-from mindrlhf_msprobe.capture.tensors.sharded import is_sharded, local_of
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor
+from mindrlhf_msprobe.capture.opening.opening import Call, Opening, backward_name
+from mindrlhf_msprobe.capture.tensors.summary import is_sharded, is_tensor, local_of
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 
 class _Depth(threading.local):
@@ -161,23 +160,9 @@ class Backlog:
 
 _TAPPED_BY = "_msprobe_tapped_by"
 _MOST_CAPTURES = 8
-_FORWARD = ".forward"  # ends the name of an operator's entry
 
 #: Shows a gradient that passes a tap.
 Show = Callable[[Tensor], None]
-
-
-def gradients_flow() -> bool:
-    """Return whether MindSpore builds the graph of gradients at this moment."""
-    return bool(EXECUTOR.requires_grad())
-
-
-def backward_name(forward: str) -> str:
-    """Return the backward entry of a forward entry: the same call of the cell or operator."""
-    if forward.endswith(_FORWARD):
-        return f"{forward.removesuffix(_FORWARD)}.backward"
-    head, _, call = forward.rpartition(".forward.")
-    return f"{head}.backward.{call}"
 
 
 def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -290,43 +275,50 @@ class _Place:
     key: int = 0
 
 
+class Taps(NamedTuple):
+    """How the tensors of a call are tapped; as they stand, those of a cell.
+
+    Attributes:
+        in_place: whether it changes its first argument, which it may return or not.
+        parameters: of an operator, whether it may be given taps in the place of parameters.
+    """
+
+    in_place: bool = False
+    parameters: bool = False
+
+
 class CallGradients:
     """The backward entry of one call of a cell or operator: taps its tensors, collects gradients.
 
     Args:
-        entry: the backward entry's name.
-        parent: the entry around it, or None.
-        opening: of its phase.
+        call: the call.
+        parent: the forward entry around it, or None.
         backlog: decides when a gradient is looked at.
         capture: stands for the opening on tensors that outlive it.
-        around: of an operator, the name of the cell in which it was called; None of a cell.
-        in_place: whether it changes its first argument, which it may return or not.
-        taps_parameters: of an operator, whether it may be given taps in the place of parameters.
+        taps: how its tensors are tapped.
         recomputed: of a call that is repeated, whether it was given the same again.
+
+    Attributes:
+        done: whether nothing more comes of it.
     """
 
     def __init__(
         self,
-        entry: str,
+        call: Call,
         parent: str | None,
-        opening: Opening,
         backlog: Backlog,
         capture: object,
-        *,
-        around: str | None = None,
-        in_place: bool = False,
-        taps_parameters: bool = False,
-        recomputed: str = "",
+        taps: Taps,
+        recomputed: str,
     ) -> None:
-        self._entry = entry
+        self._entry = backward_name(call.entry)
         self._recomputed = recomputed
-        self._around = around
-        self._in_place = in_place
-        self._taps_parameters = taps_parameters
+        self._around = call.in_cell
+        self._taps = taps
         self._capture = capture
         self._values: dict[str, Any] = {}
-        self._parent = parent
-        self._opening = opening
+        self._parent = parent and backward_name(parent)
+        self._opening = call.opening
         self._line: JournalLine | None = None  # begun by its first gradient
         self._backlog = backlog
         self._inputs: dict[int, _Place] = {}
@@ -334,7 +326,7 @@ class CallGradients:
         self._due = 0  # gradients that are still to be written
         self._coming = 0  # and those that have not come yet
         self._recorded = True  # known when its first gradient comes
-        self._done = False
+        self.done = False
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """Tap the inputs of a cell that is about to run.
@@ -402,7 +394,7 @@ class CallGradients:
             if output is None:
                 tensor.assign_value(_tapped(tensor, self._shown(self._passes_by, place)))
             else:  # the cell returned this input as it is
-                place.returned = output.returned = not self._in_place
+                place.returned = output.returned = not self._taps.in_place
                 self._tap_output(tensor, output)
         for place in outputs.values():
             tensor, place.tensor = place.tensor, None
@@ -410,18 +402,13 @@ class CallGradients:
                 self._tap_output(tensor, place)
         self._inputs.clear()
 
-    @property
-    def done(self) -> bool:
-        """Whether nothing more comes of it."""
-        return self._done
-
     def abandon(self) -> None:
         """Record nothing of a call that did not return: what comes by now is not its own."""
-        self._done = True
+        self.done = True
 
     def finish(self) -> None:
         """Hand over what was seen, if anything was; what was not has no gradient."""
-        done, self._done = self._done, True
+        done, self.done = self.done, True
         if self._coming:
             self._opening.selection.end(self._entry)
         if not done and self._recorded and self._line is not None:
@@ -439,7 +426,7 @@ class CallGradients:
 
         def note(tensor: Any, path: str) -> Any:
             leaf = _none()
-            is_given = self._taps_parameters and io == "output" and _is_trained(tensor)
+            is_given = self._taps.parameters and io == "output" and _is_trained(tensor)
             passes = _can_have_gradient(tensor) and not _is_kept(tensor, self._capture)
             if is_given or passes:
                 place = places.setdefault(id(tensor), _Place(tensor, path, key=id(tensor)))
@@ -462,7 +449,7 @@ class CallGradients:
                 with self._opening.guard("lost.gradient"):
                     take(place, gradient)
 
-            if self._done:
+            if self.done:
                 return
             if take != self._passes_by:  # what passes by the cell is no part of its time
                 self._coming -= 1
@@ -609,8 +596,7 @@ class ParameterGradients:
             line.values[PARAMETERS_GRAD] = {}
             self._open[entry] = line
             self._due[entry] = set(own)
-        record, parameter = child_path(entry, name), network_name(cell_name(entry), name)
-        described = self._opening.entries.parameter_gradient(gradient, record, parameter)
+        described = self._opening.parameter_gradient(gradient, entry, name)
         line.values[PARAMETERS_GRAD][name] = [described]
         line.end = moment[1]
         self._due[entry].discard(name)

@@ -18,15 +18,9 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
 from mindrlhf_msprobe.capture.framework.hooks import CellHooks
 from mindrlhf_msprobe.capture.framework.private import parameters_of
-from mindrlhf_msprobe.capture.opening.opening import HostEntries, Opening
+from mindrlhf_msprobe.capture.opening.opening import CellSlot, HostEntries, Opening
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.leaves import child_path
-from mindrlhf_msprobe.storage.records import (
-    OPTIMIZER_STATE,
-    PARAMETERS_GRAD,
-    entry_name,
-    network_name,
-)
+from mindrlhf_msprobe.storage.records import OPTIMIZER_STATE, entry_name
 
 
 class OptimizerHooks:
@@ -84,14 +78,10 @@ def _take(opening: Opening, optimizer: nn.Cell, gradients: Any) -> None:
         cell_name, cell, name = owners.get(id(parameter), ("", None, ""))
         if cell is None or not opening.is_recorded(cell_name):
             continue
-        entry = entry_name(cell_name, type(cell).__name__, PARAMETERS_GRAD, 0)
-        call_name = entry.rpartition(".")[0]
-        entry = f"{call_name}.{opening.counters.calls.get(call_name, 0)}"
-        head = call_name.removesuffix(f".{PARAMETERS_GRAD}")
-        if opening.selection.takes_parameter_gradient(head, entry):
-            found.setdefault(call_name, {})[name] = opening.entries.parameter_gradient(
-                gradient, child_path(entry, name), network_name(cell_name, name)
-            )
+        slot = CellSlot(cell_name, type(cell).__name__, True)
+        if (entry := opening.gradient_entry(slot.head)) is not None:
+            described = opening.parameter_gradient(gradient, entry, name)
+            found.setdefault(slot.head, {})[name] = described
     opening.append_update(found)
     opening.entries.flush()  # the phase may be over
     opening.counters.optimizers.append(optimizer)

@@ -7,9 +7,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.capture.settings.configurations import (
-    error_in_words,
-)
+from mindrlhf_msprobe.capture.settings.configurations import error_in_words
 from mindrlhf_msprobe.phases import Phase, names_of
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 
@@ -73,7 +71,11 @@ class Ending:
             error: the exception of which the run ends, if one is known.
             at_exit: whether nobody closed it before the process ends.
         """
-        passed = self._passed(error, at_exit)
+        passed = self._failure  # through a phase or a step
+        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
+            passed = self._loop_end
+        elif passed is not None and passed.of_process and not at_exit and error is None:
+            passed = None  # somebody caught it, and closes the run
         ended = passed
         if error is not None and (at_exit or not isinstance(error, _END_OF_A_LOOP)):
             if passed is not None and passed.led_to(error):
@@ -86,19 +88,6 @@ class Ending:
         if unasked and any((phase, self._run.phases.begun, self._run.open_step.has_saves)):
             return Stop(INTERRUPTED, self._run.step, phase)
         return None
-
-    def _passed(self, error: BaseException | None, at_exit: bool) -> _Failure | None:
-        """Return the failure that went through a phase or a step, if it can be what ends the run.
-
-        Args:
-            error, at_exit: as for `stop`.
-        """
-        if at_exit and isinstance(error, _END_OF_A_LOOP):  # no loop took it: the process ends of it
-            return self._loop_end
-        passed = self._failure
-        if passed is not None and passed.of_process and not at_exit and error is None:
-            return None  # somebody caught it, and closes the run
-        return passed
 
 
 class _Failure:
@@ -113,7 +102,11 @@ class _Failure:
         self.phase = phase
         self.of_process = of_process
         self.error, self.text = error_in_words(error)
-        if (cause := _first_cause(error)) is not error:  # what a trainer wraps says where it was
+        cause, seen = error, set[int]()
+        while cause.__cause__ is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            cause = cause.__cause__
+        if cause is not error:  # what a trainer wraps says where it was
             self.text = "{} ({}: {})".format(self.text, *error_in_words(cause))
         self.quietly = isinstance(error, SystemExit) and error.code in (None, 0)
         self._id = id(error)
@@ -128,15 +121,6 @@ class _Failure:
             seen.add(id(known))
             known = known.__cause__ or known.__context__
         return False
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the exception at the root of one, which was raised from it."""
-    seen: set[int] = set()
-    while error.__cause__ is not None and id(error) not in seen:
-        seen.add(id(error))
-        error = error.__cause__
-    return error
 
 
 _END_OF_A_LOOP = (StopIteration, StopAsyncIteration, GeneratorExit)

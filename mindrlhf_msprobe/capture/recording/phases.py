@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.opening.counters import StepCounters
 from mindrlhf_msprobe.capture.opening.observer import ObserverOf
 from mindrlhf_msprobe.capture.opening.opening import (
     DeviceEntries,
     GradientDirections,
     HostEntries,
     Opening,
+    StepCounters,
 )
-from mindrlhf_msprobe.capture.opening.overflow import Overflows, OverflowSink
+from mindrlhf_msprobe.capture.opening.overflow import OverflowEntries, Overflows
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import message
@@ -108,35 +108,67 @@ class Phases:
         self._closer = step, phase, cell
         inform("log.closer", phase=phase, cell=cell, step=step)
 
-    def stand_in(self) -> Any:
-        """Return what stands in for a network that was not watched; None where one is needed.
+    def enter(
+        self, phases: Sequence[Phase], watched: Mapping[str, Any], model: Any
+    ) -> dict[Phase, Any]:
+        """Note that phases begin, and what they run with; return the network to record in each.
 
-        Operators outside every cell are recorded without a network, but for graphs.
+        What passed through an earlier phase did not end the training.
+
+        Args:
+            watched: the networks by role.
+            model: the one that the trainer named for the phase, or None.
+
+        Raises:
+            UsageError: no network was watched for a phase that is recorded.
         """
+        run = self._run
+        self._entered_at = run.clock_of(run.step).now()
+        self._recorded_before = run.ledger.seconds_of_step()
+        run.ending.goes_on()
+        names = [phase.name for phase in phases]
+        self._open = dict.fromkeys(names)
+        self.begun = names[0]
+        self.entered.update(names)
+        run.settings.note_random_states(run.step)
+        networks = {phase: self._network_of(phase, watched, model) for phase in phases}
+        for phase in phases:
+            set_up = model if model is not None else watched.get(phase.role)
+            if set_up is not None:
+                run.settings.enter(phase, set_up)
+        found = {phase: one for phase, one in networks.items() if one is not None}
+        for phase, network in found.items():
+            if network is self._stand_in:
+                run.settings.enter_without_network(phase)
+                continue
+            with run.ledger.charge(phase.name):
+                if network is model:  # it has not been watched: before it is compiled
+                    with counted(run.fault, "lost.cells", role=phase.role):
+                        self._probes().put_into(phase.role, network)
+                of_role = watched.get(phase.role)
+                own = of_role is None or of_role is network
+                run.settings.first_entry(phase, network, own=own)
+        return {phase: one for phase, one in found.items() if self._wants(phase)}
+
+    def _network_of(self, phase: Phase, watched: Mapping[str, Any], model: Any) -> Any:
+        """Return the network that runs in a phase, None if nothing of it is recorded.
+
+        Where operators are recorded, an empty one stands in for a network that was not watched: but
+        for graphs, those outside every cell need none.
+        """
+        if not self._run.config.records_phase(phase):
+            return None
+        if model is not None or phase.role in watched:
+            return model if model is not None else watched[phase.role]
         from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
         if not self._run.config.records_operators or graph_mode():
-            return None
+            raise UsageError.saying("error.no_network", name=phase.name, role=phase.role)
         if self._stand_in is None:
             from mindspore import nn
 
             self._stand_in = nn.Cell()
         return self._stand_in
-
-    def is_stand_in(self, network: Any) -> bool:
-        """Return whether a network only stands in for one that was not watched."""
-        return network is not None and network is self._stand_in
-
-    def enter(self, phases: Iterable[Phase]) -> None:
-        """Note that phases begin: what passed through an earlier one did not end the training."""
-        self._entered_at = self._run.clock_of(self._run.step).now()
-        self._recorded_before = self._run.ledger.seconds_of_step()
-        self._run.ending.goes_on()
-        names = [phase.name for phase in phases]
-        self._open = dict.fromkeys(names)
-        self.begun = names[0]
-        self.entered.update(names)
-        self._run.settings.note_random_states(self._run.step)
 
     def leave(self) -> None:
         """Note that the phases which were open have ended."""
@@ -147,7 +179,7 @@ class Phases:
         known = recording if recording >= 0 else None
         self._run.clock_of(self._run.step).opened(phases, self._entered_at, known)
 
-    def wants(self, phase: Phase) -> bool:
+    def _wants(self, phase: Phase) -> bool:
         """Return whether a phase that is switched on is recorded in this step."""
         first, _ = self.ran.get(phase.name, (self._run.step, self._run.step))
         self.ran[phase.name] = first, self._run.step
@@ -171,7 +203,13 @@ class Phases:
             try:
                 if optimizers.get(role) is not None and "backward" in config.directions:
                     self._probes().watch_optimizer(role, optimizers[role])
-                    self._hook_optimizer(role, optimizers[role])
+                    from mindrlhf_msprobe.capture.graph.watched import graph_mode
+                    from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+
+                    if config.task == "grad_probe" and not graph_mode():
+                        if self._optimizer_hooks is None:
+                            self._optimizer_hooks = OptimizerHooks(self._openings.get)
+                        self._optimizer_hooks.watch(role, optimizers[role])
                 if networks.get(role) is not None:
                     self._probes().watch(role, networks[role])
             except UsageError:
@@ -179,23 +217,6 @@ class Phases:
             except Exception as error:
                 self._run.fault(message("lost.cells", role=role), error)
         self._run.settings.watch(networks, optimizers)
-
-    def _hook_optimizer(self, role: str, optimizer: Any) -> None:
-        """Have gradients recorded where they enter an optimizer that Python calls (grad_probe)."""
-        from mindrlhf_msprobe.capture.graph.watched import graph_mode
-
-        if self._run.config.task != "grad_probe" or graph_mode():
-            return
-        if self._optimizer_hooks is None:
-            from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
-
-            self._optimizer_hooks = OptimizerHooks(self._openings.get)
-        self._optimizer_hooks.watch(role, optimizer)
-
-    def put_into(self, phase: Phase, network: Any) -> None:
-        """Put probes into a network that a phase names itself, before it is compiled."""
-        with counted(self._run.fault, "lost.cells", role=phase.role):
-            self._probes().put_into(phase.role, network)
 
     def _probes(self) -> GraphProbes:
         if self._graph_probes is None:
@@ -237,6 +258,10 @@ class Phases:
         from mindrlhf_msprobe.capture.recording.phase_capture import PhaseCapture
 
         config = self._run.config
+        records_token: Callable[[int], bool] | None
+        records_token = config.records_token if phase.counts_tokens else None
+        if token_range is not None:
+            records_token = range(token_range[0], token_range[1] + 1).__contains__
         counters = self._counters.setdefault(phase.name, StepCounters(Selection(config)))
         opening = Opening(
             number=counters.openings,
@@ -245,7 +270,7 @@ class Phases:
             sequence=self._run.sequence,
             entries=self._entries(phase.name, counters, self._run.step),
             is_recorded=config.records_cell if config.records_cells else lambda _: False,
-            records_token=self._token_filter(phase, token_range),
+            records_token=records_token,
             with_parameters=config.parameters,
             directions=config.directions,
             parameter_hooks=self._parameter_hooks.setdefault(phase.role, ParameterHooks()),
@@ -260,14 +285,6 @@ class Phases:
         self._openings[phase.role] = opening
         counters.openings += 1
         return PhaseCapture(opening, probes=self._probes(), role=phase.role)
-
-    def _token_filter(
-        self, phase: Phase, token_range: tuple[int, int] | None
-    ) -> Callable[[int], bool] | None:
-        if token_range is not None:
-            first, last = token_range
-            return lambda token: first <= token <= last
-        return self._run.config.records_token if phase.counts_tokens else None
 
     def close(self, opening: JointCapture, *, raised: bool = False) -> None:
         """End to record phases; says once of each in which no cell ran though nothing raised."""
@@ -284,15 +301,15 @@ class Phases:
                 if new:
                     cells = [message("log.gap", cell=cell, why=[*why]) for cell, why in new.items()]
                     warn("log.gaps", role=phase.role, cells=cells)
-                self._note_operators("held", capture.held_operators())
-                self._note_operators("replaced", capture.replaced_operators())
+                for how, operators in capture.unseen_operators().items():
+                    self._note_operators(how, operators)
             if self._run.config.strict:  # its faults are raised here, not in a later phase
                 self._run.writer.wait()
         with self._run.lock:
             left_out = self._run.writer.manifest.content.coverage.get(PHASES, {})
         for phase, capture in opening.phases.items():
             expected = not (raised or phase.name in left_out)
-            expected = expected and not self.is_stand_in(capture.network)
+            expected = expected and capture.opening.root is not self._stand_in
             if expected and not capture.cells_seen and self._run.once("silent", phase.name):
                 warn("log.silent", phase=phase.name, step=self._run.step, role=phase.role)
 
@@ -348,10 +365,10 @@ class Phases:
         sketches = of_cells and config.task == "sketch"
         elements: bool | Callable[[str], bool] = of_cells and config.task == "tensor"
         if not elements and self._closer is not None and self._closer[:2] == (step, phase):
-            elements = partial(_is_of_cell, self._closer[2])
+            elements = methodcaller("startswith", f"Cell.{self._closer[2]}.")  # and what is in it
         sink, overflows = self._run.writer.sink(phase, step), None
         if of_cells and self._overflows is not None:
-            sink = overflows = OverflowSink(sink, self._overflows, counters, step, self._run.fault)
+            overflows = OverflowEntries(sink, self._overflows, counters, step, self._run.fault)
         shared: dict[str, Any] = {
             "sink": sink,
             "overflows": overflows,
@@ -359,8 +376,11 @@ class Phases:
             "fingerprint": fingerprint,
             "charge": self._run.ledger.charge(phase),
             "fault": self._run.fault,
-            "directions": self._directions(),
+            "directions": None,
         }
+        if config.task == "grad_probe" and config.grad_level != "L0":
+            bounds = tuple(config.bounds) if config.grad_level == "L2" else None
+            shared["directions"] = GradientDirections(frozenset(config.param_list), bounds)
         if sketches and (target := device_target()) != _HOST and self._run.once("sketches on host"):
             inform("log.sketches_on_host", target=target)
         if elements or sketches or not reduces_on_device(fingerprint, config.md5):
@@ -369,19 +389,6 @@ class Phases:
 
         device = DeviceSummaries(fingerprint=fingerprint)
         return DeviceEntries(device, counters.parameters, **shared)
-
-    def _directions(self) -> GradientDirections | None:
-        """Return what counts the signs and sizes of gradients, where the task is that."""
-        config = self._run.config
-        if config.task != "grad_probe" or config.grad_level == "L0":
-            return None
-        bounds = tuple(config.bounds) if config.grad_level == "L2" else None
-        return GradientDirections(frozenset(config.param_list), bounds)
-
-
-def _is_of_cell(cell: str, record: str) -> bool:
-    """Return whether a record is of a cell, or of one inside it."""
-    return record.startswith(f"Cell.{cell}.")
 
 
 def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:

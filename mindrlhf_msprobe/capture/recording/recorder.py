@@ -27,20 +27,14 @@ from mindrlhf_msprobe.capture.recording.open_step import OpenStep, StepClock
 from mindrlhf_msprobe.capture.recording.phases import Phases
 from mindrlhf_msprobe.capture.recording.run_settings import RunSettings
 from mindrlhf_msprobe.capture.recording.saves import Saves
-from mindrlhf_msprobe.capture.settings.environment import (
-    cann_version,
-    settings_now,
-)
+from mindrlhf_msprobe.capture.settings.environment import cann_version, settings_now
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
-from mindrlhf_msprobe.storage.manifest.notes import (
-    Configuration,
-    Note,
-)
+from mindrlhf_msprobe.storage.manifest.notes import Configuration, Note
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.reading.step_times import forget_times
 from mindrlhf_msprobe.storage.step_lines import (
@@ -167,7 +161,7 @@ class Recorder:
         """Go on with another configuration."""
         self.config = config
         self.phases.record_more()
-        self.writer.record_as(config.task_for_msprobe, config.level)
+        self.writer.task, self.writer.level = config.task_for_msprobe, config.level
         self.note(Configuration(config.to_json()))
 
     def clock_of(self, step: int) -> StepClock:
@@ -249,21 +243,17 @@ class Recorder:
         if self.lost:
             noted = self.writer.manifest.lost is None
             warn("log.lost", lost=[*self.lost.items()], noted=noted)
-        if stop is None:
-            self._log_forgotten()
+        if stop is None:  # which calls the trainer seems to have forgotten
+            name, times = next(iter(self.phases.entered.most_common(1)), ("", 0))
+            if times > 1 and not self._steps_ended:
+                warn("log.step_forgotten", phase=name, times=times, step=self.step)
+            if self._configurations_wanted and not self.saves.configurations:
+                warn("log.configurations_forgotten")
         for name, (first, last) in self.phases.ran.items():
             silent = ("silent", name) in self._logged
             if not (name in self.writer.phases or silent or self.lost):
                 why = why_nothing(self.config, name, first, last)
                 warn("log.nothing_recorded", phase=name, first=first, last=last, why=why)
-
-    def _log_forgotten(self) -> None:
-        """Say at the end which calls the trainer seems to have forgotten."""
-        name, times = next(iter(self.phases.entered.most_common(1)), ("", 0))
-        if times > 1 and not self._steps_ended:
-            warn("log.step_forgotten", phase=name, times=times, step=self.step)
-        if self._configurations_wanted and not self.saves.configurations:
-            warn("log.configurations_forgotten")
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""

@@ -140,22 +140,23 @@ class RunSettings:
             settings.enter(phase, network, self._run.step)
             self._write_networks(settings)
             if phase.counts_tokens:
-                self._listen_to_generate(phase, network)
+                self._generates = phase.name
+                with counted(self._run.fault, "lost.generation_settings"):
+                    self._listener().listen(network)
 
-    def _listen_to_generate(self, phase: Phase, network: Any) -> None:
-        self._generates = phase.name
-        with counted(self._run.fault, "lost.generation_settings"):
-            if self._generate_calls is None:
-                from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
+    def _listener(self) -> GenerateCalls:
+        """Return what listens to calls of `generate` while a phase that generates is open."""
+        if self._generate_calls is None:
+            from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
 
-                self._generate_calls = GenerateCalls(
-                    self._note_open_generation, lambda: self._generates is not None, self._run.fault
-                )
-            self._generate_calls.listen(network)
+            def note(settings: Mapping[str, Any]) -> None:
+                if self._generates is not None:
+                    self._note_generation(self._generates, settings)
 
-    def _note_open_generation(self, settings: Mapping[str, Any]) -> None:
-        if self._generates is not None:
-            self._note_generation(self._generates, settings)
+            self._generate_calls = GenerateCalls(
+                note, lambda: self._generates is not None, self._run.fault
+            )
+        return self._generate_calls
 
     def _note_generation(self, phase: str, settings: Mapping[str, Any]) -> None:
         from mindrlhf_msprobe.capture.settings.generation import GenerationSettings

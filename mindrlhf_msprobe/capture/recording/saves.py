@@ -1,31 +1,139 @@
-"""What the trainer hands over by name: key data, and its configurations."""
+"""What a trainer hands over by name: key data → a JSON structure and the arrays beside it; and its
+configurations.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
-from mindrlhf_msprobe.capture.recording.keydata import describe_key_data
-from mindrlhf_msprobe.capture.recording.messages import (
-    log_texts,
+from mindrlhf_msprobe.capture.recording.messages import log_texts
+from mindrlhf_msprobe.capture.settings.configurations import named_configurations, reason_of
+from mindrlhf_msprobe.capture.tensors.summary import (
+    HostTensor,
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
 )
-from mindrlhf_msprobe.capture.settings.configurations import (
-    named_configurations,
-    reason_of,
-)
-from mindrlhf_msprobe.capture.words import counted
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import counted, why_not_in_graph, why_raised
 from mindrlhf_msprobe.common.current import CURRENT
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import nearest_key
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
-from mindrlhf_msprobe.storage.manifest.coverage import (
-    KEY_DATA,
-)
+from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
+from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
+
+
+@dataclass
+class DescribedKeyData:
+    """One save, ready to be written.
+
+    Attributes:
+        arrays: file name → elements.
+        unsaved: path → why a value in it could not be saved.
+    """
+
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    unsaved: dict[str, Message] = field(default_factory=dict)
+    _tree: Any = None
+    _to_summarise: list[tuple[dict[str, Any], Callable[[], Leaf]]] = field(default_factory=list)
+
+    @property
+    def structure(self) -> Any:
+        """The JSON structure of described leaves; their statistics are computed when asked for."""
+        while self._to_summarise:
+            leaf, summarised = self._to_summarise.pop()
+            leaf.update(summarised().to_key_data_json())
+        return self._tree
+
+
+def describe_key_data(
+    key: str, value: Any, *, fingerprint: bool, numbered: bool = False
+) -> DescribedKeyData:
+    """Describe tensors (PyTorch's, too), numpy arrays, numbers, texts, None, structures of them.
+
+    A number becomes a 0-d array of int64, float64, bool or complex128; a text becomes its UTF-8
+    bytes as uint8, its text kept in the JSON; bfloat16 is stored as float32, exactly. What a
+    compiled graph could not hand over is unsaved.
+
+    Args:
+        numbered: call the files of a tensor and of a list's elements `<key><i>.npy`.
+    """
+    described = DescribedKeyData()
+
+    def save(host: HostTensor, path: str, array: np.ndarray, text: str | None = None) -> Any:
+        name = layout.file_name(_numbered(key, path) if numbered else path)
+        described.arrays[name] = array
+        leaf: dict[str, Any] = {}
+
+        def summarised() -> Leaf:
+            found = summarise(host, fingerprint=fingerprint)
+            return replace(found, data_name=name, value=text)
+
+        described._to_summarise.append((leaf, summarised))
+        return leaf
+
+    def tensor(value: Any, path: str) -> Any:
+        if isinstance(value, UnknownOutline):
+            described.unsaved[path] = why_not_in_graph(value.reason)
+            return Leaf(value.type, why=described.unsaved[path])
+        try:
+            host = to_host(value)
+        except Exception as error:
+            described.unsaved[path] = why_raised(error)
+            return Leaf(type(value).__name__, why=described.unsaved[path])
+        return save(host, path, host.values())
+
+    def text(value: str, path: str) -> Any:
+        array = np.frombuffer(value.encode("utf-8", errors="surrogatepass"), np.uint8)
+        return save(HostTensor("str", "UInt8", array), path, array, value)
+
+    def to_json(leaf: Any) -> dict[str, Any]:
+        return leaf if isinstance(leaf, dict) else leaf.to_key_data_json()
+
+    described._tree = TreeDescriber(_is_array, tensor, text, to_json).describe(value, key)
+    _note_opaque(described._tree, key, described.unsaved)
+    return described
+
+
+def _numbered(key: str, path: str) -> str:
+    """Return what a file is called in the place of a path that begins with the key."""
+    rest = path[len(key) :]
+    number, dot, inside = rest[1:].partition(".")
+    if rest and not (number.isascii() and number.isdigit()):
+        return path
+    return f"{key}{number or 0}{dot}{inside}"
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -(2**63) <= value < 2**63  # numpy holds it without loss
+    known = isinstance(value, (bool, float, complex, UnknownOutline))
+    return known or is_tensor(value) or is_torch_tensor(value)
+
+
+def _note_opaque(structure: Any, path: str, unsaved: dict[str, Message]) -> None:
+    if is_leaf(structure):
+        if structure.get("opaque"):
+            unsaved[path] = message("coverage.cannot_be_saved", type=structure["type"])
+    elif isinstance(structure, dict):
+        for key, item in structure.items():
+            _note_opaque(item, f"{path}.{key}", unsaved)
+    elif isinstance(structure, list):
+        for index, item in enumerate(structure):
+            _note_opaque(item, f"{path}.{index}", unsaved)
 
 
 class Saves:
@@ -85,22 +193,21 @@ class Saves:
         A value that raises when it is looked at is lost alone: a description stands in its place.
         """
         texts: dict[str, Any] = {}
+
+        def lost(path: str, error: Exception) -> None:
+            why = message("unread.at", path=path, why=reason_of(error))
+            self._run.fault(message("lost.configurations"), ValueError(why))
+
+        def saved() -> dict[str, Any]:  # all so far: called by the writing thread
+            with self._run.lock:
+                return dict(self.configurations)
+
         with counted(self._run.fault, "lost.configurations"):
-            plain = named_configurations(configurations, texts.__setitem__, self._bad_configuration)
+            plain = named_configurations(configurations, texts.__setitem__, lost)
             with self._run.lock:
                 self.configurations.update(plain)
             log_texts({path: v for path, v in texts.items() if self._run.once("text", path)})
-            self._run.writer.save_configurations(self._configurations_now)
-
-    def _bad_configuration(self, path: str, error: Exception) -> None:
-        """Count one value of the configurations, of which only a description is written."""
-        why = message("unread.at", path=path, why=reason_of(error))
-        self._run.fault(message("lost.configurations"), ValueError(why))
-
-    def _configurations_now(self) -> dict[str, Any]:
-        """Return all that was saved so far, for the writing thread: no call is older than it."""
-        with self._run.lock:
-            return dict(self.configurations)
+            self._run.writer.save_configurations(saved)
 
     def note_compiled_without(self) -> None:
         """Write down, and say once, which keys are saved by graphs that hand nothing over."""

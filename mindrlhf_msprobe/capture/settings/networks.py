@@ -29,7 +29,7 @@ from mindrlhf_msprobe.capture.settings.attributes import (
     plain_attributes,
     plain_value,
 )
-from mindrlhf_msprobe.capture.tensors.sharded import mesh_of
+from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import mindspore as ms
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import no_gradients
-from mindrlhf_msprobe.capture.tensors.sharded import local_of, shard_of
+from mindrlhf_msprobe.capture.tensors.summary import local_of, shard_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.shards import Shard
 
@@ -88,7 +88,9 @@ class DeviceSummaries:
         parts = [t for p in pending for t in (p.floats, p.integers) if t is not None]
         with no_gradients():
             numbers = {
-                dtype: _fetched([part for part in parts if part.dtype == dtype])
+                dtype: iter(
+                    ops.cat([part for part in parts if part.dtype == dtype]).asnumpy().tolist()
+                )
                 for dtype in {part.dtype for part in parts}
             }
 
@@ -123,7 +125,9 @@ class DeviceSummaries:
             if tensor.dtype != ms.bool_:
                 floats = _reduce_floats(flat.astype(ms.float32))
         if self._fingerprint:
-            counts += [_hash(_words(flat), position) for position in _POSITION]
+            # A word an element, or one for each 4 of its bytes.
+            bits = flat if flat.dtype == ms.bool_ else flat.view(_WORD[flat.itemsize])
+            counts += [_hash(bits.astype(ms.int32), position) for position in _POSITION]
         integers = ops.stack([c.astype(ms.int64) for c in counts])
         return _Pending(dtype, shape, floats, integers, shard)
 
@@ -162,13 +166,6 @@ def _reduce_floats(values: Tensor) -> Tensor:
     return ops.stack([largest, smallest, mean, norm])
 
 
-def _words(flat: Tensor) -> Tensor:
-    """Return a flat tensor's bits as int32: a word an element, or one for each 4 of its bytes."""
-    if flat.dtype == ms.bool_:
-        return flat.astype(ms.int32)
-    return flat.view(_WORD[flat.itemsize]).astype(ms.int32)
-
-
 def _hash(words: Tensor, position: int) -> Tensor:
     mixed = ops.bitwise_xor(words, ops.arange(1, words.size + 1).astype(ms.int32) * position)
     for shift, factor in zip(_SHIFTS, (*_FACTORS, None)):
@@ -179,11 +176,6 @@ def _hash(words: Tensor, position: int) -> Tensor:
         mixed = ops.bitwise_xor(mixed, low)
         mixed = mixed if factor is None else mixed * factor
     return mixed.sum()
-
-
-def _fetched(parts: list[Tensor]) -> Iterator[Any]:
-    """Return an iterator over the numbers of all parts, brought to the host in one transfer."""
-    return iter(ops.cat(parts).asnumpy().tolist())
 
 
 def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:

@@ -1,7 +1,13 @@
-"""A tensor's statistics, fingerprint and sketch, computed on the host.
+"""A tensor's elements, statistics, fingerprint and sketch, on the host; and the part that is here.
 
-Nothing in here imports MindSpore: a tensor is recognised by its module, so that key data made of
-numpy arrays can be recorded without the framework.
+Nothing in here imports MindSpore or PyTorch: a tensor is recognised by its module, so that key data
+made of numpy arrays can be recorded without the framework.
+
+Of a tensor that is spread over ranks, as hyper-parallel's DTensor, nothing is asked but what it
+says of itself: any operator on it goes through a dispatcher of its own, which refuses what it does
+not know and may wait for other ranks. Written from the source of hyper-parallel (mindspore-ai,
+`core/dtensor.py`, `core/device_mesh.py`, `core/placement_types.py`), which is on no package index;
+tried on a stand-in with its members.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import ctypes
 import math
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.capture.framework.memory import elements_of, wait_for
-from mindrlhf_msprobe.capture.tensors.sharded import is_sharded, shard_of
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
@@ -37,7 +42,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     size_of,
 )
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.shards import Shard
+from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM, Shard, ShardAxis
 
 _BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
 _FLOAT32_BLOCK = 1 << 8  # float32 elements added up before float64 takes over
@@ -175,12 +180,83 @@ def _number(value: np.generic) -> Any:
     return float(value) if isinstance(value, np.longdouble) else value.item()
 
 
+_SUMS = {"sum": SUM, "avg": MEAN, "mean": MEAN}
+
+
+@lru_cache(maxsize=256)
+def _says_how(kind: type) -> bool:
+    return all(hasattr(kind, name) for name in ("to_local", "device_mesh", "placements"))
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Return whether a tensor is spread over ranks and says how."""
+    kind: Any = type(tensor)
+    return _says_how(kind)
+
+
+def local_of(tensor: Any) -> Any:
+    """Return the part of a tensor that this rank holds; of any other tensor itself."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def shard_of(tensor: Any) -> Shard | None:
+    """Return which part this rank holds; None of a tensor that is not spread, or does not say."""
+    if not is_sharded(tensor):
+        return None
+    try:
+        mesh = tensor.device_mesh
+        sizes = [int(size) for size in mesh.mesh_shape]
+        names = [
+            str(name) for name in mesh.mesh_dim_names or map("axis{}".format, range(len(sizes)))
+        ]
+        at = mesh.get_coordinate()
+        places = [None] * len(sizes) if at is None else [int(place) for place in at]
+        axes = {
+            name: ShardAxis(size, place, _how(placement, len(tensor.shape)))
+            for name, size, place, placement in zip(names, sizes, places, tensor.placements)
+        }
+        return Shard(tuple(map(int, tensor.shape)), axes)
+    except Exception:
+        # Its elements are recorded all the same: of another version, it may say it otherwise.
+        return None
+
+
+def mesh_of(parameters: Iterable[Any]) -> dict[str, dict[str, int]]:
+    """Return the largest device mesh over which parameters are spread; empty where none is.
+
+    By axis its `size` and the `place` of this rank, as run.json holds it.
+    """
+    largest: Shard | None = None
+    for parameter in filter(is_sharded, parameters):
+        shard = shard_of(parameter)
+        if shard is not None and (largest is None or shard.ranks > largest.ranks):
+            largest = shard
+    if largest is None:
+        return {}
+    return {
+        name: {"size": axis.size, "place": axis.place}
+        for name, axis in largest.axes.items()
+        if axis.place is not None
+    }
+
+
+def _how(placement: Any, dimensions: int) -> int | str:
+    """Return what layout.yaml calls a placement."""
+    if placement.is_replicate():
+        return COPY
+    if type(placement).__name__ == "Shard":  # others cut in another order
+        return int(placement.dim) % max(dimensions, 1)
+    if placement.is_partial():
+        return _SUMS.get(str(placement.reduce_op), f"partial {placement.reduce_op}")
+    return str(placement)
+
+
 @dataclass(frozen=True)
 class HostTensor:
     """A tensor's elements in host memory.
 
     Attributes:
-        type: `mindspore.Tensor` or `numpy.ndarray`.
+        type: `mindspore.Tensor`, `numpy.ndarray` or `torch.Tensor`.
         dtype: MindSpore's name, e.g. `Float32`.
         array: C-contiguous; bfloat16 as its uint16 bits, floats of 8 bits as float32.
         shard: of a tensor that is spread over ranks, which part this is; or None.
@@ -269,6 +345,8 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
                     elements = float8_to_float32(name, elements)
                 return HostTensor(kind, name, elements)
         array = value.asnumpy()
+    elif is_torch_tensor(value):
+        return _of_torch(value)
     else:
         kind, name, array = "numpy.ndarray", "", np.asarray(value)
     if _is_bfloat16(array.dtype):
@@ -292,6 +370,43 @@ def _gradient_graph_check() -> Callable[[Any], bool]:
     return has_gradient_graph
 
 
+def is_torch_tensor(value: Any) -> bool:
+    """Return whether `value` is a tensor of PyTorch."""
+    tensor_class = getattr(sys.modules.get("torch"), "Tensor", None)
+    return isinstance(tensor_class, type) and isinstance(value, tensor_class)
+
+
+def _of_torch(tensor: Any) -> HostTensor:
+    """Bring a tensor of PyTorch to the host.
+
+    Its gradient is left alone, and nothing is added to the graph of gradients. What numpy has no
+    dtype for (float8 and the like) comes as float32, exactly; a sparse tensor with all elements.
+
+    Raises:
+        Exception: it has no elements that could be had (a meta tensor).
+    """
+    torch = sys.modules["torch"]
+    found = tensor.detach()
+    if getattr(found, "layout", None) is not getattr(torch, "strided", None):
+        found = found.to_dense()
+    if getattr(found, "is_quantized", False):
+        found = found.dequantize()
+    for resolve in ("resolve_conj", "resolve_neg"):  # which older versions do not have
+        found = getattr(found, resolve, lambda same=found: same)()
+    found = found.cpu()
+    dtype = str(found.dtype).rpartition(".")[2]
+    if dtype == "bfloat16":
+        bits = found.contiguous().view(torch.int16).numpy().view(np.uint16)
+        return HostTensor("torch.Tensor", BFLOAT16, bits)
+    try:
+        array = found.numpy()
+    except TypeError:  # numpy has no such dtype; a wider one holds its values exactly
+        array = found.to(torch.float32).numpy()
+    name = dtype[:2].upper() + dtype[2:] if dtype.startswith("uint") else dtype.capitalize()
+    contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return HostTensor("torch.Tensor", name, contiguous)
+
+
 def subtract(a: HostTensor, b: HostTensor) -> HostTensor:
     """Return a − b of two tensors of floats of one dtype and shape, rounded once to that dtype."""
     if a.dtype == BFLOAT16:
@@ -307,18 +422,12 @@ def rounding_of(total: HostTensor, part: HostTensor) -> float:
     A rounding each of the sum, of the sum of what was added to `part`, and of the difference:
     together less than two units in the last place of the largest element.
     """
-    largest = max(
-        (abs(float(edge)) for t in (total, part) if t.array.size for edge in _edges(t)), default=0.0
-    )
+    parts = [t.values() for t in (total, part) if t.array.size]
+    parts = [np.abs(values) if np.iscomplexobj(values) else values for values in parts]
+    edges = [abs(float(edge)) for values in parts for edge in (values.max(), values.min())]
+    largest = max(edges, default=0.0)
     precision = 2.0**-7 if total.dtype == BFLOAT16 else float(np.finfo(total.array.dtype).eps)
     return 2 * precision * largest
-
-
-def _edges(tensor: HostTensor) -> tuple[Any, Any]:
-    values = tensor.values()
-    if np.iscomplexobj(values):
-        values = np.abs(values)
-    return values.max(), values.min()
 
 
 def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,11 @@ class TreeDescriber:
             if isinstance(value, str) and self._describe_text is not None:
                 return self._to_json(self._describe_text(value, path))
             if value is None or isinstance(value, _SCALARS):
-                return self._to_json(_scalar(value))
+                if isinstance(value, str) and len(value) > _MAX_TEXT:
+                    digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
+                    value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
+                leaf = Leaf(type(value).__name__, value=printable_integer(value))
+                return self._to_json(leaf)
         if len(around) >= MAX_DEPTH or id(value) in around:
             return self._to_json(Leaf(_type_name(value), opaque=True))
         return self._describe_structure(value, path, (*around, id(value)))
@@ -96,6 +100,15 @@ class TreeDescriber:
                 name += "~"
             described[name] = self.describe(item, child_path(path, name), around)
         return described
+
+
+def described_leaves(structure: Any) -> Iterator[dict[str, Any]]:
+    """Yield the leaves of a JSON structure that a `TreeDescriber` made, in their order."""
+    if type(structure) is dict and type(structure.get("type")) is str:
+        yield structure
+    elif type(structure) is dict or type(structure) is list:
+        for item in structure.values() if type(structure) is dict else structure:
+            yield from described_leaves(item)
 
 
 def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
@@ -138,13 +151,6 @@ def _named(value: Any) -> Leaf:
     if dtype is not None and isinstance(value, dtype):
         return Leaf("mindspore.dtype", value=str(value))
     return Leaf(_type_name(value), opaque=True)
-
-
-def _scalar(value: Any) -> Leaf:
-    if isinstance(value, str) and len(value) > _MAX_TEXT:
-        digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
-        value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
-    return Leaf(type(value).__name__, value=printable_integer(value))
 
 
 def printable_integer(value: Any) -> Any:

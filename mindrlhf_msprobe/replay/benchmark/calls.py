@@ -15,7 +15,7 @@ from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR, no_gradients
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, gradients_flow, no_gradients
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.observer import (
@@ -26,7 +26,6 @@ from mindrlhf_msprobe.capture.opening.observer import (
 )
 from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
-from mindrlhf_msprobe.capture.pynative.gradients import gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig

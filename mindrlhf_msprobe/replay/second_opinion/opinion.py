@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from mindrlhf_msprobe.capture.framework.private import uncast
+from mindrlhf_msprobe.capture.framework.private import gradients_flow, uncast
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,
     ObservedCall,
     OperatorCall,
 )
-from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
+from mindrlhf_msprobe.capture.opening.opening import backward_name
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig

@@ -86,23 +86,19 @@ class Manifest:
             self.lost = self._lock.lost()
         if self.lost is None and self._written is not None:
             found = _fingerprint(self._path)
-            if found != self._written and not self._is_of_this_run():
-                self.lost = self._path
+            if found != self._written:
+                # It may have been edited, or be an older state that was brought back.
+                try:
+                    there, own = RunFile.load(self._path), self.content
+                    is_own = there.run_id == own.run_id
+                    is_own = is_own and 0 < len(there.attempts) <= len(own.attempts)
+                except (OSError, ValueError):
+                    is_own = False
+                if not is_own:
+                    self.lost = self._path
             self._written = found  # not to be read again
         if self.lost is not None:
             raise DumpPathLostError(self.lost)
-
-    def _is_of_this_run(self) -> bool:
-        """Return whether what stands in the manifest's place is of this run and this attempt.
-
-        It may have been edited, or be an older state that was brought back.
-        """
-        try:
-            found = RunFile.load(self._path)
-        except (OSError, ValueError):
-            return False
-        own = found.run_id == self.content.run_id
-        return own and 0 < len(found.attempts) <= len(self.content.attempts)
 
     def save(self, *, durable: bool = False) -> None:
         """Write the manifest, whole or not at all, also where the disk has become full.

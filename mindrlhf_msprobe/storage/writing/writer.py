@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.directory.removal import files_in, recorded_file, remove_save
 from mindrlhf_msprobe.storage.directory.step_directories import StepDirectories
-from mindrlhf_msprobe.storage.journal_line import JournalLine, Sink
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
@@ -89,19 +89,22 @@ class _Phase:
     batch: Job | None = None
 
 
-class _PhaseSink(Sink):
-    """Hands what is recorded of one phase in one step to the writer."""
+class Sink:
+    """Takes what is recorded of one phase in one step, as the methods of `RunWriter` say."""
 
     def __init__(self, writer: RunWriter, phase: str, step: int) -> None:
         self._writer, self._phase, self._step = writer, phase, step
 
     def append(self, line: JournalLine) -> None:
+        """Take an entry that ended."""
         self._writer.append_entry(self._phase, self._step, line)
 
     def save(self, record: str, array: np.ndarray, fingerprint: str | None) -> str:
+        """Take a record's elements, as they are now, and return the name of their file."""
         return self._writer.save_tensor(self._phase, self._step, record, array, fingerprint)
 
     def save_sketch(self, fingerprint: str, made: Callable[[], np.ndarray]) -> int:
+        """Take the sketch of a tensor, and return its place in the file of sketches."""
         return self._writer.save_sketch(self._phase, self._step, fingerprint, made)
 
 
@@ -120,6 +123,7 @@ class RunWriter:
         keep_bytes: how much this rank keeps on disk: above it old steps are thinned; 0: all.
 
     Attributes:
+        task, level: of the phases that open from now on.
         manifest: takes what is not recorded, and why; it is written when the step ends.
 
     Raises:
@@ -142,7 +146,7 @@ class RunWriter:
     ) -> None:
         self.root = root
         self.rank = rank
-        self._task, self._level = task, str(config.get("level", "L0"))
+        self.task, self.level = task, str(config.get("level", "L0"))
         self._copies = bool(config.get("columns", True))
         self._manifest = message("lost.manifest", file=layout.manifest_name(rank))
         self.manifest = Manifest.claim(root, rank, dict(config), existing, settings)
@@ -179,13 +183,9 @@ class RunWriter:
         done = [a.last_completed_step for a in self.manifest.content.attempts[:-1]]
         return max((step for step in done if step is not None), default=-1) + 1
 
-    def record_as(self, task: str, level: str) -> None:
-        """Let the phases that open from now on be of another task and level."""
-        self._task, self._level = task, level
-
     def sink(self, phase: str, step: int) -> Sink:
         """Return what takes the entries and the elements of one phase in one step."""
-        return _PhaseSink(self, phase, step)
+        return Sink(self, phase, step)
 
     def append_entry(self, phase: str, step: int, line: JournalLine) -> None:
         """Append one entry, which belongs to the writer from now on, to its phase's journal.
@@ -484,19 +484,23 @@ class RunWriter:
                 self._end_key_data(step)
                 self._report_removed(step)
                 self._note_step(step, complete=complete, has_data=has_data)
-                if times is not None:
-                    try:
+                try:
+                    if times is not None:
                         append_times(self.root, self.rank, times())
-                    except Exception as error:
-                        self._background.report(message("lost.times"), error)
+                except Exception as error:
+                    self._background.report(message("lost.times"), error)
                 self.manifest.note_lost(lost)
                 self.manifest.content.recording = self._ledger.to_json(step)
                 self.manifest.save()
                 self._buffers.trim()
 
+            def thin() -> None:
+                if self._thinning is not None and self.manifest.lost is None:
+                    self._thinning.thin()
+
             job = self._background.begin(self._manifest, write)
             if self._thinning is not None:  # nobody waits for it
-                self._background.begin(message("lost.old_steps"), self._thin)
+                self._background.begin(message("lost.old_steps"), thin)
         try:
             with self._ledger.charge(STEP):
                 self._background.wait_for(job)
@@ -538,10 +542,6 @@ class RunWriter:
         if self._thinning is not None:
             of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
             self._thinning.note(of, step, (name for name, count in counts.items() if count))
-
-    def _thin(self) -> None:
-        if self._thinning is not None and self.manifest.lost is None:
-            self._thinning.thin()
 
     def _report_removed(self, step: int) -> None:
         """Count the listed steps that are not in the directories they were recorded into."""
@@ -675,9 +675,9 @@ class RunWriter:
             files = PhaseFiles(
                 self._directories.make,
                 directory,
-                self._task,
+                self.task,
                 self._background.report,
-                self._level,
+                self.level,
             )
             known = self._phases[phase, step] = _Phase(files)
             self._steps_with_data.add(step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.framework import process_end
 from mindrlhf_msprobe.capture.settings import environment
 
@@ -69,9 +67,7 @@ def told() -> Any:
 @pytest.mark.parametrize(("module", "name"), PLACES)
 @pytest.mark.parametrize("wrappers", [1, 2])
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_wrapper_that_stays_is_called_and_told_of_once(
-    ends: Ends, told: Any, module: Any, name: str, wrappers: int, times: int
-) -> None:
+def test_a_wrapper_that_stays_is_called_and_told_of_once(ends, told, module, name, wrappers, times):
     """Somebody wraps while one listens; then the next one listens, and the process ends."""
     heard, listener = told
     for _ in range(times):
@@ -88,9 +84,7 @@ def test_a_wrapper_that_stays_is_called_and_told_of_once(
 
 
 @pytest.mark.parametrize(("module", "name"), PLACES)
-def test_one_who_takes_back_what_he_found_cuts_nobody_off(
-    ends: Ends, told: Any, module: Any, name: str
-) -> None:
+def test_one_who_takes_back_what_he_found_cuts_nobody_off(ends, told, module, name):
     """A wrapper of the first listening is taken away in the second; the third is told, too."""
     heard, listener = told
     first = getattr(module, name)
@@ -110,7 +104,7 @@ def test_one_who_takes_back_what_he_found_cuts_nobody_off(
     assert (heard, ends.reached) == ([error, error], [error, error])
 
 
-def test_with_nobody_else_everything_is_as_it_was(ends: Ends, told: Any) -> None:
+def test_with_nobody_else_everything_is_as_it_was(ends, told):
     before = sys.exit, threading.excepthook
     _, listener = told
     for _ in range(3):
@@ -120,9 +114,7 @@ def test_with_nobody_else_everything_is_as_it_was(ends: Ends, told: Any) -> None
         assert before == (sys.exit, threading.excepthook)
 
 
-def test_a_recorder_that_was_never_made_hears_nothing(
-    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorder_that_was_never_made_hears_nothing(make_probe, monkeypatch):
     """Under `strict`, a fault while it is made: nothing of it stays in the process."""
 
     def no_seeds() -> None:

@@ -1,7 +1,7 @@
 """Graphs that cannot hold probes: they train as without, and what is missing is coverage."""
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import in_mode, tensor
+from helpers.small_networks import Assembled, in_mode, tensor
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
@@ -123,12 +123,8 @@ class UsedAfter(nn.Cell):
         return returned + given
 
 
-class ChangedByCaller(nn.Cell):
+class ChangedByCaller(Assembled, same=Same, last=Weighted):
     """Changes what a cell returned, which is what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.same, self.last = Same(), Weighted()
 
     def construct(self, x: Tensor) -> Tensor:
         """Call the cell, change its output and use its input."""
@@ -202,9 +198,7 @@ def _in_place() -> Iterator[Any]:
 
 @pytest.mark.parametrize("make", [*_in_place()])
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
-def test_a_change_in_place_reaches_who_holds_the_tensor(
-    tmp_path: Path, make: Callable[[], nn.Cell], jit: bool
-) -> None:
+def test_a_change_in_place_reaches_who_holds_the_tensor(tmp_path, make, jit):
     """As without probes: MindSpore loses it where a probe stands around the cell."""
     plain = trained(make(), None, tmp_path / "none", jit=jit)
     assert trained(make(), {}, tmp_path / "run", jit=jit) == plain
@@ -215,14 +209,14 @@ def test_a_change_in_place_reaches_who_holds_the_tensor(
     assert recorded or "root" in reasons(tmp_path / "run")
 
 
-def test_cells_left_out_change_in_place_as_well(tmp_path: Path) -> None:
+def test_cells_left_out_change_in_place_as_well(tmp_path):
     """A probe at the root, or none but forward ones, is enough to lose a change."""
     plain = trained(UsedAfter(AddsInPlace()), None, tmp_path / "none")
     for i, settings in enumerate(({"exclude": ["^inner$"]}, {"directions": ["forward"]})):
         assert trained(UsedAfter(AddsInPlace()), settings, tmp_path / str(i)) == plain
 
 
-def test_without_gradients_a_change_in_place_is_recorded(run_phase: Callable[..., Any]) -> None:
+def test_without_gradients_a_change_in_place_is_recorded(run_phase):
     """A graph that is not differentiated holds its probes."""
     network = UsedAfter(AddsInPlace())
     run = run_phase(network, lambda: network(tensor(3, 4)), mode=ms.GRAPH_MODE)
@@ -238,12 +232,8 @@ class TakesPair(Weighted):
         return Pair(pair.first * self.weight, pair.second)
 
 
-class MakesPair(nn.Cell):
+class MakesPair(Assembled, inner=lambda: Holding(TakesPair())):
     """Gives a named tuple to a cell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Holding(TakesPair())
 
     def construct(self, x: Tensor) -> Tensor:
         """Call it."""
@@ -259,12 +249,8 @@ class TakesSparse(Weighted):
         return sparse, x * self.weight
 
 
-class MakesSparse(nn.Cell):
+class MakesSparse(Assembled, inner=TakesSparse):
     """Gives a COOTensor to a cell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = TakesSparse()
 
     def construct(self, x: Tensor) -> Tensor:
         """Call it."""
@@ -273,12 +259,8 @@ class MakesSparse(nn.Cell):
         return returned + sparse.values.sum()
 
 
-class ReturnsNone(nn.Cell):
+class ReturnsNone(Assembled, first=Weighted, last=Weighted):
     """Returns a dict with None in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = Weighted(), Weighted()
 
     def construct(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Multiply."""
@@ -286,12 +268,8 @@ class ReturnsNone(nn.Cell):
         return y, {"twice": y * 2, "none": None}
 
 
-class TakesNone(nn.Cell):
+class TakesNone(Assembled, inner=ReturnsNone):
     """Uses a dict with None in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = ReturnsNone()
 
     def construct(self, x: Tensor) -> Tensor:
         """Call a cell."""
@@ -310,9 +288,7 @@ class TakesNone(nn.Cell):
     ],
     ids=["named tuple", "named tuple, forward", "COOTensor", "None in a dict"],
 )
-def test_what_does_not_compile_with_probes_trains_without(
-    tmp_path: Path, make: Callable[[], nn.Cell], settings: dict[str, Any], jit: bool
-) -> None:
+def test_what_does_not_compile_with_probes_trains_without(tmp_path, make, settings, jit):
     """MindSpore's own graph runs; every cell in it is coverage, also one that was not reached."""
     plain = trained(make(), None, tmp_path / "none", jit=jit)
     assert trained(make(), settings, tmp_path / "run", jit=jit) == plain
@@ -333,7 +309,7 @@ class Wrong(Weighted):
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "jit"])
-def test_errors_of_the_training_are_its_own(tmp_path: Path, jit: bool) -> None:
+def test_errors_of_the_training_are_its_own(tmp_path, jit):
     """What does not compile without probes raises the very same with them."""
     raised = []
     for settings in (None, {}):
@@ -354,12 +330,8 @@ class Mixed(Weighted):
         return y, text, flag, {"deep": (y, [y, None, 2])}, [], named
 
 
-class TakesMixed(nn.Cell):
+class TakesMixed(Assembled, inner=Mixed):
     """Uses it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Mixed()
 
     def construct(self, x: Tensor) -> Tensor:
         """Call it in two ways."""
@@ -368,7 +340,7 @@ class TakesMixed(nn.Cell):
         return first[0] + second[3]["deep"][1][0]
 
 
-def test_hooks_are_no_part_of_jitted_code(tmp_path: Path) -> None:
+def test_hooks_are_no_part_of_jitted_code(tmp_path):
     """Odd values, which MindSpore cannot hand to a hook that it compiles, are recorded."""
     plain = trained(TakesMixed(), None, tmp_path / "none", jit=True)
     assert trained(TakesMixed(), {}, tmp_path / "run", jit=True) == plain
@@ -411,7 +383,7 @@ def one_step(step: TrainStep, network: nn.Cell, tmp_path: Path, *, on: bool = Tr
 
 
 @pytest.mark.parametrize("inner", [Weighted, AddsInPlace])
-def test_a_step_that_returns_none_is_recorded(tmp_path: Path, inner: type[nn.Cell]) -> None:
+def test_a_step_that_returns_none_is_recorded(tmp_path, inner):
     """None only leaves the graph; a change in place still does without probes."""
     weights = []
     for on in (False, True):
@@ -454,9 +426,7 @@ class SkipsUpdates(TrainStep):
 
 
 @pytest.mark.parametrize("step", [TrainStep, SkipsUpdates])
-def test_what_only_seems_to_change_in_place_is_recorded(
-    tmp_path: Path, step: type[TrainStep]
-) -> None:
+def test_what_only_seems_to_change_in_place_is_recorded(tmp_path, step):
     """Operators that scatter into a new tensor, and an optimizer in a branch."""
     network = UsedAfter(Picks())
     one_step(step(network), network, tmp_path)

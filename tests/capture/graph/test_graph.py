@@ -15,6 +15,7 @@ ms = pytest.importorskip("mindspore")
 
 from helpers.small_networks import (
     MODES,
+    Assembled,
     Cubed,
     Decoder,
     Echo,
@@ -143,9 +144,7 @@ def mixed_bits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], P
 
 
 @pytest.mark.parametrize("variant", SETTINGS)
-def test_training_is_the_same(
-    tmp_path: Path, mixed_bits: tuple[list[bytes], Path], variant: str
-) -> None:
+def test_training_is_the_same(tmp_path, mixed_bits, variant):
     """Shared cells, a custom bprop and odd signatures train bit for bit as without the probe."""
     network = Mixed()
     bits = train(network, mixed_loss, tensor(3, 4, start=-0.5), SETTINGS[variant], tmp_path / "run")
@@ -172,7 +171,7 @@ def stored(path: Path, entry: tuple[Any, ...], variant: str) -> list[tuple[str, 
     return [(name, leaf.stored(files[name], fingerprint=True)) for name, leaf in entry[6]]
 
 
-def test_a_llama_trains_the_same(tmp_path: Path, build_llama: Callable[[], nn.Cell]) -> None:
+def test_a_llama_trains_the_same(tmp_path, build_llama):
     """A mindformers Llama is recorded as in PyNative, and trains as without the probe."""
     tokens = Tensor(np.arange(16).reshape(2, 8) % 17, ms.int32)
 
@@ -198,12 +197,8 @@ def test_a_llama_trains_the_same(tmp_path: Path, build_llama: Callable[[], nn.Ce
     assert not open_run(path).manifests[0]["lost"]
 
 
-class Nested(nn.Cell):
+class Nested(Assembled, scale=lambda: Scale(2.0)):
     """Takes a tuple and keywords; returns a dict with what is used and what is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = Scale(2.0)
 
     def construct(self, pair: tuple, *, mask: Any = None, bias: Any = None) -> tuple:
         left, (count, right) = pair
@@ -224,7 +219,7 @@ class UsesNested(nn.Cell):
         return (out * out).sum()
 
 
-def test_gradients_are_those_of_the_formula(run_phase: Callable[..., Run]) -> None:
+def test_gradients_are_those_of_the_formula(run_phase):
     """Gradients of tuples, dicts and keywords stand where the values stand; unused ones are None.
 
     out = 2 h x + h with h = x w, loss = sum of squares: dloss/dout = 2 out, dloss/dh = 2 out 2 x
@@ -283,9 +278,7 @@ class UsesAccumulates(nn.Cell):
 
 
 @pytest.mark.usefixtures("graph_mode")
-def test_a_parameter_that_changes_in_place_keeps_its_gradient(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_a_parameter_that_changes_in_place_keeps_its_gradient(layer_probe, recorded):
     """A cell that takes a Parameter computes and differentiates as without the probe."""
 
     def trained(probe: Probe) -> list[Any]:
@@ -305,12 +298,8 @@ def test_a_parameter_that_changes_in_place_keeps_its_gradient(
     assert [each.array().tolist() for each in given] == [tensor(2).asnumpy().tolist(), bits[0][2]]
 
 
-class Loops(nn.Cell):
+class Loops(Assembled, child=lambda: Scale(1.5)):
     """Calls one child in a loop over a tensor and in a branch on one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.child = Scale(1.5)
 
     def construct(self, x: Tensor) -> Tensor:
         i = Tensor(0, ms.int32)
@@ -322,7 +311,7 @@ class Loops(nn.Cell):
         return x.sum()
 
 
-def test_calls_in_loops_and_branches_are_counted(run_phase: Callable[..., Run]) -> None:
+def test_calls_in_loops_and_branches_are_counted(run_phase):
     """Each turn of a tensor loop is a call of its own, backward too, over all runs of a phase."""
     network = Loops()
     step = ms.value_and_grad(network, None, network.trainable_params())
@@ -341,7 +330,7 @@ def test_calls_in_loops_and_branches_are_counted(run_phase: Callable[..., Run]) 
 
 
 @pytest.mark.usefixtures("graph_mode")
-def test_watching_what_is_compiled_is_an_error(layer_probe: Callable[..., Probe]) -> None:
+def test_watching_what_is_compiled_is_an_error(layer_probe):
     """A network that ran, by itself or inside another cell, is refused with what to do."""
     network = Policy()
     network(tensor(2, 2))
@@ -356,9 +345,7 @@ def test_watching_what_is_compiled_is_an_error(layer_probe: Callable[..., Probe]
 
 
 @pytest.mark.usefixtures("graph_mode")
-def test_one_network_serves_two_roles(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_one_network_serves_two_roles(layer_probe, recorded):
     """Its cells have one set of probes; each phase records what ran while it was open."""
     network = Twice()
     probe = layer_probe()
@@ -379,9 +366,7 @@ def test_one_network_serves_two_roles(
     assert [len(list(run.entries(phase=phase))) for phase in run.phases] == [4, 4]
 
 
-def test_what_a_graph_cannot_hand_over_is_coverage(
-    run_phase: Callable[..., Run], warnings_of: Callable[[], list[str]], tmp_path: Path
-) -> None:
+def test_what_a_graph_cannot_hand_over_is_coverage(run_phase, warnings_of, tmp_path):
     """A dynamic shape is named in run.json and once in the log, and is no divergence."""
     runs, x = [], tensor(3, 4)
     for mode in (GRAPH, PYNATIVE):
@@ -400,9 +385,7 @@ def test_what_a_graph_cannot_hand_over_is_coverage(
 
 
 @pytest.mark.usefixtures("graph_mode")
-def test_a_fault_never_reaches_the_graph(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], monkeypatch
-) -> None:
+def test_a_fault_never_reaches_the_graph(layer_probe, recorded, monkeypatch):
     """What fails while a graph hands it over is counted; strict runs raise when the phase ends."""
 
     def broken(*_: Any, **__: Any) -> None:
@@ -438,9 +421,7 @@ class DecoderLoss(nn.Cell):
         return -(ops.log_softmax(self.network(tokens), -1) * self.weights).mean()
 
 
-def test_a_training_step_lines_up_with_pynative_gradients_and_recomputed_cells_included(
-    tmp_path: Path,
-) -> None:
+def test_a_training_step_lines_up_with_pynative_gradients_and_recomputed_cells_included(tmp_path):
     """Every record of the one has its counterpart in the other; they differ by rounding only."""
     tokens = Tensor(np.arange(10).reshape(2, 5) * 7 % 11, ms.int32)
     section = {"actor_train_dump": True, "task": "tensor", "strict": True}
@@ -493,7 +474,7 @@ def squares_of_first(network: nn.Cell) -> Callable[[Tensor], Tensor]:
     return loss
 
 
-def test_what_the_modes_see_unlike_is_no_divergence(tmp_path: Path) -> None:
+def test_what_the_modes_see_unlike_is_no_divergence(tmp_path):
     """Shares of a gradient against the whole, and zeros against no gradient, are none."""
     for name, mode in MODES.items():
         ms.set_seed(1)
@@ -547,9 +528,7 @@ def residual_losses(
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor"])
-def test_a_cell_that_trains_lines_up_without_a_tolerance(
-    run_phase: Callable[..., Run], task: str
-) -> None:
+def test_a_cell_that_trains_lines_up_without_a_tolerance(run_phase, task):
     """What a residual connection rounds in PyNative, and what a graph cannot have, is said."""
     eager, graph = residual_losses(run_phase, nn.TrainOneStepCell, task=task)
     reasons = lined_up(eager.path, graph.path)
@@ -564,12 +543,8 @@ def test_a_cell_that_trains_lines_up_without_a_tolerance(
     assert {record.io for record in eager.entries()[0].records} == {"input", "output"}
 
 
-class Gated(nn.Cell):
+class Gated(Assembled, norm=lambda: Norm(4), a=lambda: nn.Dense(4, 4), b=lambda: nn.Dense(4, 4)):
     """A gated product of a normed input, as a feed-forward layer computes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.a, self.b = Norm(4), nn.Dense(4, 4), nn.Dense(4, 4)
 
     def construct(self, x: Tensor) -> Tensor:
         h = self.norm(x)
@@ -634,9 +609,7 @@ class DynamicAndParameter(nn.Cell):
     ],
     ids=["recomputed", "half", "dynamic, and a Parameter"],
 )
-def test_where_a_probe_of_gradients_does_harm_there_is_none(
-    tmp_path: Path, kind: type[nn.Cell], cells: set[str], reasons: set[str], said: list[str]
-) -> None:
+def test_where_a_probe_of_gradients_does_harm_there_is_none(tmp_path, kind, cells, reasons, said):
     """Training is the same bit for bit; what is missing is coverage, in comparing too.
 
     Every reason of a cell is kept and decides.
@@ -666,9 +639,7 @@ def test_where_a_probe_of_gradients_does_harm_there_is_none(
     assert all(words in " ".join(found) for words in said)
 
 
-def test_gradients_that_are_clipped_before_the_optimizer_are_no_divergence(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_gradients_that_are_clipped_before_the_optimizer_are_no_divergence(run_phase):
     """PyNative records them as they arise, graph mode as they enter the optimizer."""
 
     class Clips(nn.TrainOneStepCell):
@@ -690,8 +661,8 @@ class DoesNotCompile(nn.Cell):
 
 
 def test_what_does_not_compile_without_probes_is_the_networks_own_fault(
-    run_phase: Callable[..., Run], warnings_of: Callable[[], list[str]], tmp_path, monkeypatch
-) -> None:
+    run_phase, warnings_of, tmp_path, monkeypatch
+):
     """The trainer gets MindSpore's own error; the log does not lay it to the recording."""
     monkeypatch.chdir(tmp_path)  # MindSpore writes the graph it could not compile
     network = DoesNotCompile()
@@ -711,7 +682,7 @@ class UsesPlain(nn.Cell):
         return (self.network(x) * self.network(ops.tanh(x))).sum()
 
 
-def test_gradients_go_to_the_call_they_belong_to(run_phase: Callable[..., Run]) -> None:
+def test_gradients_go_to_the_call_they_belong_to(run_phase):
     """In one graph with the update: the gradient at one call's output is the other's output."""
     network = Policy()
     loss = UsesPlain(network)
@@ -739,7 +710,7 @@ def jitted_step(loss: Callable[[Tensor], Tensor], optimizer: nn.Optimizer) -> An
     return step
 
 
-def test_a_jitted_step_is_recorded_in_pynative(run_phase: Callable[..., Run]) -> None:
+def test_a_jitted_step_is_recorded_in_pynative(run_phase):
     """A function under ms.jit that runs forward, backward and update is recorded cell by cell."""
     network = Twice()
     optimizer = nn.SGD(network.trainable_params(), 0.1)
@@ -751,12 +722,8 @@ def test_a_jitted_step_is_recorded_in_pynative(run_phase: Callable[..., Run]) ->
     assert not run.manifests[0]["lost"]
 
 
-class Bent(nn.Cell):
+class Bent(Assembled, scale=lambda: Parameter(Tensor(np.array([0.5, 1.5], np.float32)))):
     """A parameter with axes, and an argument that callers leave out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = Parameter(Tensor(np.array([0.5, 1.5], np.float32)))
 
     def construct(self, x: Tensor, factor: float = 1.0) -> Tensor:
         return ops.tanh(x * self.scale) * factor
@@ -764,8 +731,8 @@ class Bent(nn.Cell):
 
 @pytest.mark.parametrize("directions", [["forward"], ["forward", "backward"]])
 def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
-    directions: list[str], run_phase: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    directions, run_phase, monkeypatch
+):
     """The update waits for them, however late the host takes them."""
     network = nn.SequentialCell(Bent(), Bent())
     optimizer = nn.SGD(network.trainable_params(), 0.1)
@@ -787,19 +754,15 @@ def test_the_parameters_of_a_jitted_step_are_recorded_before_it_changes_them(
         assert not (value == parameter.asnumpy()).all()
 
 
-class Jitted(nn.Cell):
+class Jitted(Assembled, child=Twice):
     """A cell whose construct is compiled in PyNative mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.child = Twice()
 
     @ms.jit
     def construct(self, x: Tensor) -> Tensor:
         return self.child(x)
 
 
-def test_a_jitted_cell_is_recorded_once(run_phase: Callable[..., Run]) -> None:
+def test_a_jitted_cell_is_recorded_once(run_phase):
     """Its children are recorded where it was compiled, inside the entry that PyNative makes."""
     network = nn.SequentialCell([Scale(), Jitted()])
     run = run_phase(network, lambda: [network(tensor(2, 2)) for _ in range(2)])
@@ -810,22 +773,15 @@ def test_a_jitted_cell_is_recorded_once(run_phase: Callable[..., Run]) -> None:
     assert parents[f"{child}.1"] == f"{jitted}.1"
 
 
-class RunsAgain(nn.Cell):
+class RunsAgain(Assembled, scale=Scale, norm=lambda: nn.LayerNorm((2,))):
     """A jitted cell in which one with a parameter runs twice, the second time on its own result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = Scale()
-        self.norm = nn.LayerNorm((2,))
 
     @ms.jit
     def construct(self, x: Tensor) -> Tensor:
         return self.scale(self.norm(self.scale(x)))
 
 
-def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(run_phase):
     """With probes of gradients in it MindSpore computed wrong gradients: it has none."""
 
     def gradients(network: nn.Cell) -> list[np.ndarray]:
@@ -851,13 +807,8 @@ def test_what_python_differentiates_through_a_jitted_cell_stays_as_it_is(
     assert not run.manifests[0]["lost"]
 
 
-class Branch(nn.Cell):
+class Branch(Assembled, several=lambda: nn.SequentialCell(Scale(), nn.Tanh(), Scale()), one=Scale):
     """Chooses by what it is given, among cells of which the first has several in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.several = nn.SequentialCell(Scale(), nn.Tanh(), Scale())
-        self.one = Scale()
 
     def construct(self, x: Tensor) -> Tensor:
         if x.sum() > 0:  # noqa: SIM108 (a statement of the graph)
@@ -867,12 +818,8 @@ class Branch(nn.Cell):
         return y
 
 
-class Branches(nn.Cell):
+class Branches(Assembled, branch=Branch, head=Scale):
     """Has such a cell in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.branch, self.head = Branch(), Scale()
 
     def construct(self, x: Tensor) -> Tensor:
         return self.head(self.branch(x))
@@ -887,9 +834,7 @@ class JittedBranches(Branches):
 
 
 @pytest.mark.parametrize("jitted", ["cell", "function"])
-def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(
-    run_phase: Callable[..., Run], jitted: str
-) -> None:
+def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(run_phase, jitted):
     """MindSpore computes jitted branches once more where Python differentiates them."""
 
     def run(kind: type[nn.Cell], compiles: bool) -> tuple[Run, list[bytes]]:
@@ -925,8 +870,8 @@ def test_a_branch_that_runs_again_in_the_backward_pass_is_recorded_once(
 
 @pytest.mark.parametrize("other_is_watched", [False, True])
 def test_a_cell_that_was_jitted_before_is_compiled_with_probes(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], other_is_watched: bool
-) -> None:
+    layer_probe, recorded, other_is_watched
+):
     """What was compiled before watch(), also while others were, runs where nothing is recorded."""
     network, probe = nn.SequentialCell([Scale(), Jitted()]), layer_probe()
     if other_is_watched:
@@ -943,9 +888,7 @@ def test_a_cell_that_was_jitted_before_is_compiled_with_probes(
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("transform", [ms.vmap, ms.jacrev, ms.jacfwd])
-def test_vectorised_calls_run_without_probes(
-    transform: Callable[..., Any], mode: int, run_phase: Callable[..., Run]
-) -> None:
+def test_vectorised_calls_run_without_probes(transform, mode, run_phase):
     """MindSpore refuses to vectorise host functions; other calls of the cell are recorded."""
     network, x, found = Scale(), tensor(3, 4), []
     with in_mode(mode):
@@ -957,7 +900,7 @@ def test_vectorised_calls_run_without_probes(
     assert gaps_of(run)["root"] == {"coverage.vectorised"}
 
 
-def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> None:
+def test_a_wrapped_cell_looks_like_itself(layer_probe):
     """Its signature, its source and a copy of it are there in PyNative mode."""
     network = Mixed()
     signature = inspect.signature(network.construct)
@@ -969,7 +912,7 @@ def test_a_wrapped_cell_looks_like_itself(layer_probe: Callable[..., Probe]) -> 
     assert not any("construct" in vars(cell) for cell in (Mixed(), Cubed()))
 
 
-def test_tokens_and_excluded_cells(run_phase: Callable[..., Run]) -> None:
+def test_tokens_and_excluded_cells(run_phase):
     """The outermost cell counts tokens, though it is not recorded; call numbers are true."""
     network = Policy()
     given = {"include": ["head"], "token_range_start": 1, "token_range_end": 1, "mode": GRAPH}
@@ -983,12 +926,8 @@ def test_tokens_and_excluded_cells(run_phase: Callable[..., Run]) -> None:
     assert list(json.loads(journal.read_text()))[:3] == ["entry", "seq", "end"]
 
 
-class EchoesAll(nn.Cell):
+class EchoesAll(Assembled, echo=Echo):
     """Hands each argument to one cell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.echo = Echo()
 
     def construct(self, *values: Tensor) -> tuple[Tensor, ...]:
         returned = ()
@@ -1007,7 +946,7 @@ def echoed(run_phase: Callable[..., Run], values: list[Tensor], **settings: Any)
     return runs
 
 
-def test_every_dtype_and_shape_reaches_the_host(run_phase: Callable[..., Run]) -> None:
+def test_every_dtype_and_shape_reaches_the_host(run_phase):
     """As in PyNative: with axes or without, and without elements."""
     names = "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float16 float32"
     dtypes = [getattr(ms, name) for name in f"{names} float64 complex64 complex128".split()]
@@ -1018,7 +957,7 @@ def test_every_dtype_and_shape_reaches_the_host(run_phase: Callable[..., Run]) -
     assert len(eager) == 4 * len(values)
 
 
-def test_sketches_are_those_of_pynative(run_phase: Callable[..., Run]) -> None:
+def test_sketches_are_those_of_pynative(run_phase):
     """Rows of every dtype have the same sketch, token ids the same elements, in both modes."""
     rows = np.random.default_rng(0).standard_normal((2, 3, 70)).astype(np.float32)
     dtypes = (ms.float32, ms.bfloat16, ms.float16, ms.float64, ms.int32)
@@ -1050,12 +989,8 @@ class Several(nn.Cell):
         return out, {"first": nested[1][0], 'it\'s "2"\\': out.sum()}, [named["a b"], out > 1]
 
 
-class UsesSeveral(nn.Cell):
+class UsesSeveral(Assembled, several=Several):
     """Calls a cell twice; what it returns the first time is not used."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.several = Several()
 
     def construct(self, x: Tensor, empty: Tensor) -> Tensor:
         nested = (x + 1, (empty, 7))
@@ -1070,8 +1005,8 @@ class UsesSeveral(nn.Cell):
     [(400, ["forward"]), *((most, ["forward", "backward"]) for most in (400, 1, 2))],
 )
 def test_one_host_call_takes_what_a_cell_is_given_and_one_what_it_returns(
-    run_phase: Callable[..., Run], monkeypatch, together: int, directions: list[str]
-) -> None:
+    run_phase, monkeypatch, together, directions
+):
     """However many tensors go together, the entries are those of PyNative in their order."""
     monkeypatch.setattr("mindrlhf_msprobe.capture.graph.cpu.MOST_TOGETHER", together)
     runs, bits = [], []

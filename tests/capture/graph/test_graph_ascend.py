@@ -126,7 +126,7 @@ def cut_short(folder: Path) -> tuple[Path, bytes]:
     return path, content
 
 
-def test_calls_tensors_and_gradients_meet(folder: Path, read: Callable[[], Any]) -> None:
+def test_calls_tensors_and_gradients_meet(folder, read):
     """Files come in the order of their numbers; the last call of a cell has its gradient first."""
     call, value, end = sites("Float32")
     for number in range(2):
@@ -147,7 +147,7 @@ def test_calls_tensors_and_gradients_meet(folder: Path, read: Callable[[], Any])
 
 
 @pytest.mark.parametrize("dtype", ["BFloat16", "Float16", "Bool", "Int32", "Int64", "UInt8"])
-def test_dtypes_come_back(folder: Path, read: Callable[[], Any], dtype: str) -> None:
+def test_dtypes_come_back(folder, read, dtype):
     """bfloat16, which the file holds as float32, comes back as bfloat16; others as they are."""
     call, value, _ = sites(dtype)
     mindspore_dtype = getattr(ms, {"Bool": "bool_"}.get(dtype, dtype.lower()))
@@ -155,7 +155,7 @@ def test_dtypes_come_back(folder: Path, read: Callable[[], Any], dtype: str) -> 
     assert read()[1][3:] == (dtype.lower(), [1, 0])
 
 
-def test_what_cannot_be_read_is_a_fault(folder: Path, read: Callable[[], Any]) -> None:
+def test_what_cannot_be_read_is_a_fault(folder, read):
     """A file of another shape, of no open call, or of another tool never stops the others."""
     call, value, end = sites("Float32")
     write(
@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_a_fault(folder: Path, read: Callable[[], Any]) -
     assert [path.name for path in folder.iterdir()] == ["somebody_else.npy"]
 
 
-def test_what_is_written_between_phases_is_removed(folder: Path, drain: Any) -> None:
+def test_what_is_written_between_phases_is_removed(folder, drain):
     """A phase gets what was written while it was open, and nothing else stays."""
     call, _, _ = sites("Float32")
     write(folder, ("open", call, MARK))
@@ -182,9 +182,7 @@ def test_what_is_written_between_phases_is_removed(folder: Path, drain: Any) -> 
     assert receiver.events == []
 
 
-def test_a_file_that_is_still_written_is_waited_for(
-    folder: Path, drain: Callable[..., Drain]
-) -> None:
+def test_a_file_that_is_still_written_is_waited_for(folder, drain):
     """What comes behind it is not read before it; nothing of it is lost."""
     call, value, _ = sites("Float32")
     SITES.receiver = receiver = Receiver()
@@ -197,9 +195,7 @@ def test_a_file_that_is_still_written_is_waited_for(
     assert [event[-1] for event in receiver.events[1:]] == [[1, 2], [3, 4]]
 
 
-def test_a_file_that_stays_cut_short_is_counted(
-    folder: Path, read: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_stays_cut_short_is_counted(folder, read, monkeypatch):
     """The disk was full: the tensor is lost, and its gradient still finds its call."""
     monkeypatch.setattr(graph_drain, "_SETTLED", 0.05)
     call, value, _ = sites("Float32")
@@ -226,7 +222,7 @@ class Slow(Receiver):
         super().tensor(call, site, array)
 
 
-def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> None:
+def test_no_more_waits_than_may(folder, drain):
     """Above the bound tensors are removed unread, each is counted, and calls stay whole."""
     call, value, end = sites("Float32")
     SITES.receiver = receiver = Slow()
@@ -249,9 +245,7 @@ def test_no_more_waits_than_may(folder: Path, drain: Callable[..., Drain]) -> No
     assert not list(folder.iterdir())
 
 
-def test_files_that_do_not_come_are_not_waited_for_for_ever(
-    folder: Path, drain: Callable[..., Drain]
-) -> None:
+def test_files_that_do_not_come_are_not_waited_for_for_ever(folder, drain):
     """A device that writes nothing more costs a minute, and a second at each later phase."""
     now = itertools.count(step=0.5)
     draining = drain(GraphReading(), clock=lambda: next(now))
@@ -261,7 +255,7 @@ def test_files_that_do_not_come_are_not_waited_for_for_ever(
     draining.fence(fence(folder))  # it writes again
 
 
-def test_only_files_of_graphs_are_removed(folder: Path, tmp_path: Path) -> None:
+def test_only_files_of_graphs_are_removed(folder, tmp_path):
     """A folder with something else in it stays, and so does what a link leads to."""
     call, _, _ = sites("Float32")
     write(folder, ("open", call, MARK))

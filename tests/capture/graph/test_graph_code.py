@@ -8,7 +8,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import tensor
+from helpers.small_networks import Assembled, tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe.cli import main
@@ -22,13 +22,8 @@ class Doubled(nn.Cell):
         return x * 2
 
 
-class Network(nn.Cell):
+class Network(Assembled, doubled=Doubled, head=lambda: nn.Dense(3, 2)):
     """Holds one of this file's and one of MindSpore's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.doubled = Doubled()
-        self.head = nn.Dense(3, 2)
 
     @ms.jit
     def construct(self, x: Tensor) -> Tensor:
@@ -36,7 +31,7 @@ class Network(nn.Cell):
         return self.head(self.doubled(x))
 
 
-def test_the_construct_of_each_cell_is_said(run_phase, capsys) -> None:
+def test_the_construct_of_each_cell_is_said(run_phase, capsys):
     """File and line of the `def`, not of a decorator, and none of the probes' own files."""
     network = Network()
     run = run_phase(network, lambda: network(tensor(2, 3)))

@@ -50,9 +50,7 @@ def entries(journal: Path) -> list[tuple[str, str | None]]:
     return [(line["entry"], line["parent"]) for line in lines]
 
 
-def test_files_say_what_host_functions_say(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
-) -> None:
+def test_files_say_what_host_functions_say(job, tmp_path, graph_mode):
     """Every record, its place and the key data are the same, and so are the weights."""
     path, seen = job
     assert same(tmp_path / "same", task="tensor") == seen["same"]
@@ -65,9 +63,7 @@ def test_files_say_what_host_functions_say(
     assert json.loads((path / "same" / "run.json").read_text())["lost"] == {}
 
 
-def test_a_jitted_cell_stands_in_its_place(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
-) -> None:
+def test_a_jitted_cell_stands_in_its_place(job, tmp_path, graph_mode):
     """Among cells that PyNative runs, its children stand inside it, and it stands there once."""
     path, _ = job
     jitted(tmp_path / "jitted")
@@ -95,9 +91,7 @@ def recorded(run: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_statistics_are_those_of_the_host(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path, graph_mode: None
-) -> None:
+def test_statistics_are_those_of_the_host(job, tmp_path, graph_mode):
     """max, min and counts are the same, mean and norm to 1e-6; some bytes a tensor were written."""
     path, seen = job
     header = 128  # of a .npy file
@@ -124,9 +118,7 @@ def test_statistics_are_those_of_the_host(
         assert leaf == host, name
 
 
-def test_statistics_alone_never_prove_that_tensors_are_the_same(
-    job: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_statistics_alone_never_prove_that_tensors_are_the_same(job, tmp_path):
     """Training is as it is without; a parameter stands in its first call of a phase and step."""
     path, seen = job
     assert seen["reduced"] == seen["same"]
@@ -139,7 +131,7 @@ def test_statistics_alone_never_prove_that_tensors_are_the_same(
     assert result.verdict.status.value == "within_tolerance"
 
 
-def test_a_long_job_with_a_short_window_leaves_nothing(job: tuple[Path, dict[str, Any]]) -> None:
+def test_a_long_job_with_a_short_window_leaves_nothing(job):
     """500 steps of which 2 are recorded: the folder stays small, and goes with the run."""
     path, seen = job
     one_step = 8 * (64 * 64 * 4 + 128)
@@ -150,9 +142,7 @@ def test_a_long_job_with_a_short_window_leaves_nothing(job: tuple[Path, dict[str
     assert (run["state"], run["lost"]) == ("finished", {})
 
 
-def test_above_the_bound_training_goes_on_and_losses_are_counted(
-    job: tuple[Path, dict[str, Any]],
-) -> None:
+def test_above_the_bound_training_goes_on_and_losses_are_counted(job):
     """Some 25 MB are written, of which 1 MB may wait; the weights are those without a probe."""
     path, seen = job
     assert seen["full"]["equal"]
@@ -162,9 +152,7 @@ def test_above_the_bound_training_goes_on_and_losses_are_counted(
     assert lost["a file that a graph wrote: FolderFullError"] > 0
 
 
-def test_a_network_that_is_compiled_is_recorded_by_a_second_run(
-    job: tuple[Path, dict[str, Any]],
-) -> None:
+def test_a_network_that_is_compiled_is_recorded_by_a_second_run(job):
     """What its graphs write is the second run's; one that wants more than they have is refused."""
     path, seen = job
     assert not seen["twice"]
@@ -173,9 +161,7 @@ def test_a_network_that_is_compiled_is_recorded_by_a_second_run(
     assert "has been compiled already" in seen["third"]
 
 
-def test_what_a_killed_job_left_goes_with_the_next_start(
-    job: tuple[Path, dict[str, Any]],
-) -> None:
+def test_what_a_killed_job_left_goes_with_the_next_start(job):
     """The run is readable with the files beside it, and the next one there removes them."""
     path, _ = job
     root = path / "killed"

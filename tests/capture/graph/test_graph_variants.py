@@ -1,7 +1,7 @@
 """Where nothing is recorded a graph without probes runs: compiled once, counted all the same."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import MODES, Policy, Scale, Twice, in_mode, tensor
+from helpers.small_networks import MODES, Assembled, Policy, Scale, Twice, in_mode, tensor
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
@@ -57,9 +57,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
     COMPILATIONS.listeners.remove(compiled)
 
 
-def test_outside_the_window_nothing_calls_the_host(
-    layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_outside_the_window_nothing_calls_the_host(layer_probe, counts):
     """Each graph is compiled once: when it is called first, and never again."""
     network, x = Twice(), tensor(2, 3)
     optimizer = nn.SGD(network.trainable_params(), 0.01)
@@ -93,9 +91,7 @@ def test_outside_the_window_nothing_calls_the_host(
     assert "graph_mode" not in run.manifests[0].get("coverage", {})
 
 
-def test_compiling_ahead_compiles_what_is_recorded_first(
-    layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_compiling_ahead_compiles_what_is_recorded_first(layer_probe, counts):
     """`compile()` before a phase does what the first recorded call needs, and that alone."""
     network, x = Twice(), tensor(2, 3)
     probe = layer_probe(step_end=0)
@@ -115,9 +111,7 @@ def test_compiling_ahead_compiles_what_is_recorded_first(
     assert len(open_run(probe.config.dump_path).entries()) == 4
 
 
-def test_what_holds_no_watched_cell_is_compiled_once(
-    layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_what_holds_no_watched_cell_is_compiled_once(layer_probe, counts):
     """In phases that are recorded and outside of them; another network's, too."""
     network, other, helper, x = Scale(), Scale(), Scale(), tensor(2, 3)
     probe = layer_probe()
@@ -150,14 +144,8 @@ def test_what_holds_no_watched_cell_is_compiled_once(
     assert {e.cell for e in open_run(probe.config.dump_path).entries()} == {"root"}
 
 
-class Cached(nn.Cell):
+class Cached(Assembled, body=Twice, once=lambda: Scale(0.5), head=lambda: Scale(5.0)):
     """Takes a prompt, then single tokens; a head runs at single tokens only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = Twice()
-        self.once = Scale(0.5)
-        self.head = Scale(5.0)
 
     def construct(self, x: Tensor) -> Tensor:
         x = self.body(x)
@@ -174,13 +162,8 @@ class JittedTwice(Twice):
         return self.second(self.alias(self.first(x)))
 
 
-class Halves(nn.Cell):
+class Halves(Assembled, half=lambda: Scale(0.5), last=lambda: Scale(2.0)):
     """Runs a cell as often as the numbers ask for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.half = Scale(0.5)
-        self.last = Scale(2.0)
 
     def construct(self, x: Tensor) -> Tensor:
         while x.sum() > 1:
@@ -222,9 +205,7 @@ def generated(mode: int, path: Path, network: nn.Cell, window: tuple[int, int], 
     ("make", "how"),
     [(Twice, ""), (Cached, "cache"), (Twice, "phases"), (Policy, "parts"), (Halves, "")],
 )
-def test_tokens_and_calls_are_counted_as_in_pynative(
-    make: Callable[[], nn.Cell], how: str, window: tuple[int, int], tmp_path: Path
-) -> None:
+def test_tokens_and_calls_are_counted_as_in_pynative(make, how, window, tmp_path):
     """Whether the tokens before the window, and those of an earlier opening, had probes or not."""
     eager = generated(ms.PYNATIVE_MODE, tmp_path / "a", make(), window, how)
     compiled = generated(ms.GRAPH_MODE, tmp_path / "b", make(), window, how)
@@ -233,13 +214,9 @@ def test_tokens_and_calls_are_counted_as_in_pynative(
 
 
 @pytest.mark.parametrize("make", [Twice, Cached])
-def test_tokens_outside_the_window_run_without_probes(
-    make: Callable[[], nn.Cell], layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_tokens_outside_the_window_run_without_probes(make, watched, counts):
     """Once a run has shown which calls of cells a graph makes."""
-    network = make()
-    probe = layer_probe(token_range_start=0, token_range_end=1)
-    probe.watch(actor=network)
+    probe, network = watched(make(), token_range_start=0, token_range_end=1)
     called = []
     for _ in range(2):
         with probe.phase(GENERATE):
@@ -253,7 +230,7 @@ def test_tokens_outside_the_window_run_without_probes(
     assert counts.taken()[0] == 0
 
 
-def test_a_jitted_part_of_a_network_counts_too(tmp_path: Path) -> None:
+def test_a_jitted_part_of_a_network_counts_too(tmp_path):
     """In PyNative mode the cells around it count the tokens; its own calls are counted as well."""
     plain, jitted = (
         generated(ms.PYNATIVE_MODE, tmp_path / name, nn.SequentialCell(cell, Scale()), (2, 3), "")
@@ -262,9 +239,7 @@ def test_a_jitted_part_of_a_network_counts_too(tmp_path: Path) -> None:
     assert repr(jitted) == repr(plain).replace("0.Twice", "0.JittedTwice")
 
 
-def test_what_is_compiled_without_probes_before_watch_is_refused(
-    layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_what_is_compiled_without_probes_before_watch_is_refused(layer_probe, counts):
     """Also where only the graph without probes was compiled while another role was recorded."""
     network, other, x = Scale(), Scale(), tensor(2, 2)
     probe = layer_probe(step_start=3)
@@ -276,9 +251,7 @@ def test_what_is_compiled_without_probes_before_watch_is_refused(
     probe.watch(actor=network)
 
 
-def test_after_the_run_the_graphs_are_the_trainers_own(
-    layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_after_the_run_the_graphs_are_the_trainers_own(layer_probe, counts):
     """A closed probe leaves no wrapper and no probe in what is compiled from then on."""
     network, x = Twice(), tensor(2, 2)
     probe = layer_probe()
@@ -292,12 +265,8 @@ def test_after_the_run_the_graphs_are_the_trainers_own(
     assert not any("construct" in vars(cell) for _, cell in network.cells_and_names())
 
 
-class Drawing(nn.Cell):
+class Drawing(Assembled, body=Twice):
     """Draws random numbers before and after another cell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = Twice()
 
     def construct(self, x: Tensor) -> Tensor:
         return self.body(x + ops.standard_normal((4, 6))) * ops.rand(4, 6)
@@ -343,9 +312,7 @@ def drawn(probe: Probe, how: str) -> list[bytes]:
 
 @pytest.mark.parametrize("how", ["cell", "function", "update"])
 @pytest.mark.parametrize("first", [0, 1])
-def test_random_numbers_go_on_through_the_window(
-    how: str, first: int, layer_probe: Callable[..., Probe], counts: Counts
-) -> None:
+def test_random_numbers_go_on_through_the_window(how, first, layer_probe, counts):
     """A graph keeps its random state: one of the two runs, before, inside and after the window."""
     plain = drawn(Probe(), how)
     probe = layer_probe(step_start=first, step_end=2, token_range_start=1, token_range_end=1)
@@ -355,9 +322,7 @@ def test_random_numbers_go_on_through_the_window(
     }
 
 
-def test_gradients_of_counted_passes_line_up_with_pynative(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_gradients_of_counted_passes_line_up_with_pynative(layer_probe, tmp_path):
     """A backward entry belongs to no token, in either mode."""
     found = []
     for name, mode in MODES.items():

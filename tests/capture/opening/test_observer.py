@@ -3,6 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
+from helpers.small_networks import Assembled
 from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.opening.observer import CallObserver, ObservedCall
@@ -15,11 +16,7 @@ class Inner(nn.Cell):
         return ops.tanh(x)
 
 
-class Outer(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.inner = Inner()
-
+class Outer(Assembled, inner=Inner):
     def construct(self, x):
         return self.inner(x) * 2
 

@@ -59,7 +59,7 @@ def first_place(run: Run) -> str:
     return entry
 
 
-def test_only_the_innermost_entry_that_made_it_is_written(checked: Callable[..., Run]) -> None:
+def test_only_the_innermost_entry_that_made_it_is_written(checked):
     """Neither the containers around it, nor the cells before and after it."""
     inner = Does(lambda cell, x: cell.log(cell.scale(x)), scale=Scale(), log=log_of(1e3))
     network = Does(lambda cell, x: cell.after(cell.inner(x)), inner=inner, after=Scale())
@@ -73,7 +73,7 @@ def test_only_the_innermost_entry_that_made_it_is_written(checked: Callable[...,
     assert np.isnan(made.array()).any()
 
 
-def test_a_containers_own_code_is_written_as_the_container(checked: Callable[..., Run]) -> None:
+def test_a_containers_own_code_is_written_as_the_container(checked):
     network = Does(
         lambda cell, x: cell.after(ops.sqrt(cell.before(x) - 5)), before=Scale(), after=Scale()
     )
@@ -81,7 +81,7 @@ def test_a_containers_own_code_is_written_as_the_container(checked: Callable[...
     assert stored(run) == {"Cell.root.Does.forward.0": ["input.0", "output.0"]}
 
 
-def test_parameters_of_such_an_entry_are_written_too(checked: Callable[..., Run]) -> None:
+def test_parameters_of_such_an_entry_are_written_too(checked):
     network = Does(lambda cell, x: cell.scale(x), scale=Scale(1e38))
     run = checked(network, lambda _: network(tensor(3, 4, start=100)))
     assert stored(run) == {
@@ -90,9 +90,7 @@ def test_parameters_of_such_an_entry_are_written_too(checked: Callable[..., Run]
 
 
 @pytest.mark.parametrize(("dtype", "large"), [("float16", 7e4), ("bfloat16", 3.4e38)])
-def test_an_overflow_of_a_short_dtype_is_one(
-    checked: Callable[..., Run], dtype: str, large: float
-) -> None:
+def test_an_overflow_of_a_short_dtype_is_one(checked, dtype, large):
     cast = Does(lambda cell, x: x.astype(getattr(ms, dtype)))
     network = Does(lambda cell, x: cell.cast(x), cast=cast)
     run = checked(network, lambda _: network(Tensor(np.full(4, large, np.float32))))
@@ -102,9 +100,7 @@ def test_an_overflow_of_a_short_dtype_is_one(
 
 @pytest.mark.parametrize("size", [4, LARGE])
 @pytest.mark.parametrize("number", [1, -1])
-def test_a_nan_of_the_backward_pass_alone(
-    checked: Callable[..., Run], size: int, number: int
-) -> None:
+def test_a_nan_of_the_backward_pass_alone(checked, size, number):
     """sqrt has no finite gradient at 0; the cells before it are given one that is not finite."""
     network = Does(
         lambda cell, x: cell.after(cell.root_of(cell.before(x))),
@@ -121,7 +117,7 @@ def test_a_nan_of_the_backward_pass_alone(
     assert first_place(run) == name
 
 
-def test_a_gradient_that_overflows_by_itself_is_its_parameters(checked: Callable[..., Run]) -> None:
+def test_a_gradient_that_overflows_by_itself_is_its_parameters(checked):
     """What arrives at the cell and what leaves it is finite; the sum over the batch is not."""
     scale = Scale()
     scale.factor = Parameter(Tensor(0.01, ms.float16), name="factor")
@@ -135,9 +131,7 @@ def test_a_gradient_that_overflows_by_itself_is_its_parameters(checked: Callable
     assert first_place(run) == name
 
 
-def test_what_comes_out_of_an_optimizer_is_at_the_first_cell_that_has_it(
-    checked: Callable[..., Run],
-) -> None:
+def test_what_comes_out_of_an_optimizer_is_at_the_first_cell_that_has_it(checked):
     network = Does(lambda cell, x: cell.b(cell.a(x)), a=Scale(), b=Scale())
 
     def body(step: int) -> None:
@@ -159,9 +153,7 @@ def test_what_comes_out_of_an_optimizer_is_at_the_first_cell_that_has_it(
 
 
 @pytest.mark.parametrize("size", [4, 100, LARGE])
-def test_an_input_that_its_cell_overwrites_is_written_as_it_was(
-    checked: Callable[..., Run], size: int
-) -> None:
+def test_an_input_that_its_cell_overwrites_is_written_as_it_was(checked, size):
     """So is one that is overwritten when the cell has returned."""
 
     def overwrite(cell: nn.Cell, x: Tensor) -> Tensor:
@@ -178,9 +170,7 @@ def test_an_input_that_its_cell_overwrites_is_written_as_it_was(
 
 
 @pytest.mark.parametrize(("number", "written"), [(1, 1), (2, 2), (3, 3), (-1, 4)])
-def test_overflow_nums_counts_entries(
-    checked: Callable[..., Run], number: int, written: int
-) -> None:
+def test_overflow_nums_counts_entries(checked, number, written):
     """In the order of time, over all steps; statistics go on."""
     network = Does(
         lambda cell, x: (cell.a(x), cell.b(x)), a=log_of(1e3), b=Does(lambda cell, x: x / x)
@@ -194,7 +184,7 @@ def test_overflow_nums_counts_entries(
     assert [len(run.entries(step=step)) for step in range(4)] == [3] * 4
 
 
-def test_what_follows_from_an_earlier_step_is_no_origin(checked: Callable[..., Run]) -> None:
+def test_what_follows_from_an_earlier_step_is_no_origin(checked):
     """All weights are NaN once the update was."""
     network = Does(lambda cell, x: cell.b(cell.a(x)), a=Scale(), b=Scale())
 
@@ -211,7 +201,7 @@ def test_what_follows_from_an_earlier_step_is_no_origin(checked: Callable[..., R
     assert [[*stored(run, step)] for step in range(3)] == [[first], [], []]
 
 
-def test_masks_of_minus_infinity_are_no_overflow(checked: Callable[..., Run]) -> None:
+def test_masks_of_minus_infinity_are_no_overflow(checked):
     def masked(cell: nn.Cell, x: Tensor) -> Tensor:
         return ops.softmax(x + cell.mask(x))
 
@@ -222,9 +212,7 @@ def test_masks_of_minus_infinity_are_no_overflow(checked: Callable[..., Run]) ->
     assert check_run(run.path).status != "unhealthy"
 
 
-def test_minus_infinity_of_which_nan_comes_is_where_it_was_made(
-    checked: Callable[..., Run],
-) -> None:
+def test_minus_infinity_of_which_nan_comes_is_where_it_was_made(checked):
     """As check names it; what made NaN of it is the second origin."""
     network = Does(
         lambda cell, x: cell.less(cell.after(cell.log(x))),
@@ -237,7 +225,7 @@ def test_minus_infinity_of_which_nan_comes_is_where_it_was_made(
     assert first_place(runs[0]) == first
 
 
-def test_a_container_whose_inputs_have_no_room_is_counted(checked: Callable[..., Run]) -> None:
+def test_a_container_whose_inputs_have_no_room_is_counted(checked):
     """What was given to the outermost cells is given up first; what is lost is said, not hidden."""
 
     def inside(cell: nn.Cell, x: Tensor) -> Tensor:
@@ -255,7 +243,7 @@ def test_a_container_whose_inputs_have_no_room_is_counted(checked: Callable[...,
     assert count == 1
 
 
-def test_a_large_parameter_takes_no_room(checked: Callable[..., Run]) -> None:
+def test_a_large_parameter_takes_no_room(checked):
     """It is there in any case: what the cells around it were given stays held."""
     scale = Scale()
     scale.table = Parameter(Tensor(np.ones((600, 600), np.float32)), name="table")
@@ -279,7 +267,7 @@ def bits(array: np.ndarray) -> bytes:
     return np.where(np.isnan(array), np.float32(np.nan), array).tobytes()
 
 
-def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run]) -> None:
+def test_training_is_the_same_bit_for_bit(checked):
     def train(run: Callable[..., Any]) -> list[bytes]:
         network = Does(lambda cell, x: cell.b(ops.sqrt(cell.a(x))), a=Scale(0.3), b=Scale(0.7))
         seen: list[bytes] = []
@@ -299,7 +287,7 @@ def test_training_is_the_same_bit_for_bit(checked: Callable[..., Run]) -> None:
     assert train(functools.partial(checked, steps=2, overflow_nums=-1)) == plain
 
 
-def test_reduced_on_the_device_the_same_is_written(checked, monkeypatch) -> None:
+def test_reduced_on_the_device_the_same_is_written(checked, monkeypatch):
     """What is held there is a copy: its entry is looked at long after it ended."""
     monkeypatch.setattr(phases, "reduces_on_device", lambda *_: True)
 
@@ -354,12 +342,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_files_are_whole_when_the_process_is_killed(killed: Path) -> None:
+def test_files_are_whole_when_the_process_is_killed(killed):
     run = open_run(killed / "pynative")
     assert stored(run) == {"Cell.1.Bad.forward.0": ["input.0", "output.0"]}
 
 
-def test_in_a_graph_it_is_coverage_and_check_names_what_to_record(killed: Path) -> None:
+def test_in_a_graph_it_is_coverage_and_check_names_what_to_record(killed):
     run = open_run(killed / "graph")
     assert stored(run) == {}
     reasons = run.coverage()["graph_mode"]["actor"]["1"]
@@ -371,9 +359,7 @@ def test_in_a_graph_it_is_coverage_and_check_names_what_to_record(killed: Path) 
     }
 
 
-def test_where_elements_were_written_nothing_more_is_to_be_recorded(
-    checked: Callable[..., Run],
-) -> None:
+def test_where_elements_were_written_nothing_more_is_to_be_recorded(checked):
     network = Does(lambda cell, x: cell.log(x), log=log_of(1e3))
     run = checked(network, lambda _: network(tensor(3, 4)))
     first = check_run(run.path).findings[0]

@@ -14,7 +14,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from helpers.programs import run_python
-from helpers.small_networks import Does, Scale, tensor
+from helpers.small_networks import Assembled, Does, Scale, tensor
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.communication import comm_func
 from mindspore.ops import softmax as imported_softmax
@@ -27,25 +27,15 @@ from mindrlhf_msprobe.storage.operators import parse_operator
 PHASE = "actor_update"
 
 
-class Inner(nn.Cell):
+class Inner(Assembled, weight=lambda: Parameter(tensor(3, 3, start=0.5), name="weight")):
     """A product and a sum."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = Parameter(tensor(3, 3, start=0.5), name="weight")
 
     def construct(self, x):
         return mint.matmul(x, self.weight) + 1
 
 
-class Net(nn.Cell):
+class Net(Assembled, first=Inner, second=Inner, softmax=ops.Softmax):
     """Two cells with operators between them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = Inner()
-        self.second = Inner()
-        self.softmax = ops.Softmax()
 
     def construct(self, x):
         return self.second(mint.exp(self.softmax(self.first(x)))).sum()
@@ -574,11 +564,9 @@ def test_a_phase_without_a_network_records_operators(layer_probe, recorded, tmp_
     assert run.manifests[0]["seeds"]
 
 
-def test_a_primitive_that_is_defined_after_the_first_phase_is_recorded(layer_probe, recorded):
+def test_a_primitive_that_is_defined_after_the_first_phase_is_recorded(watched, recorded):
     """With a call of its own; outside phases that is what it was."""
-    network = Net()
-    probe = layer_probe(level="L1", strict=True)
-    probe.watch(actor=network)
+    probe, network = watched(Net(), level="L1", strict=True)
     for _ in range(2):
         with probe.phase(PHASE):
             network(X)
@@ -764,13 +752,11 @@ def run(x):
 
 
 def test_a_primitive_that_another_function_replaces_later_is_recorded_and_named(
-    layer_probe, recorded, program_of, monkeypatch
+    watched, recorded, program_of, monkeypatch
 ):
     """As are imported names and attributes of cells; what MindSpore has instead is what it is."""
     program = program_of("program_of_primitives", PROGRAM)
-    network = Net()
-    probe = layer_probe(level="L1", strict=True)
-    probe.watch(actor=network)
+    probe, network = watched(Net(), level="L1", strict=True)
 
     def other(x, *args):
         return Tensor(x.asnumpy() / 2)

@@ -22,7 +22,6 @@ from mindrlhf_msprobe.capture.playback.generators import (
     put_back,
     put_own_back,
     states_of_generators,
-    states_of_own,
 )
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -199,8 +198,7 @@ def test_the_global_seed_stays_where_the_other_run_had_none():
 def test_states_of_own_generators_that_are_none_are_never_set():
     """All are put back, or none."""
     own = [random.Random(1), np.random.default_rng(2), np.random.Generator(np.random.MT19937(3))]
-    states = states_of_own(own)
-    before = json.dumps(states)
+    before = json.dumps(states_of_generators(own)["own"])
     for number, at, odd in (
         (0, ("words",), {"dtype": "<u4", "bytes": "AAAA"}),
         (0, ("gauss",), {"text": "x"}),
@@ -218,7 +216,7 @@ def test_states_of_own_generators_that_are_none_are_never_set():
         inside[-1][at[-1] if at else "state"] = odd
         with pytest.raises((KeyError, TypeError, ValueError)):
             put_own_back(own, changed)
-    assert json.dumps(states_of_own(own)) == before
+    assert json.dumps(states_of_generators(own)["own"]) == before
     put_own_back(own, json.loads(before))
 
 

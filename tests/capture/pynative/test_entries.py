@@ -3,7 +3,6 @@
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ ms = pytest.importorskip("mindspore")
 
 from helpers import small_networks
 from helpers.small_networks import (
+    Assembled,
     Catches,
     Cubed,
     Does,
@@ -30,7 +30,6 @@ from helpers.small_networks import (
 )
 from mindspore import nn, ops
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 PHASE = "actor_update"
@@ -48,7 +47,7 @@ def values(run: Run, io: str, entry: int = 0) -> dict[str, Any]:
 TENSOR = ("mindspore.Tensor", (2,))
 
 
-def test_entries_nest_under_the_names_and_classes_of_cells(run_phase: Callable[..., Run]) -> None:
+def test_entries_nest_under_the_names_and_classes_of_cells(run_phase):
     """Every cell that runs is an entry inside the nearest one around it; the network is root.
 
     A cell with two names keeps its first one and counts its calls there.
@@ -74,7 +73,7 @@ def test_entries_nest_under_the_names_and_classes_of_cells(run_phase: Callable[.
             assert parent.seq < entry.seq < entry.end < parent.end
 
 
-def test_parents_skip_cells_that_are_not_recorded(run_phase: Callable[..., Run]) -> None:
+def test_parents_skip_cells_that_are_not_recorded(run_phase):
     """Where a container is excluded, its child's parent is the next recorded one."""
     network = Policy()
     run = run_phase(network, lambda: network(tensor(2)), exclude=["^backbone$"])
@@ -83,7 +82,7 @@ def test_parents_skip_cells_that_are_not_recorded(run_phase: Callable[..., Run])
     assert "backbone" not in parents
 
 
-def test_include_and_exclude_choose_cells(run_phase: Callable[..., Run]) -> None:
+def test_include_and_exclude_choose_cells(run_phase):
     """Only cells that match include and not exclude are entries, with their true calls."""
     network = Policy()
     run = run_phase(network, lambda: network(tensor(2)), include=["backbone"], exclude=["second"])
@@ -94,13 +93,9 @@ def test_include_and_exclude_choose_cells(run_phase: Callable[..., Run]) -> None
     ]
 
 
-def test_calls_restart_in_each_phase_and_step(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_calls_restart_in_each_phase_and_step(watched, recorded):
     """Call numbers go on over the openings of a phase, and start at 0 in each phase and step."""
-    probe = layer_probe()
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale())
     for _ in range(2):
         for phase in ("actor_update", "actor_compute_log_prob", "actor_update"):
             with probe.phase(phase):
@@ -111,13 +106,9 @@ def test_calls_restart_in_each_phase_and_step(
     assert found == [(step, *rest) for step in (0, 1) for rest in one_step]
 
 
-def test_sequence_numbers_order_the_whole_run(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_sequence_numbers_order_the_whole_run(watched, recorded):
     """Sequence numbers rise over phases, key data and steps."""
-    probe = layer_probe(key_data_dump=True)
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale(), key_data_dump=True)
     with probe.phase("actor_update"):
         network(tensor(2))
     probe.save_data(loss=1.0)
@@ -130,7 +121,7 @@ def test_sequence_numbers_order_the_whole_run(
     assert first.seq < first.end < loss < second.seq < second.end  # type: ignore[operator]
 
 
-def test_a_backbone_called_directly_has_no_parent(run_phase: Callable[..., Run]) -> None:
+def test_a_backbone_called_directly_has_no_parent(run_phase):
     """A trainer that calls parts of the network, not its root, gets the same entries without it."""
     network = Policy()
     run = run_phase(network, lambda: network.head(network.backbone(tensor(2))))
@@ -168,12 +159,7 @@ def test_a_backbone_called_directly_has_no_parent(run_phase: Callable[..., Run])
         (({1, 2},), {}, {"0": ("set", None)}),
     ],
 )
-def test_inputs_are_recorded_as_they_were_given(
-    run_phase: Callable[..., Run],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    expected: dict[str, Any],
-) -> None:
+def test_inputs_are_recorded_as_they_were_given(run_phase, args, kwargs, expected):
     """Positional and keyword arguments, however nested, become one record a leaf."""
     network = Echo() if args or kwargs else Returns(1)
     if not args and not kwargs:
@@ -183,7 +169,7 @@ def test_inputs_are_recorded_as_they_were_given(
     assert not run.manifests[0]["lost"]
 
 
-def test_a_huge_integer_and_a_long_text_can_still_be_told(run_phase: Callable[..., Run]) -> None:
+def test_a_huge_integer_and_a_long_text_can_still_be_told(run_phase):
     """The one in hexadecimal, exactly; the other by its beginning, its length and a hash."""
     network = Echo()
     given = (7**6000, "x" * 9999 + "a", "x" * 9999 + "b", "\ud800")
@@ -210,16 +196,14 @@ def test_a_huge_integer_and_a_long_text_can_still_be_told(run_phase: Callable[..
         (Hidden(tensor(2), (1,)), {"0.states": TENSOR, "0.cache.0": ("int", 1)}),
     ],
 )
-def test_outputs_are_recorded_as_they_were_returned(
-    run_phase: Callable[..., Run], output: Any, expected: dict[str, Any]
-) -> None:
+def test_outputs_are_recorded_as_they_were_returned(run_phase, output, expected):
     """A single output is output.0, a tuple's elements are output.0, output.1, …; as msprobe's"""
     network = Returns(output)
     run = run_phase(network, lambda: network(tensor(2)))
     assert values(run, "output") == expected
 
 
-def test_a_model_output_is_followed(run_phase: Callable[..., Run]) -> None:
+def test_a_model_output_is_followed(run_phase):
     """A ModelOutput is recorded by the fields that were set."""
     generic = pytest.importorskip("transformers.utils.generic")
 
@@ -233,7 +217,7 @@ def test_a_model_output_is_followed(run_phase: Callable[..., Run]) -> None:
     assert values(run, "output") == {"0.last_hidden_state": TENSOR}
 
 
-def test_a_structure_that_holds_itself_ends(run_phase: Callable[..., Run]) -> None:
+def test_a_structure_that_holds_itself_ends(run_phase):
     """A list or dict that holds itself, several times over, is recorded once and marked."""
     network = Echo()
     loop: list[Any] = [1]
@@ -245,7 +229,7 @@ def test_a_structure_that_holds_itself_ends(run_phase: Callable[..., Run]) -> No
     assert len(values(run, "input")) < 12
 
 
-def test_a_very_deep_structure_ends(run_phase: Callable[..., Run]) -> None:
+def test_a_very_deep_structure_ends(run_phase):
     """What is nested deeper than anybody would is cut, and says so by being opaque."""
     network = Echo()
     deep: Any = tensor(2)
@@ -256,7 +240,7 @@ def test_a_very_deep_structure_ends(run_phase: Callable[..., Run]) -> None:
     assert leaf.opaque
 
 
-def test_odd_signatures_are_recorded(run_phase: Callable[..., Run]) -> None:
+def test_odd_signatures_are_recorded(run_phase):
     """Keyword-only arguments, positional None and dicts of None arrive under their names."""
     network = Mixed()
     run = run_phase(network, lambda: network(tensor(2, 4), scale=2.0))
@@ -269,7 +253,7 @@ def test_odd_signatures_are_recorded(run_phase: Callable[..., Run]) -> None:
     assert {"tail", "tail.0", "tail.1", "cubed"} <= set(by_cell)
 
 
-def test_containers_are_followed(run_phase: Callable[..., Run]) -> None:
+def test_containers_are_followed(run_phase):
     """Cells in lists, dicts and sequences are recorded; the containers that never run are not."""
 
     network = Does(
@@ -283,12 +267,8 @@ def test_containers_are_followed(run_phase: Callable[..., Run]) -> None:
     assert all(r.array() is not None for e in run.entries() for r in e.records if r.file)
 
 
-class Empty(nn.Cell):
+class Empty(Assembled, inner=Scale):
     """A cell with a length, which is therefore false in `if cell`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Scale()
 
     def __len__(self) -> int:
         return 0
@@ -303,14 +283,14 @@ class Empty(nn.Cell):
         return self.inner(x)
 
 
-def test_cells_that_are_false_or_equal_are_still_cells(run_phase: Callable[..., Run]) -> None:
+def test_cells_that_are_false_or_equal_are_still_cells(run_phase):
     """A cell that defines len() or == is found, and two equal ones are two cells."""
     network = nn.SequentialCell(Empty(), Empty())
     run = run_phase(network, lambda: network(tensor(2)))
     assert [e.cell for e in run.entries()] == ["root", "0", "0.inner", "1", "1.inner"]
 
 
-def test_a_child_called_root_keeps_its_own_entry(run_phase: Callable[..., Run]) -> None:
+def test_a_child_called_root_keeps_its_own_entry(run_phase):
     """A child whose name is root does not collide with the network itself."""
     network = Does(lambda net, x: net.root(x), root=Scale())
     run = run_phase(network, lambda: network(tensor(2)))
@@ -318,7 +298,7 @@ def test_a_child_called_root_keeps_its_own_entry(run_phase: Callable[..., Run]) 
     assert [e.name for e in run.entries()] == names
 
 
-def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> None:
+def test_a_deeply_nested_network_is_recorded(run_phase):
     """Two hundred cells inside each other are two hundred entries."""
     network: nn.Cell = Scale(1.0)
     for _ in range(199):
@@ -328,9 +308,7 @@ def test_a_deeply_nested_network_is_recorded(run_phase: Callable[..., Run]) -> N
     assert not run.manifests[0]["lost"]
 
 
-def test_parameters_stand_at_the_first_call_and_again_when_they_changed(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_parameters_stand_at_the_first_call_and_again_when_they_changed(run_phase):
     """A cell's own parameters alone; after an optimizer's step, only those that it changed."""
     network = Twice()
     optimizer = nn.SGD([network.second.factor], learning_rate=0.5)
@@ -349,7 +327,7 @@ def test_parameters_stand_at_the_first_call_and_again_when_they_changed(
     ]
 
 
-def test_parameters_and_fingerprints_can_be_left_out(run_phase: Callable[..., Run]) -> None:
+def test_parameters_and_fingerprints_can_be_left_out(run_phase):
     """Inputs and outputs alone stay then, with statistics and no hash; else a hash per tensor."""
     network = Twice()
     whole = run_phase(network, lambda: network(tensor(2)))
@@ -363,7 +341,7 @@ def test_parameters_and_fingerprints_can_be_left_out(run_phase: Callable[..., Ru
     assert {leaf.fingerprint for leaf in without} == {None}
 
 
-def test_a_cell_with_its_own_bprop_is_recorded(run_phase: Callable[..., Run]) -> None:
+def test_a_cell_with_its_own_bprop_is_recorded(run_phase):
     """A custom bprop hides no cell, and its gradient stays what the bprop says."""
     network = Cubed()
     grad = ms.value_and_grad(network, grad_position=0)
@@ -377,9 +355,7 @@ def test_a_cell_with_its_own_bprop_is_recorded(run_phase: Callable[..., Run]) ->
     assert entry.records[-1].leaf.max == value.asnumpy().max()
 
 
-def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(run_phase):
     """Inputs are recorded as they were before the cell ran, also if the cell overwrites them."""
     network = Does(lambda _, x: ops.assign(x, x * 0 + 9))
     x = ms.Parameter(tensor(2, start=1.0), name="x")
@@ -390,9 +366,7 @@ def test_an_in_place_change_by_the_cell_does_not_reach_its_inputs(
     assert np.array_equal(got["output"], [9, 9])
 
 
-def test_a_cell_that_returns_its_input_returns_the_same_object(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_a_cell_that_returns_its_input_returns_the_same_object(run_phase):
     """A hooked cell passes on the very objects it was given and returned."""
     network, found = Echo(), []
     given = {"x": tensor(2), "nested": [tensor(2)]}
@@ -401,13 +375,9 @@ def test_a_cell_that_returns_its_input_returns_the_same_object(
     assert found[1] is given["nested"]
 
 
-def test_a_cell_that_raises_leaves_an_unfinished_entry(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_a_cell_that_raises_leaves_an_unfinished_entry(watched, recorded):
     """The entries of a cell that raised, and of those around it, have inputs and no end."""
-    probe = layer_probe()
-    network = nn.SequentialCell(Scale(), Raises())
-    probe.watch(actor=network)
+    probe, network = watched(nn.SequentialCell(Scale(), Raises()))
     with pytest.raises(ArithmeticError, match="inside the cell"), probe.phase(PHASE):
         network(tensor(2))
     entries = {e.cell: e for e in recorded(probe).entries()}
@@ -419,9 +389,7 @@ def test_a_cell_that_raises_leaves_an_unfinished_entry(
     assert [r.io for r in entries["1"].records] == ["input"]
 
 
-def test_an_exception_caught_by_the_parent_does_not_confuse_what_follows(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_an_exception_caught_by_the_parent_does_not_confuse_what_follows(run_phase):
     """After a child raised and its parent went on, the next child's parent is the parent."""
     network = Catches()
     run = run_phase(network, lambda: network(tensor(2)))
@@ -432,9 +400,7 @@ def test_an_exception_caught_by_the_parent_does_not_confuse_what_follows(
     assert entries["root"].end is not None
 
 
-def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(run_phase):
     """After a network raised inside a phase and is called again, that call has no parent."""
     network = nn.SequentialCell(Raises())
 
@@ -453,7 +419,7 @@ def test_an_exception_caught_by_the_trainer_does_not_confuse_what_follows(
     ]
 
 
-def test_a_cell_that_calls_itself_nests(run_phase: Callable[..., Run]) -> None:
+def test_a_cell_that_calls_itself_nests(run_phase):
     """A recursive cell is its own parent, one call inside the other."""
     network = Does(lambda net, x, depth: net(x + 1, depth - 1) if depth else x)
     run = run_phase(network, lambda: network(tensor(2), 2))
@@ -464,9 +430,7 @@ def test_a_cell_that_calls_itself_nests(run_phase: Callable[..., Run]) -> None:
     ]
 
 
-def test_a_phase_opened_inside_a_running_cell(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_a_phase_opened_inside_a_running_cell(layer_probe, recorded):
     """A cell entered before the phase opened is not recorded; what begins inside is, whole."""
     probe = layer_probe()
 
@@ -480,9 +444,7 @@ def test_a_phase_opened_inside_a_running_cell(
     assert [(e.cell, e.parent) for e in recorded(probe).entries()] == [("inner", None)]
 
 
-def test_a_phase_that_opens_in_one_cell_and_closes_after_it(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_a_phase_that_opens_in_one_cell_and_closes_after_it(layer_probe, recorded):
     """A cell that returns inside the phase but began before it leaves no entry and no fault."""
     probe = layer_probe()
     context = probe.phase(PHASE)
@@ -500,7 +462,7 @@ def test_a_phase_that_opens_in_one_cell_and_closes_after_it(
     assert not run.manifests[0]["lost"]
 
 
-def test_threads_do_not_mix_their_entries(run_phase: Callable[..., Run]) -> None:
+def test_threads_do_not_mix_their_entries(run_phase):
     """Cells that run in several threads at once nest within their thread, and none is lost."""
     network = Policy()
     failures: list[BaseException] = []
@@ -532,7 +494,7 @@ def test_threads_do_not_mix_their_entries(run_phase: Callable[..., Run]) -> None
             assert by_name[entry.parent].cell == ("backbone" if "." in entry.cell else "root")
 
 
-def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[..., Run]) -> None:
+def test_a_thread_that_is_still_running_leaves_its_entries(run_phase):
     """A cell that another thread has not left when the phase ends is an unfinished entry."""
     started, finish = threading.Event(), threading.Event()
 
@@ -554,7 +516,7 @@ def test_a_thread_that_is_still_running_leaves_its_entries(run_phase: Callable[.
     assert [(e.name, e.end) for e in run.entries()] == [("Cell.root.Does.forward.0", None)]
 
 
-def test_the_stack_names_the_users_and_the_models_lines(run_phase: Callable[..., Run]) -> None:
+def test_the_stack_names_the_users_and_the_models_lines(run_phase):
     """A call stack shows this test and the model's file, not MindSpore's nor the probe's."""
     network = Policy()
     run = run_phase(network, lambda: network(tensor(2)))
@@ -568,9 +530,7 @@ def test_the_stack_names_the_users_and_the_models_lines(run_phase: Callable[...,
     assert not any("contextlib" in file or "threading.py" in file for file in files)
 
 
-def test_a_real_llama_is_recorded(
-    run_phase: Callable[..., Run], build_llama: Callable[[], Any]
-) -> None:
+def test_a_real_llama_is_recorded(run_phase, build_llama):
     """A mindformers Llama leaves one entry a cell that runs, every tensor with its statistics."""
     network = build_llama()
     tokens = ms.Tensor(np.arange(8).reshape(1, 8), ms.int32)

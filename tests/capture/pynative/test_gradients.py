@@ -5,7 +5,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ ms = pytest.importorskip("mindspore")
 from helpers.programs import read_json, run_python
 from helpers.small_networks import (
     MODES,
+    Assembled,
     Block,
     Catches,
     Cubed,
@@ -133,7 +133,7 @@ def test_gradients_of_every_cell_are_those_found_another_way(run_update, kind):
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_training_stays_the_same_bit_for_bit(tmp_path: Path, recomputed: bool):
+def test_training_stays_the_same_bit_for_bit(tmp_path, recomputed):
     def train(settings: dict[str, Any] | None) -> list[bytes]:
         network = Decoder(recomputed)
         optimizer = nn.AdamWeightDecay(network.trainable_params(), 0.01)
@@ -276,13 +276,8 @@ class Takes(nn.Cell):
         return y if mask is None else y * mask
 
 
-class Calls(nn.Cell):
+class Calls(Assembled, takes=Takes, scale=lambda: Scale(1.0)):
     """Calls a cell with nested arguments that all lie in the graph of gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.takes = Takes()
-        self.scale = Scale(1.0)
 
     def construct(self, x: Tensor) -> Tensor:
         a, b, c, d, e = (self.scale(x * i) for i in range(1, 6))
@@ -405,10 +400,8 @@ def test_one_direction_alone(run_update, direction, found):
     assert {entry.direction for entry in run.entries(phase=PHASE, step=0, rank=0)} == found
 
 
-def test_without_gradients_there_are_no_backward_entries_and_no_hooks(layer_probe, recorded):
-    network = Policy()
-    probe = layer_probe(strict=True)
-    probe.watch(actor=network)
+def test_without_gradients_there_are_no_backward_entries_and_no_hooks(watched, recorded):
+    probe, network = watched(Policy(), strict=True)
     with probe.phase("actor_compute_log_prob"):
         network(tensor(3))
         assert not any(parameter.hooks() for parameter in network.get_parameters())
@@ -416,10 +409,8 @@ def test_without_gradients_there_are_no_backward_entries_and_no_hooks(layer_prob
     assert {entry.direction for entry in entries} == {"forward"}
 
 
-def test_gradients_computed_after_the_phase_are_left_alone(layer_probe, recorded):
-    network = Policy()
-    probe = layer_probe(strict=True)
-    probe.watch(actor=network)
+def test_gradients_computed_after_the_phase_are_left_alone(watched, recorded):
+    probe, network = watched(Policy(), strict=True)
 
     def loss(x: Tensor) -> Tensor:
         with probe.phase(PHASE):
@@ -579,12 +570,10 @@ def test_gradients_that_wait_are_bounded(run_phase, monkeypatch, network, x, mos
     assert max(settled) <= most  # of 640 kB each
 
 
-def test_mindspore_has_its_own_function_back_after_a_phase(layer_probe):
+def test_mindspore_has_its_own_function_back_after_a_phase(watched):
     from mindspore.common.api import _pynative_executor
 
-    network = Twice()
-    probe = layer_probe(strict=True)
-    probe.watch(actor=network)
+    probe, _ = watched(Twice(), strict=True)
     with probe.phase(PHASE):
         assert "grad" in vars(_pynative_executor)
     assert "grad" not in vars(_pynative_executor)
@@ -695,7 +684,7 @@ assert np.array_equal(found, plain)
 """
 
 
-def test_gradients_are_recorded_after_one_that_raised(tmp_path: Path) -> None:
+def test_gradients_are_recorded_after_one_that_raised(tmp_path):
     """A trainer that skips a batch whose loss raised: what follows in the phase is first order."""
     ended = run_python(_RAISED, tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -10,20 +10,16 @@ import pytest
 ms = pytest.importorskip("mindspore")
 
 from helpers.runs import EVERYTHING, Recording
-from helpers.small_networks import Scale
-from mindspore import Tensor, nn
+from helpers.small_networks import Assembled, Scale
+from mindspore import Tensor
 
 from mindrlhf_msprobe import Probe
 
 PHASES = {"actor_generate_sequences": 3, "actor_compute_log_prob": 1, "actor_update": 2}
 
 
-class Root(nn.Cell):
+class Root(Assembled, a=lambda: Scale(2.0), b=lambda: Scale(4.0)):
     """Two cells in turn; the first runs twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = Scale(2.0), Scale(4.0)
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.a(self.a(x))
@@ -106,7 +102,7 @@ def recorded(root: Path) -> dict[str, Any]:
         {"step_start": 1, "key_data_dump": False, "exclude": ["root"]},
     ],
 )
-def test_the_journals_are_those_of_the_probe(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_the_journals_are_those_of_the_probe(tmp_path, settings):
     """Names, places in time, containers, tokens, parameters, values and key data, line by line."""
     by_probe(tmp_path / "probe", settings)
     by_hand(tmp_path / "hand", settings)

@@ -89,9 +89,7 @@ CASES: dict[str, tuple[Callable[[nn.Cell], None], dict[str, Any], dict[str, Any]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_tokens_are_counted_by_the_outermost_cells(
-    run_phase: Callable[..., Run], case: str
-) -> None:
+def test_tokens_are_counted_by_the_outermost_cells(run_phase, case):
     """Each pass that the first of them begins is one; a range chooses among them."""
     body, settings, expected = CASES[case]
     network = Policy()
@@ -104,7 +102,7 @@ def test_the_default_range_is_that_of_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_pass_that_raised_is_a_token(run_phase: Callable[..., Run], first: int) -> None:
+def test_a_pass_that_raised_is_a_token(run_phase, first):
     """Raised and caught, inside the range or outside, it leaves the later numbers true."""
     network = nn.SequentialCell(Scale(), Raises(), Scale())
 
@@ -120,7 +118,7 @@ def test_a_pass_that_raised_is_a_token(run_phase: Callable[..., Run], first: int
     assert tokens_of(run, "2") == [(0, n - 1, n) for n in range(max(first, 1), 3)]
 
 
-def test_tokens_outside_the_range_are_only_counted(run_phase, monkeypatch) -> None:
+def test_tokens_outside_the_range_are_only_counted(run_phase, monkeypatch):
     """Inside a token that is not recorded no call stack is read and no frame is kept."""
     looked = []
     here = CallStacks.here
@@ -166,9 +164,7 @@ def with_changes(run_phase: Callable[..., Run], tokens: int, changes: dict[int, 
     return run_phase(network, body, phase=GENERATE, token_range_end=100)
 
 
-def test_a_weight_is_read_as_a_whole_once_an_opening_not_once_a_token(
-    run_phase: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_weight_is_read_as_a_whole_once_an_opening_not_once_a_token(run_phase, monkeypatch):
     """The fingerprint of a large weight is computed when a phase opens and when it closes."""
     whole = []
     state_of = HostEntries.state_of
@@ -180,9 +176,7 @@ def test_a_weight_is_read_as_a_whole_once_an_opening_not_once_a_token(
     assert weights_of(run) == [0]
 
 
-def test_a_weight_that_changes_between_tokens_is_recorded_again(
-    run_phase: Callable[..., Run],
-) -> None:
+def test_a_weight_that_changes_between_tokens_is_recorded_again(run_phase):
     """Where another policy is loaded in the middle of a generation, the next call shows it."""
     everything = slice(None)
     run = with_changes(run_phase, 6, {3: everything, 6: everything})  # nothing runs with the last
@@ -191,9 +185,7 @@ def test_a_weight_that_changes_between_tokens_is_recorded_again(
 
 
 @pytest.mark.parametrize("element", [1, 5_001, 9_998])
-def test_a_single_element_that_changes_between_tokens_is_recorded_or_counted(
-    run_phase: Callable[..., Run], element: int
-) -> None:
+def test_a_single_element_that_changes_between_tokens_is_recorded_or_counted(run_phase, element):
     """What a glance at a large weight does not show is never passed over in silence."""
     run = with_changes(run_phase, 4, {2: element})
     assert weights_of(run) == [0, 2] or "a parameter that changed" in str(run.lost)

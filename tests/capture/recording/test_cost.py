@@ -1,8 +1,6 @@
 """What recording costs stands in run.json, and what a step takes is said before a disk fills."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -26,9 +24,7 @@ def train(probe: Probe, steps: int) -> None:
         probe.step()
 
 
-def test_run_json_says_what_each_phase_and_step_cost(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_run_json_says_what_each_phase_and_step_cost(layer_probe, tmp_path):
     """Seconds of the training, bytes on disk and records, by phase, in sum and by step."""
     probe = layer_probe(task="tensor", key_data_dump=True)
     train(probe, 3)
@@ -48,8 +44,8 @@ def test_run_json_says_what_each_phase_and_step_cost(
 
 @pytest.mark.parametrize(("free", "level"), [(10**12, "INFO"), (10**4, "WARNING")])
 def test_the_first_step_tells_what_the_rest_will_take(
-    layer_probe: Callable[..., Probe], caplog, monkeypatch, free: int, level: str
-) -> None:
+    layer_probe, caplog, monkeypatch, free, level
+):
     """Once, after the first recorded step; a warning where the window will not fit."""
 
     monkeypatch.setattr(room, "free_bytes", lambda _: free)
@@ -63,7 +59,7 @@ def test_the_first_step_tells_what_the_rest_will_take(
     assert "up to step_end 9 of 1 rank(s)" in told[0].getMessage()
 
 
-def test_what_compiled_graphs_cost_is_said(run_phase, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_compiled_graphs_cost_is_said(run_phase, capsys):
     """Graphs compiled with probes, the second ones without, calls of host functions and bytes."""
     network = Scale()
     given = {"mode": ms.GRAPH_MODE, "steps": 3, "step_end": 0}

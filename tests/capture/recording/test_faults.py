@@ -1,7 +1,7 @@
 """Recording never stops the training: faults are logged once, counted and written down."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ class Talking(ms.Tensor):
         raise TypeError("Unsupported data type! " + "input[UInt8], output[UInt8];" * 1200)
 
 
-def test_what_a_framework_says_at_length_is_cut(run_phase, warnings_of) -> None:
+def test_what_a_framework_says_at_length_is_cut(run_phase, warnings_of):
     """In the log and in the files."""
     network = Echo()
     run = run_phase(network, lambda: network(Talking(np.zeros(2, np.float32))))
@@ -89,7 +89,7 @@ def test_what_a_framework_says_at_length_is_cut(run_phase, warnings_of) -> None:
         assert len(str(record.leaf.why)) < 2000
 
 
-def test_a_tensor_that_cannot_be_fetched_is_a_lost_record(run_phase, warnings_of) -> None:
+def test_a_tensor_that_cannot_be_fetched_is_a_lost_record(run_phase, warnings_of):
     """A tensor whose conversion fails is logged once, counted each time, and named unreadable."""
     network, found = Echo(), []
     broken = BrokenTensor(np.zeros(2, np.float32))
@@ -106,7 +106,7 @@ def test_a_tensor_that_cannot_be_fetched_is_a_lost_record(run_phase, warnings_of
     }
 
 
-def test_strict_raises_the_fault_itself(run_phase) -> None:
+def test_strict_raises_the_fault_itself(run_phase):
     """With strict: true a fault while recording raises, and no hook stays behind."""
     network = Echo()
     with pytest.raises(MemoryError, match="device is gone"):
@@ -114,9 +114,7 @@ def test_strict_raises_the_fault_itself(run_phase) -> None:
     assert hook_count(network) == 0
 
 
-def test_strict_does_not_hide_the_trainings_own_exception(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_strict_does_not_hide_the_trainings_own_exception(layer_probe):
     """Where training raises and closing the phase fails too, training's exception arrives."""
     probe = layer_probe(strict=True)
     root = Path(probe.config.dump_path)
@@ -137,7 +135,7 @@ def test_strict_does_not_hide_the_trainings_own_exception(
 @pytest.mark.parametrize(
     "argument", [BrokenMapping(), Mute(np.zeros(2, np.float32)), {Opaque(): 1}], ids=type
 )
-def test_any_other_fault_leaves_training_alone(run_phase, argument: Any) -> None:
+def test_any_other_fault_leaves_training_alone(run_phase, argument):
     """Whatever goes wrong while an argument is looked at, the cell gets it and goes on."""
     network, found = Echo(), []
     run = run_phase(network, lambda: found.extend([network(argument), network(tensor(2))]))
@@ -145,7 +143,7 @@ def test_any_other_fault_leaves_training_alone(run_phase, argument: Any) -> None
     assert 1 in [e.call for e in run.entries()]
 
 
-def test_a_network_that_takes_no_hooks_is_left_as_it_was(run_phase, warnings_of) -> None:
+def test_a_network_that_takes_no_hooks_is_left_as_it_was(run_phase, warnings_of):
     """When hooks cannot be registered, those already on are removed and training goes on."""
     network, counts = nn.SequentialCell(Scale(), Cubed(), StrangeCell()), []
     run = run_phase(network, lambda: (counts.append(hook_count(network)), network(tensor(2))))
@@ -154,11 +152,9 @@ def test_a_network_that_takes_no_hooks_is_left_as_it_was(run_phase, warnings_of)
     assert manifest(run)["lost"] == {"phase actor_update: RuntimeError": 1}
 
 
-def test_a_full_or_vanished_disk_does_not_stop_training(layer_probe, warnings_of, tmp_path) -> None:
+def test_a_full_or_vanished_disk_does_not_stop_training(watched, warnings_of, tmp_path):
     """When nothing can be written any more, every call of the probe still returns."""
-    probe = layer_probe(key_data_dump=True, configurations_dump=True, task="tensor")
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale(), key_data_dump=True, configurations_dump=True, task="tensor")
     os.rename(tmp_path / "run", tmp_path / "away")
     (tmp_path / "run").write_text("a file where the directory was")
     for _ in range(2):
@@ -173,11 +169,9 @@ def test_a_full_or_vanished_disk_does_not_stop_training(layer_probe, warnings_of
     assert any("Recording stops in step 0" in w for w in warnings_of())
 
 
-def test_hooks_of_others_stay(layer_probe: Callable[..., Probe]) -> None:
+def test_hooks_of_others_stay(watched):
     """Hooks that were there before a phase, or came inside it, still work after it."""
-    probe = layer_probe()
-    network = nn.SequentialCell(Scale(), Cubed())
-    probe.watch(actor=network)
+    probe, network = watched(nn.SequentialCell(Scale(), Cubed()))
     seen: list[str] = []
 
     def pre_hook(cell: nn.Cell, args: Any) -> None:
@@ -196,7 +190,7 @@ def test_hooks_of_others_stay(layer_probe: Callable[..., Probe]) -> None:
     assert hook_count(network) == 0
 
 
-def test_one_bad_key_does_not_lose_the_others(make_probe: Callable[..., Probe]) -> None:
+def test_one_bad_key_does_not_lose_the_others(make_probe):
     """A key that is refused raises after the other keys of the call were saved."""
     probe = make_probe(key_data_dump=True)
     with pytest.raises(UsageError, match=r"\.\./evil"):
@@ -205,7 +199,7 @@ def test_one_bad_key_does_not_lose_the_others(make_probe: Callable[..., Probe]) 
     assert open_run(probe.config.dump_path).keys == ["first", "last"]
 
 
-def test_a_note_that_cannot_be_written_is_lost_alone(make_probe, warnings_of) -> None:
+def test_a_note_that_cannot_be_written_is_lost_alone(make_probe, warnings_of):
     """What cannot be noted of the run is a counted loss; later notes are in the manifest."""
     probe = make_probe(key_data_dump=True)
     probe.note_checkpoint("actor", Silent())
@@ -217,9 +211,7 @@ def test_a_note_that_cannot_be_written_is_lost_alone(make_probe, warnings_of) ->
 
 
 @pytest.mark.parametrize("value", [Opaque(), {1, 2}, object(), range(3), len, b"bytes"])
-def test_a_value_that_cannot_be_saved_is_lost_with_a_warning(
-    make_probe, warnings_of, value: Any
-) -> None:
+def test_a_value_that_cannot_be_saved_is_lost_with_a_warning(make_probe, warnings_of, value):
     """A value of an unsupported type is a counted loss, and what stands beside it is saved."""
     probe = make_probe(key_data_dump=True)
     for _ in range(2):
@@ -236,9 +228,7 @@ def test_a_value_that_cannot_be_saved_is_lost_with_a_warning(
     assert (saved[0], saved[2]) == (1.0, 2.0)
 
 
-def test_kinds_of_losses_without_end_are_counted_together_beyond_a_bound(
-    make_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kinds_of_losses_without_end_are_counted_together_beyond_a_bound(make_probe, monkeypatch):
     """Memory and run.json stay bounded, and nothing is lost uncounted."""
     monkeypatch.setattr(recorder, "_MOST_KINDS", 3)
     probe = make_probe(key_data_dump=True)
@@ -252,7 +242,7 @@ def test_kinds_of_losses_without_end_are_counted_together_beyond_a_bound(
     assert text_of(run.losses[-1], "zh") == "rank 0 丢失 14 条记录：其他种类的丢失"
 
 
-def test_strict_raises_for_key_data_too(make_probe: Callable[..., Probe]) -> None:
+def test_strict_raises_for_key_data_too(make_probe):
     """With strict: true a value that cannot be saved raises, counted once."""
     probe = make_probe(key_data_dump=True, strict=True)
     with pytest.raises(TypeError, match="cannot be saved"):
@@ -261,7 +251,7 @@ def test_strict_raises_for_key_data_too(make_probe: Callable[..., Probe]) -> Non
     assert manifest(probe)["lost"] == {"key data bad: TypeError": 1}
 
 
-def test_what_an_operator_of_the_training_met_is_raised_in_the_training(tmp_path: Path) -> None:
+def test_what_an_operator_of_the_training_met_is_raised_in_the_training(tmp_path):
     """MindSpore raises it once, at the first wait: recording, which waits first, passes it on.
 
     Else what was never computed would be trained on. In a process of its own, where operators do

@@ -145,9 +145,7 @@ SPECIAL = (0.0, -0.0, math.nan, math.inf, -math.inf, 1.0, -1.0, 1e-7, -1e-7, 0.5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_signs_and_shares_are_those_of_the_elements(
-    layer_probe: Callable[..., Probe], dtype: str
-) -> None:
+def test_signs_and_shares_are_those_of_the_elements(layer_probe, dtype):
     """Of any float dtype and shape; zeros, −0.0 and NaN are not above zero, as in msprobe."""
     kind = getattr(ms, dtype)
     values = {
@@ -181,7 +179,7 @@ def test_signs_and_shares_are_those_of_the_elements(
     assert leaf_of(found["special"]).nan_count == 1
 
 
-def test_an_update_is_a_call_of_the_optimizer(run_of: Callable[..., Run]) -> None:
+def test_an_update_is_a_call_of_the_optimizer(run_of):
     """However many backward passes went before it; without the optimizer passes are counted."""
     run = run_of("updates", passes=3, updates=2)
     names = ["scale", "first.weight", "second.weight"]
@@ -191,9 +189,7 @@ def test_an_update_is_a_call_of_the_optimizer(run_of: Callable[..., Run]) -> Non
     assert {g.update for g in gradients(run_of("passes", passes=3, watched=False))} == {0, 1, 2}
 
 
-def test_an_optimizer_without_parameters_costs_its_updates_alone(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run]
-) -> None:
+def test_an_optimizer_without_parameters_costs_its_updates_alone(layer_probe, recorded):
     """Gradients are recorded by backward pass then, and run.json says that something was lost."""
     network = Tied()
     probe = layer_probe(task="grad_probe")
@@ -206,7 +202,7 @@ def test_an_optimizer_without_parameters_costs_its_updates_alone(
     assert run.manifests[0]["lost"]
 
 
-def test_both_modes_record_the_same(run_of: Callable[..., Run]) -> None:
+def test_both_modes_record_the_same(run_of):
     """Also where the optimizer is called when the phase is over."""
     a, b = run_of("pynative"), run_of("graph", "graph")
     assert compare_runs(a.path, b.path)
@@ -224,9 +220,7 @@ def test_both_modes_record_the_same(run_of: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_training_is_unchanged(
-    mode: str, layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_training_is_unchanged(mode, layer_probe, tmp_path):
     """Losses and weights are the same bits with the task, off and without a probe."""
     ms.set_context(mode=MODES[mode])
     on = layer_probe(task="grad_probe", strict=True)
@@ -235,9 +229,7 @@ def test_training_is_unchanged(
     assert train(Probe(), passes=2) == bits
 
 
-def test_the_step_and_parameter_where_signs_change_are_named(
-    run_of: Callable[..., Run], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_step_and_parameter_where_signs_change_are_named(run_of, capsys):
     """Of two runs of which one flips the gradient of a layer from a step on."""
     a, same, other = (
         run_of("a", steps=4),
@@ -252,7 +244,7 @@ def test_the_step_and_parameter_where_signs_change_are_named(
     assert "first.weight" not in out.split("step 3")[0]
 
 
-def test_levels_and_lists_say_of_which_gradients(run_of: Callable[..., Run]) -> None:
+def test_levels_and_lists_say_of_which_gradients(run_of):
     """msprobe's grad_level and param_list; statistics are recorded of all."""
     levels = {"L0": (False, False), "L1": (True, False), "L2": (True, True)}
     for level, expected in levels.items():
@@ -266,9 +258,7 @@ def test_levels_and_lists_say_of_which_gradients(run_of: Callable[..., Run]) -> 
             assert leaf.norm is not None
 
 
-def test_what_entered_earlier_is_recorded_as_with_statistics(
-    run_of: Callable[..., Run],
-) -> None:
+def test_what_entered_earlier_is_recorded_as_with_statistics(run_of):
     """The layers' entries are there as they are with task: statistics."""
     with_task, plain = run_of("a", steps=1), run_of("b", steps=1, settings={"task": "statistics"})
 

@@ -1,7 +1,6 @@
 """The weights of each network when it was first entered, and what the process ran with then."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,9 @@ def refuse(what: str, error: BaseException) -> None:
     raise AssertionError(what) from error
 
 
-def test_the_weights_are_on_disk_when_the_network_was_entered(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_the_weights_are_on_disk_when_the_network_was_entered(watched):
     """Names as the network gives them, fingerprints as in its records, without waiting."""
-    probe = layer_probe()
-    network = Policy()
-    probe.watch(actor=network)
+    probe, network = watched(Policy())
     expected = weights_of(network)
     assert "initial_weights" not in manifest(probe)
     with probe.phase("actor_update"):
@@ -63,7 +58,7 @@ def test_the_weights_are_on_disk_when_the_network_was_entered(
     assert set(expected) == {"backbone.first.factor", "backbone.second.factor", "head.factor"}
 
 
-def test_names_are_those_of_a_real_model(build_llama: Callable[[], Any]) -> None:
+def test_names_are_those_of_a_real_model(build_llama):
     """Every parameter of a Llama, each once, under the name MindSpore gives it."""
     llama = build_llama()
     found = initial_weights(llama, refuse)
@@ -80,9 +75,7 @@ def test_a_shared_parameter_stands_once() -> None:
     ]
 
 
-def test_the_first_network_and_its_first_weights_are_kept(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_the_first_network_and_its_first_weights_are_kept(layer_probe):
     """Neither a later update nor a network that replaces the first changes what is initial."""
     probe = layer_probe()
     network = Scale(2.0)
@@ -99,11 +92,9 @@ def test_the_first_network_and_its_first_weights_are_kept(
     assert found["reference"] == weights_of(network) != expected
 
 
-def test_a_network_outside_the_step_window_is_looked_at_too(layer_probe, monkeypatch) -> None:
+def test_a_network_outside_the_step_window_is_looked_at_too(watched, monkeypatch):
     """The first entry counts, whenever layer data begin; nobody looks again."""
-    probe = layer_probe(step_start=5)
-    network = Scale()
-    probe.watch(actor=network)
+    probe, network = watched(Scale(), step_start=5)
     entered(probe, "actor_update", network)
     assert manifest(probe)["initial_weights"] == {"actor": weights_of(network)}
     monkeypatch.setattr("mindrlhf_msprobe.capture.recording.run_settings.initial_weights", refuse)
@@ -111,7 +102,7 @@ def test_a_network_outside_the_step_window_is_looked_at_too(layer_probe, monkeyp
         entered(probe, "actor_update", network).step()
 
 
-def test_phases_that_are_switched_off_touch_no_network(make_probe, monkeypatch) -> None:
+def test_phases_that_are_switched_off_touch_no_network(make_probe, monkeypatch):
     """A role of which nothing is recorded is not looked at, nor one without a network."""
     monkeypatch.setattr("mindrlhf_msprobe.capture.recording.run_settings.initial_weights", refuse)
     probe = make_probe(actor_train_dump=True)
@@ -122,16 +113,14 @@ def test_phases_that_are_switched_off_touch_no_network(make_probe, monkeypatch) 
     assert manifest(probe)["lost"] == {}
 
 
-def test_without_fingerprints_there_are_no_weights(layer_probe: Callable[..., Probe]) -> None:
+def test_without_fingerprints_there_are_no_weights(layer_probe):
     """fingerprint: false leaves the settings and records no weight."""
     found = one_step(layer_probe(fingerprint=False), actor=Scale())
     assert "initial_weights" not in found
     assert found["taken"] == "first_phase"
 
 
-def test_settings_are_those_the_trainer_set_before_its_first_phase(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_settings_are_those_the_trainer_set_before_its_first_phase(layer_probe):
     """Seeds are looked at again at the first network; how they stood at the start is kept."""
     seed = ms.get_seed()
     probe = layer_probe()
@@ -150,7 +139,7 @@ def test_settings_are_those_the_trainer_set_before_its_first_phase(
     assert "device" not in found["at_start"]
 
 
-def test_a_parameter_that_is_not_initialised_stays_so(layer_probe: Callable[..., Probe]) -> None:
+def test_a_parameter_that_is_not_initialised_stays_so(layer_probe):
     """Looking would draw its numbers from the training's generator; it is None instead."""
     from mindspore.nn.utils import no_init_parameters
 
@@ -172,7 +161,7 @@ class BrokenNames(Scale):
         raise RuntimeError("no names")
 
 
-def test_a_weight_that_cannot_be_fetched_is_counted(layer_probe, monkeypatch) -> None:
+def test_a_weight_that_cannot_be_fetched_is_counted(layer_probe, monkeypatch):
     """One lost weight costs that weight; the training goes on."""
     network = Twice()
 
@@ -189,9 +178,7 @@ def test_a_weight_that_cannot_be_fetched_is_counted(layer_probe, monkeypatch) ->
     assert found["lost"] == {"an initial weight: MemoryError": 1}
 
 
-def test_a_network_that_cannot_be_listed_is_counted_once(
-    layer_probe: Callable[..., Probe],
-) -> None:
+def test_a_network_that_cannot_be_listed_is_counted_once(layer_probe):
     """It is not tried again at each phase, and the settings are there all the same."""
     probe = layer_probe(parameters=False)
     probe.watch(actor=BrokenNames())
@@ -202,7 +189,7 @@ def test_a_network_that_cannot_be_listed_is_counted_once(
     assert "initial_weights" not in manifest(probe)
 
 
-def test_strict_mode_raises_and_leaves_no_phase_open(layer_probe: Callable[..., Probe]) -> None:
+def test_strict_mode_raises_and_leaves_no_phase_open(layer_probe):
     """strict: true raises; the probe can go on afterwards."""
     probe = layer_probe(strict=True, parameters=False)
     probe.watch(actor=BrokenNames())
@@ -212,7 +199,7 @@ def test_strict_mode_raises_and_leaves_no_phase_open(layer_probe: Callable[..., 
     entered(probe, "actor_update")
 
 
-def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]) -> None:
+def test_a_resumed_run_keeps_its_first_weights(layer_probe):
     """The weights a further attempt began with stand under its own entry, if they differ."""
     network = Scale(2.0)
     first = weights_of(network)
@@ -234,9 +221,7 @@ def test_a_resumed_run_keeps_its_first_weights(layer_probe: Callable[..., Probe]
     assert found["attempts"][2]["initial_weights"] == {"actor": later, "critic": later}
 
 
-def test_other_settings_of_a_further_attempt_stand_under_its_entry(
-    layer_probe, monkeypatch
-) -> None:
+def test_other_settings_of_a_further_attempt_stand_under_its_entry(layer_probe, monkeypatch):
     """What the first attempt ran with stays at the top."""
     for algorithm in ("ring", "mesh"):
         monkeypatch.setenv("HCCL_ALGO", algorithm)
@@ -246,7 +231,7 @@ def test_other_settings_of_a_further_attempt_stand_under_its_entry(
     assert "device" not in found["attempts"][1]
 
 
-def test_an_attempt_that_entered_nothing_leaves_nothing(layer_probe, monkeypatch) -> None:
+def test_an_attempt_that_entered_nothing_leaves_nothing(layer_probe, monkeypatch):
     """The next attempt counts as the first."""
     monkeypatch.setenv("HCCL_ALGO", "ring")
     layer_probe(existing="resume").close()
@@ -261,9 +246,7 @@ def test_an_attempt_that_entered_nothing_leaves_nothing(layer_probe, monkeypatch
 @pytest.mark.parametrize(
     "earlier", [{"initial_weights": 3, "attempts": 4, "versions": []}, {"taken": []}]
 )
-def test_a_strange_manifest_of_an_earlier_attempt_is_survived(
-    layer_probe: Callable[..., Probe], tmp_path: Path, earlier: dict[str, Any]
-) -> None:
+def test_a_strange_manifest_of_an_earlier_attempt_is_survived(layer_probe, tmp_path, earlier):
     """Whatever an earlier run.json holds, recording goes on and loses nothing of its own."""
     (tmp_path / "run").mkdir()
     ours = {"schema": 1, "attempts": [], "world": {}}
@@ -275,7 +258,7 @@ def test_a_strange_manifest_of_an_earlier_attempt_is_survived(
     assert found["lost"] == {}
 
 
-def test_a_training_draws_the_same_numbers_with_and_without_it(tmp_path: Path) -> None:
+def test_a_training_draws_the_same_numbers_with_and_without_it(tmp_path):
     """Random operators, initialisers and host generators go on as if nobody had looked."""
     program = """
 import random, sys
@@ -304,7 +287,7 @@ print(y.asnumpy().tobytes().hex(), *(d.asnumpy().tobytes().hex() for d in drawn)
 
 
 @pytest.mark.parametrize("first", ["rollout", "trained"])
-def test_a_network_that_generates_is_not_called_the_roles(layer_probe, first: str) -> None:
+def test_a_network_that_generates_is_not_called_the_roles(layer_probe, first):
     """Each stands under what it is: the role's own when it is entered, the other by its phase.
 
     One that generates later is no initial one: the role's own may have been trained before.

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,7 @@ def sample(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 SHAPES = ((2, 3), (), (0,), (2, 0, 3), (1,))
 
 
-def test_every_dtype_and_shape_comes_back(round_trip) -> None:
+def test_every_dtype_and_shape_comes_back(round_trip):
     """An array or tensor of any dtype and shape comes back bit for bit, 0-d and empty ones too."""
     arrays = {f"{d} {s}": sample(d, s) for d in NUMPY_DTYPES for s in SHAPES}
     tensors = {f"tensor {name}": ms.Tensor(array) for name, array in arrays.items()}
@@ -70,7 +69,7 @@ def test_every_dtype_and_shape_comes_back(round_trip) -> None:
         assert leaf.type == ("mindspore.Tensor" if name in tensors else "numpy.ndarray")
 
 
-def test_bfloat16_comes_back_exactly(round_trip) -> None:
+def test_bfloat16_comes_back_exactly(round_trip):
     """bfloat16 comes back as the float32 of the same values, its dtype kept beside it."""
     samples = {str(shape): sample("float32", shape) / 3 for shape in SHAPES}
     given = {name: ms.Tensor(array).astype(ms.bfloat16) for name, array in samples.items()}
@@ -81,7 +80,7 @@ def test_bfloat16_comes_back_exactly(round_trip) -> None:
         assert datum.value.tobytes() == given[name].astype(ms.float32).asnumpy().tobytes()
 
 
-def test_any_memory_layout_comes_back(round_trip) -> None:
+def test_any_memory_layout_comes_back(round_trip):
     """Values and shape do not depend on how an array lies in memory."""
     arrays = {
         "transposed": np.arange(24).reshape(4, 6).T,
@@ -96,7 +95,7 @@ def test_any_memory_layout_comes_back(round_trip) -> None:
         np.testing.assert_array_equal(datum.value, native, strict=True, err_msg=name)
 
 
-def test_a_number_becomes_a_0d_array(round_trip) -> None:
+def test_a_number_becomes_a_0d_array(round_trip):
     """A Python or numpy number comes back as a 0-d array of its dtype; what fits none, as it is."""
     numbers = {
         "Int64": [3, -(2**63)],
@@ -113,7 +112,7 @@ def test_a_number_becomes_a_0d_array(round_trip) -> None:
         np.testing.assert_equal(datum.value[()], np.asarray(given[name])[()])
 
 
-def test_an_integer_beyond_int64_keeps_its_value(round_trip) -> None:
+def test_an_integer_beyond_int64_keeps_its_value(round_trip):
     """A Python integer that fits no array comes back as itself."""
     given = {"2**63": 2**63, "big": -(2**100), "huge": 10**4000}
     for name, datum in round_trip(given).items():
@@ -121,7 +120,7 @@ def test_an_integer_beyond_int64_keeps_its_value(round_trip) -> None:
         assert (int(value, 16) if isinstance(value, str) else value) == given[name]
 
 
-def test_texts_and_none_come_back(round_trip) -> None:
+def test_texts_and_none_come_back(round_trip):
     """A text comes back as it was, whatever it holds, with its bytes beside it."""
     texts = ["hello", "", "你好，世界", "a\nb\t\0c", "😀", "\ud800 alone", "x" * 100_000]
     given = {str(n): text for n, text in enumerate([*texts, '{"type": "str"}'])}
@@ -155,7 +154,7 @@ STRUCTURES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def test_structures_come_back(round_trip) -> None:
+def test_structures_come_back(round_trip):
     """Lists, tuples and dicts, nested, come back in their structure (tuples as lists)."""
     found = round_trip({name: given for name, (given, _) in STRUCTURES.items()})
     assert {name: plain(datum.value) for name, datum in found.items()} == {
@@ -172,7 +171,7 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) else value
 
 
-def test_the_elements_of_a_list_are_files_of_their_own(make_probe, tmp_path: Path) -> None:
+def test_the_elements_of_a_list_are_files_of_their_own(make_probe, tmp_path):
     """A list's elements are <key>.<i>.npy beside <key>.json, as msprobe names them."""
     probe = make_probe(key_data_dump=True)
     probe.save_data({"rewards": [tensor(2), tensor(3)], "loss": tensor(1)})
@@ -182,7 +181,7 @@ def test_the_elements_of_a_list_are_files_of_their_own(make_probe, tmp_path: Pat
         assert {p.name for p in directory.iterdir()} == {*arrays, f"{key}.json"}
 
 
-def test_the_json_holds_statistics(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
+def test_the_json_holds_statistics(make_probe, tmp_path):
     """Beside the data stand max, min, mean, norm, shape, dtype, NaN and Inf counts: valid JSON."""
     probe = make_probe(key_data_dump=True)
     probe.save_data(values=np.array([[3, 4], [np.nan, -np.inf]], np.float32), good=np.float32(2))
@@ -196,7 +195,7 @@ def test_the_json_holds_statistics(make_probe: Callable[..., Probe], tmp_path: P
     assert [good[name] for name in ("max", "min", "mean", "norm")] == [2, 2, 2, 2]
 
 
-def test_the_three_forms_are_one(make_probe: Callable[..., Probe]) -> None:
+def test_the_three_forms_are_one(make_probe):
     """save_data(name, data), save_data({name: data}) and save_data(name=data) do the same."""
     probe = make_probe(key_data_dump=True)
     probe.save_data("a", 1)
@@ -214,16 +213,14 @@ def test_the_three_forms_are_one(make_probe: Callable[..., Probe]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("loss",), (None,), (3,), (["loss"],)])
-def test_a_call_without_data_is_refused(
-    make_probe: Callable[..., Probe], arguments: tuple[Any, ...]
-) -> None:
+def test_a_call_without_data_is_refused(make_probe, arguments):
     """save_data without data says which three forms there are."""
     probe = make_probe(key_data_dump=True)
     with pytest.raises(UsageError, match=r"save_data\('loss', loss\)"):
         probe.save_data(*arguments)
 
 
-def test_micro_steps_count_per_key_and_step(make_probe: Callable[..., Probe]) -> None:
+def test_micro_steps_count_per_key_and_step(make_probe):
     """The n-th save of a key in a step is its micro-step n; a new step starts at 0."""
     probe = make_probe(key_data_dump=True)
     for step in range(2):
@@ -241,7 +238,7 @@ def test_micro_steps_count_per_key_and_step(make_probe: Callable[..., Probe]) ->
     ]
 
 
-def test_key_data_ignore_step_and_token_windows(make_probe: Callable[..., Probe]) -> None:
+def test_key_data_ignore_step_and_token_windows(make_probe):
     """Step and token ranges limit layer data, not key data, and phases are not needed."""
     probe = make_probe(key_data_dump=True, step_start=5, step_end=5)
     for _ in range(3):
@@ -253,7 +250,7 @@ def test_key_data_ignore_step_and_token_windows(make_probe: Callable[..., Probe]
     assert open_run(probe.config.dump_path).steps == [0, 1, 2]
 
 
-def test_unusual_keys_work(make_probe, tmp_path: Path) -> None:
+def test_unusual_keys_work(make_probe, tmp_path):
     """A key in Chinese, with spaces, dots or signs names its directory and comes back."""
     keys = ["响应", "with spaces", "50%", "100%2E", ".hidden", "a.b", "a:b*?", "ünïcode", "~"]
     keys.append("a" * 180)
@@ -279,7 +276,7 @@ def test_unusual_keys_work(make_probe, tmp_path: Path) -> None:
     ],
     ids=lambda key: repr(key)[:20],
 )
-def test_keys_that_cannot_name_a_directory_are_refused(make_probe, key: Any, tmp_path) -> None:
+def test_keys_that_cannot_name_a_directory_are_refused(make_probe, key, tmp_path):
     """A key that would leave its directory, or is no text, is refused and writes nothing."""
     probe = make_probe(key_data_dump=True)
     with pytest.raises(UsageError, match="key"):
@@ -289,7 +286,7 @@ def test_keys_that_cannot_name_a_directory_are_refused(make_probe, key: Any, tmp
     assert {p.name for p in tmp_path.rglob("[!.]*")} == {"run", "run.json"}
 
 
-def test_what_is_saved_is_the_value_of_that_moment(make_probe: Callable[..., Probe]) -> None:
+def test_what_is_saved_is_the_value_of_that_moment(make_probe):
     """Changing an array or a parameter after save_data does not change what was saved."""
     probe = make_probe(key_data_dump=True)
     array = np.zeros(3)
@@ -303,9 +300,7 @@ def test_what_is_saved_is_the_value_of_that_moment(make_probe: Callable[..., Pro
     assert np.array_equal(run.key_data("weight")[0].value, tensor(3).asnumpy())
 
 
-def test_switched_off_key_data_write_nothing(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_switched_off_key_data_write_nothing(make_probe, tmp_path):
     """Without key_data_dump save_data does nothing, whatever the key."""
     probe = make_probe()
     probe.save_data("../evil", 1)
@@ -313,9 +308,7 @@ def test_switched_off_key_data_write_nothing(
     assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json"}
 
 
-def test_a_structure_that_holds_itself_is_a_loss(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]]
-) -> None:
+def test_a_structure_that_holds_itself_is_a_loss(make_probe, warnings_of):
     """A list that holds itself is saved as far as it goes and reported as lost."""
     probe = make_probe(key_data_dump=True)
     loop: list[Any] = [1]
@@ -327,9 +320,7 @@ def test_a_structure_that_holds_itself_is_a_loss(
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_fingerprints_of_key_data_can_be_left_out(
-    make_probe: Callable[..., Probe], on: bool
-) -> None:
+def test_fingerprints_of_key_data_can_be_left_out(make_probe, on):
     """fingerprint: false leaves the hash of key data out too."""
     probe = make_probe(key_data_dump=True, fingerprint=on)
     probe.save_data(a=tensor(2), b="text")
@@ -339,7 +330,7 @@ def test_fingerprints_of_key_data_can_be_left_out(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "<U3"])
-def test_a_masked_array_keeps_its_mask(round_trip, dtype: str) -> None:
+def test_a_masked_array_keeps_its_mask(round_trip, dtype):
     """Its elements and its mask are saved, as `data` and `mask`."""
     elements = np.array([["1", "2", "3"], ["4", "5", "6"]]).astype(dtype)
     mask = np.array([[False, True, False], [True, False, False]])
@@ -353,7 +344,7 @@ def test_a_masked_array_keeps_its_mask(round_trip, dtype: str) -> None:
         np.testing.assert_array_equal(value["mask"], mask, strict=True)
 
 
-def test_two_masks_over_equal_elements_differ(make_probe, tmp_path: Path) -> None:
+def test_two_masks_over_equal_elements_differ(make_probe, tmp_path):
     """What one run masked and the other did not is a difference."""
     for name, mask in (("a", [False, True]), ("b", [False, False])):
         with make_probe(key_data_dump=True, dump_path=str(tmp_path / name)) as probe:
@@ -364,7 +355,7 @@ def test_two_masks_over_equal_elements_differ(make_probe, tmp_path: Path) -> Non
     assert first.record == "advantages.mask"
 
 
-def test_key_data_know_which_phase_had_begun(make_probe: Callable[..., Probe]) -> None:
+def test_key_data_know_which_phase_had_begun(make_probe):
     """Where phases are told and not recorded, too; a new step begins with none."""
     probe = make_probe(key_data_dump=True)
     cell = ms.nn.Dense(2, 2)
@@ -385,9 +376,7 @@ def test_key_data_know_which_phase_had_begun(make_probe: Callable[..., Probe]) -
     assert [d.phase for d in run.key_data("loss")] == ["actor_update"] * 2
 
 
-def test_the_kl_of_rewards_is_named_before_them(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_the_kl_of_rewards_is_named_before_them(make_probe, tmp_path):
     """A round of key data alone: the KL term that rewards are made of parts first."""
     runs = []
     for kl in (0.5, 0.6):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers.small_networks import in_mode
+from helpers.small_networks import Assembled, in_mode
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, check_run, compare_runs, open_run
@@ -15,13 +15,8 @@ from mindrlhf_msprobe.storage.records import is_optimizer_state
 STATE = "Cell.optimizer_state.Adam.forward.0"
 
 
-class Net(nn.Cell):
+class Net(Assembled, a=lambda: nn.Dense(3, 4), b=lambda: nn.Dense(4, 2)):
     """Two layers and a loss."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Dense(3, 4)
-        self.b = nn.Dense(4, 2)
 
     def construct(self, x):
         return self.b(ms.ops.tanh(self.a(x))).sum()

@@ -1,15 +1,11 @@
 """When the phases of a step ran, and for how long, stands in timeline.rank<N>.jsonl."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 ms = pytest.importorskip("mindspore")
 
 from helpers.programs import run_python
-from helpers.small_networks import Scale, tensor
-from mindspore import nn
+from helpers.small_networks import Assembled, Scale, tensor
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
 from mindrlhf_msprobe.capture.recording.open_step import MOST_LISTED, StepClock
@@ -48,9 +44,7 @@ def train(probe: Probe, steps: int = 1) -> None:
         probe.step()
 
 
-def test_each_opening_of_a_phase_and_each_save_has_its_time(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_each_opening_of_a_phase_and_each_save_has_its_time(layer_probe, tmp_path):
     """In the order of time, inside the step; an opening has the number of its entries."""
     probe = layer_probe(key_data_dump=True, step_end=0)
     train(probe, steps=2)
@@ -79,9 +73,7 @@ def test_each_opening_of_a_phase_and_each_save_has_its_time(
     assert run.timed_steps() == open_run(tmp_path / "run").timed_steps() == [0, 1]
 
 
-def test_phases_that_are_off_or_open_together_are_listed(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_phases_that_are_off_or_open_together_are_listed(make_probe, tmp_path):
     """What is off is not recorded; what is open together has one time; saves without micro-step."""
     probe = make_probe(actor_train_dump=True, key_data_dump=True)
     actor, critic = Scale(), Scale()
@@ -107,9 +99,7 @@ def test_phases_that_are_off_or_open_together_are_listed(
     assert [save.micro_step for save in times(run, 0).key_data] == [None, 7]
 
 
-def test_a_step_that_is_not_ended_has_none(
-    layer_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_a_step_that_is_not_ended_has_none(layer_probe, tmp_path):
     """A phase that is open when the run is closed, and what came before it in its step."""
     probe = layer_probe()
     train(probe)
@@ -118,14 +108,10 @@ def test_a_step_that_is_not_ended_has_none(
     assert open_run(tmp_path / "run").timed_steps() == [0]
 
 
-def test_what_a_graph_runs_has_its_time(run_phase: Callable[..., Run]) -> None:
+def test_what_a_graph_runs_has_its_time(run_phase):
     """The phase waits for it."""
 
-    class Jitted(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = Scale()
-
+    class Jitted(Assembled, inner=Scale):
         @ms.jit
         def construct(self, x: ms.Tensor) -> ms.Tensor:
             return self.inner(x)
@@ -136,9 +122,7 @@ def test_what_a_graph_runs_has_its_time(run_phase: Callable[..., Run]) -> None:
     assert {entry.opening for entry in run.entries("actor_update")} == {0, 1}
 
 
-def test_each_rank_that_records_writes_its_own(
-    layer_probe: Callable[..., Probe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_that_records_writes_its_own(layer_probe, tmp_path, monkeypatch):
     """A rank that is not listed writes none."""
     monkeypatch.setenv("RANK_SIZE", "3")
     for rank in (0, 1, 2):
@@ -168,9 +152,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_run_has_every_step_and_a_further_attempt_goes_on(
-    make_probe: Callable[..., Probe], tmp_path: Path
-) -> None:
+def test_a_killed_run_has_every_step_and_a_further_attempt_goes_on(make_probe, tmp_path):
     """Steps that run again have the times of the last attempt; a forked child writes none."""
     assert run_python(KILLED, tmp_path, str(tmp_path / "run")).returncode < 0
     run = open_run(tmp_path / "run")
@@ -190,9 +172,7 @@ def test_a_killed_run_has_every_step_and_a_further_attempt_goes_on(
     assert all(times(run, step).ended > before[-1].ended for step in (1, 2, 3))
 
 
-def test_what_cannot_be_written_is_counted_and_stops_nothing(
-    make_probe: Callable[..., Probe], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_written_is_counted_and_stops_nothing(make_probe, tmp_path, caplog):
     """Said once; a link is not written through, and later steps go on."""
     probe = make_probe(key_data_dump=True)
     path, precious = tmp_path / "run/timeline.rank0.jsonl", tmp_path / "precious"

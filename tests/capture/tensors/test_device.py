@@ -90,12 +90,10 @@ def test_statistics_are_those_of_the_host_to_rounding() -> None:
             assert (leaf.max, leaf.min) == (host.max, host.min)
 
 
-def test_all_results_come_in_two_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_results_come_in_two_transfers(monkeypatch):
     fetched = []
-    original = device._fetched
-    monkeypatch.setattr(
-        device, "_fetched", lambda parts: fetched.append(len(parts)) or original(parts)
-    )
+    cat = device.ops.cat
+    monkeypatch.setattr(device.ops, "cat", lambda parts: fetched.append(len(parts)) or cat(parts))
     summaries = DeviceSummaries(fingerprint=False)
     for _ in range(50):
         summaries.add(Tensor(ARRAYS["float32"]))
@@ -154,9 +152,7 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 
 
 @pytest.mark.parametrize("fingerprint", [False, True])
-def test_a_run_reduced_on_the_device_holds_the_same_entries(
-    run_phase: Callable[..., Run], on_device: Callable[[bool], None], fingerprint: bool
-) -> None:
+def test_a_run_reduced_on_the_device_holds_the_same_entries(run_phase, on_device, fingerprint):
     """Names, structure and numbers are those of a run summarised on the host."""
     if fingerprint and not can_fingerprint():
         pytest.skip("this MindSpore cannot read a tensor's bits on the device")
@@ -188,7 +184,7 @@ def test_a_run_reduced_on_the_device_holds_the_same_entries(
     assert compare_runs(host.path, reduced.path).verdict.counts
 
 
-def test_parameters_that_did_not_change_are_recorded_once(run_phase, on_device) -> None:
+def test_parameters_that_did_not_change_are_recorded_once(run_phase, on_device):
     on_device(True)
     network = Twice()
     body = lambda: [network(tensor(3)) for _ in range(2)]  # noqa: E731
@@ -199,7 +195,7 @@ def test_parameters_that_did_not_change_are_recorded_once(run_phase, on_device) 
     ]
 
 
-def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device) -> None:
+def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device):
     """inf - inf is no gradient of the cell, and no NaN of its own; the next call's is known."""
     on_device(True)
 
@@ -229,7 +225,7 @@ def test_a_gradient_beside_an_overflow_is_not_known(run_phase, on_device) -> Non
     assert any("cannot be known" in gap.reason for gap in result.verdict.coverage)
 
 
-def test_sketches_are_computed_on_the_host(run_phase, monkeypatch, caplog) -> None:
+def test_sketches_are_computed_on_the_host(run_phase, monkeypatch, caplog):
     """Where statistics would be reduced on the device, a run of sketches says so once."""
     monkeypatch.setattr(phases, "device_target", lambda: "Ascend")
     caplog.set_level("INFO")

@@ -2,8 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from helpers import small_networks
 from helpers.programs import run_python
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.framework import memory, private
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 
@@ -30,7 +27,7 @@ def faster_than_asnumpy() -> None:
 @pytest.mark.usefixtures("faster_than_asnumpy")
 @pytest.mark.parametrize("rows", [4, 1 << 14])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_dtype_is_read_as_asnumpy_reads_it(kind: str, rows: int) -> None:
+def test_every_dtype_is_read_as_asnumpy_reads_it(kind, rows):
     """Small tensors, whose bytes are copied, and large ones, which are read in place."""
     numbers = Tensor(np.arange(6 * rows).reshape(rows, 6) % 7, ms.int32)
     computed = numbers.astype(getattr(ms, kind))
@@ -62,16 +59,12 @@ def test_a_value_that_is_written_in_place_is_summarised_as_it_was() -> None:
 
 
 @pytest.mark.usefixtures("faster_than_asnumpy")
-def test_recording_a_generation_copies_no_large_tensor(
-    layer_probe: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recording_a_generation_copies_no_large_tensor(watched, monkeypatch):
     """Where no gradients flow, too: of a cache of keys every copy would cost as much as a layer."""
     asked = []
     own = Tensor.asnumpy
     monkeypatch.setattr(Tensor, "asnumpy", lambda self: asked.append(self.nbytes) or own(self))
-    probe = layer_probe(actor_infer_dump=True, token_range_end=9)
-    network = small_networks.Scale()
-    probe.watch(actor=network)
+    probe, network = watched(small_networks.Scale(), actor_infer_dump=True, token_range_end=9)
     cache = ops.ones((1 << 14, 6), ms.float32)
     with probe.phase("actor_generate_sequences"):
         for _ in range(3):
@@ -107,7 +100,7 @@ def test_the_array_keeps_its_tensor_alive() -> None:
     assert held() is None
 
 
-def test_recording_makes_mindspore_say_nothing(tmp_path: Path) -> None:
+def test_recording_makes_mindspore_say_nothing(tmp_path):
     """Neither of addresses, which tensors made from numpy have not yet, nor of its settings.
 
     It would log an error of the ones, and a warning of others that it is asked for.

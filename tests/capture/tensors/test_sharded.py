@@ -13,7 +13,7 @@ from mindspore import Parameter, Tensor, nn
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.capture.recording import phases
 from mindrlhf_msprobe.capture.settings.attributes import cell_attributes
-from mindrlhf_msprobe.capture.tensors.sharded import mesh_of
+from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
 
 PHASE = "actor_update"
@@ -66,7 +66,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.parametrize("task", ["statistics", "tensor", "overflow_check"])
-def test_the_part_of_this_rank_is_recorded(tmp_path: Path, place: str, task: str) -> None:
+def test_the_part_of_this_rank_is_recorded(tmp_path, place, task):
     plain = train(tmp_path / "off", False)
     assert train(tmp_path / "on", True, task=task, fingerprint=False) == plain
     if task == "overflow_check":
@@ -94,7 +94,7 @@ def test_the_part_of_this_rank_is_recorded(tmp_path: Path, place: str, task: str
     assert all(found[name].shard is None for name in gradients)
 
 
-def test_what_a_part_holds_is_compared(tmp_path: Path) -> None:
+def test_what_a_part_holds_is_compared(tmp_path):
     train(tmp_path / "a", True, task="tensor")
     train(tmp_path / "b", True, task="tensor")
     assert compare_runs(tmp_path / "a", tmp_path / "b").verdict.status.value == "identical"
@@ -110,7 +110,7 @@ def saved(root: Path, value: DTensor) -> Leaf:
     return datum.records[0].leaf
 
 
-def test_parts_of_key_data(tmp_path: Path, place: str) -> None:
+def test_parts_of_key_data(tmp_path, place):
     shard = saved(tmp_path, DTensor(tensor(2, 3), MESH, Shard(0), Partial("max"))).shard
     assert shard is not None
     assert (shard.shape, [a.how for a in shard.axes.values()]) == ((4, 3), [0, "partial max"])
@@ -143,7 +143,7 @@ class Silent(Mesh):
         raise AttributeError
 
 
-def test_a_part_that_does_not_say_where_it_belongs(tmp_path: Path) -> None:
+def test_a_part_that_does_not_say_where_it_belongs(tmp_path):
     leaf = saved(tmp_path, DTensor(tensor(2, 3), Silent(0, tp=2), Shard(0)))
     assert leaf.shape == (2, 3)
     assert leaf.shard is None
@@ -162,7 +162,7 @@ def test_a_part_that_does_not_say_where_it_belongs(tmp_path: Path) -> None:
         {"shape": [2], "axes": {str(n): {"size": 2, "place": 0, "how": 0} for n in range(17)}},
     ],
 )
-def test_a_part_that_is_written_otherwise_is_refused(shard: Any) -> None:
+def test_a_part_that_is_written_otherwise_is_refused(shard):
     content = {**Leaf("mindspore.Tensor", "Float32", (2,)).to_json(), "shard": shard}
     with pytest.raises(ValueError, match="device mesh"):
         leaf_from_json(content)

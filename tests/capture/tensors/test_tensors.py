@@ -1,7 +1,6 @@
 """Full tensors of layers on disk, and the statistics of every kind of tensor."""
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +13,6 @@ from helpers.programs import read_json
 from helpers.small_networks import Echo, Scale, tensor
 from mindspore import nn
 
-from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.tensors import summary
 from mindrlhf_msprobe.capture.tensors.summary import (
     Summaries,
@@ -46,7 +44,7 @@ DTYPES = {
 SHAPES = ((2, 3), (), (0, 4))
 
 
-def test_stored_tensors_equal_the_tensors(run_phase) -> None:
+def test_stored_tensors_equal_the_tensors(run_phase):
     """With task: tensor, numpy loads the very elements, dtype and shape known; bf16 exactly."""
     expected = {}
     for dtype in DTYPES:
@@ -66,15 +64,13 @@ def test_stored_tensors_equal_the_tensors(run_phase) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_floats_of_8_bits_are_recorded_as_float32(layer_probe, recorded, dtype: str) -> None:
+def test_floats_of_8_bits_are_recorded_as_float32(watched, recorded, dtype):
     """MindSpore makes the very bytes of what is loaded, by layer and by key."""
     own, given = getattr(ms, FLOAT8[dtype]), {}
     for shape in (*SHAPES, (300, 300)):
         numbers = np.linspace(-9, 77, int(np.prod(shape)), dtype=np.float32).reshape(shape)
         given[str(shape)] = ms.Tensor(numbers, dtype=own)
-    probe = layer_probe(task="tensor", key_data_dump=True)
-    network = Echo()
-    probe.watch(actor=network)
+    probe, network = watched(Echo(), task="tensor", key_data_dump=True)
     with probe.phase("actor_update"):
         for x in given.values():
             network(x)
@@ -90,16 +86,12 @@ def test_floats_of_8_bits_are_recorded_as_float32(layer_probe, recorded, dtype: 
         assert saved.records[0].leaf.fingerprint == entry.records[0].leaf.fingerprint
 
 
-def test_sparse_tensors_are_recorded_as_what_they_are_made_of(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
+def test_sparse_tensors_are_recorded_as_what_they_are_made_of(watched, recorded):
     """Indices, values and shape, by layer and by key."""
     indices, values = ms.Tensor([[0, 1], [1, 2]], ms.int32), ms.Tensor([1.5, 2.5], ms.float32)
     coo = ms.COOTensor(indices, values, (3, 4))
     csr = ms.CSRTensor(ms.Tensor([0, 1, 2, 2], ms.int32), indices[1], values, (3, 4))
-    probe = layer_probe(task="tensor", key_data_dump=True)
-    network = Echo()
-    probe.watch(actor=network)
+    probe, network = watched(Echo(), task="tensor", key_data_dump=True)
     with probe.phase("actor_update"):
         network([coo], csr)
     probe.save_data(sparse=coo)
@@ -113,7 +105,7 @@ def test_sparse_tensors_are_recorded_as_what_they_are_made_of(
     np.testing.assert_array_equal(run.key_data("sparse")[0].value["values"], [1.5, 2.5])
 
 
-def test_equal_tensors_share_one_file(run_phase) -> None:
+def test_equal_tensors_share_one_file(run_phase):
     """An output that is the next cell's input is stored once and linked under each name."""
     network = nn.SequentialCell(Scale(2.0), Scale(3.0))
     body = lambda: network(tensor(5, start=1.0))  # noqa: E731
@@ -128,7 +120,7 @@ def test_equal_tensors_share_one_file(run_phase) -> None:
     assert {file.name for file in files.values()} == {f"{name}.npy" for name in files}
 
 
-def test_dump_json_names_the_stored_files(run_phase) -> None:
+def test_dump_json_names_the_stored_files(run_phase):
     """It holds msprobe's keys, its data_name are files; with task: statistics there are none."""
     network = Scale()
     run = run_phase(network, lambda: network(tensor(5)), task="tensor")
@@ -178,7 +170,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_statistics_agree_with_numpy(name: str) -> None:
+def test_statistics_agree_with_numpy(name):
     """max, min, mean, L2 norm, NaN and Inf counts are numpy's in extended precision."""
     array = ARRAYS[name]
     leaf = summarise(to_host(array))
@@ -209,7 +201,7 @@ def test_statistics_of_bfloat16_are_those_of_its_values() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-def test_norm_and_mean_of_float64_are_right_at_every_scale(dtype: type, size: int) -> None:
+def test_norm_and_mean_of_float64_are_right_at_every_scale(dtype, size):
     """Exact fractions say what they are; where plain sums are right, the bits are theirs."""
     rng = np.random.default_rng(size)
     for scale in (5e-324, 1e-310, 1e-200, 1e-155, 1e-139, 1.0, 1e139, 1e153, 1e155, 1e200, 1e303):
@@ -242,7 +234,7 @@ def test_a_norm_beyond_float64_is_infinite_and_its_elements_are_counted_as_finit
 
 
 @pytest.mark.parametrize("array", [np.zeros(0), np.zeros((3, 0), bool)], ids=repr)
-def test_an_empty_tensor_has_no_statistics(array: np.ndarray) -> None:
+def test_an_empty_tensor_has_no_statistics(array):
     """An empty tensor has a shape, a fingerprint, no statistics and no NaN."""
     leaf = summarise(to_host(array))
     assert (leaf.max, leaf.min, leaf.mean, leaf.norm) == (None, None, None, None)
@@ -288,7 +280,7 @@ def test_views_of_mindspore_tensors_are_read_as_they_are() -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e-6, 1.0, 1e15, 1e18, 1e38])
-def test_the_norm_of_float32_is_right_at_every_size_and_scale(scale: float) -> None:
+def test_the_norm_of_float32_is_right_at_every_size_and_scale(scale):
     """Neither tiny nor huge float32 lose their norm or mean, whatever the number of elements."""
     for size in (1, 4095, 4096, 4097, 3 * 4096 + 5):
         array = (np.random.default_rng(size).normal(size=size) * scale).astype(np.float32)
@@ -311,7 +303,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return shapes
 
 
-def test_statistics_are_computed_once_for_equal_tensors(computed: list[Any]) -> None:
+def test_statistics_are_computed_once_for_equal_tensors(computed):
     """However often a tensor comes; one that was written in place is another tensor."""
     summaries = Summaries()
     x = tensor(5)
@@ -323,7 +315,7 @@ def test_statistics_are_computed_once_for_equal_tensors(computed: list[Any]) -> 
     assert len(computed) == 2
 
 
-def test_a_pass_through_the_network_computes_each_tensor_once(run_phase, computed) -> None:
+def test_a_pass_through_the_network_computes_each_tensor_once(run_phase, computed):
     """The output of one cell is the input of the next, and of the cells around it."""
     network = nn.SequentialCell([Scale(2.0), Scale(3.0), nn.SequentialCell([Scale(5.0)])])
     run_phase(network, lambda: network(tensor(4)), steps=2)
