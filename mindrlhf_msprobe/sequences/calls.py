@@ -12,7 +12,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.sequences.following import Followed, Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
-from mindrlhf_msprobe.sequences.padding import Padding
+from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
     Beginning,
     SavedSample,
@@ -871,7 +871,8 @@ def _samples(inputs: CallInputs, padding: Padding) -> list[np.ndarray] | None:
         found = _packed(inputs)
         padding.begin(inputs, found, packed=True)
         return found
-    if width > 1 and padding.may_be_own and (given := padding.given(inputs)) is not None:
+    given = as_given(inputs, padding.pad) if width > 1 and padding.may_be_own else None
+    if given is not None:
         parts = _parts(inputs, given, padding)
         padding.begin(inputs, parts, packed=len(parts) > batch)
     valid = padding.tokens(inputs)

@@ -50,7 +50,7 @@ class Padding:
         None where what was given fits several sides, and it matters.
         """
         self.let_in = 0
-        valid = _as_given(inputs, self.pad)
+        valid = as_given(inputs, self.pad)
         self.is_unsure = (
             inputs.ids.shape[1] > 1 and self.pad is None and valid is not None and bool(valid.all())
         )
@@ -58,10 +58,6 @@ class Padding:
         for row, mine in zip(inputs.ids, () if found is None or not found.size else found):
             self.fillers.update(row[: int(mine.argmax())].tolist())
         return found
-
-    def given(self, inputs: CallInputs) -> np.ndarray | None:
-        """Return which of the ids are tokens by what was given alone, bool [batch, width]."""
-        return _as_given(inputs, self.pad)
 
     @property
     def may_be_own(self) -> bool:
@@ -125,7 +121,7 @@ class Padding:
         return -at if length else None
 
 
-def _as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
+def as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
     """Return which of the token ids are tokens, bool [batch, width]; the others are padding.
 
     Lengths are those of samples that begin in the first column, unless the positions of all samples
