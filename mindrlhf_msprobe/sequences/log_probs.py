@@ -315,19 +315,15 @@ class _Finder:
         found = self._responses.fitting(tuple(tokens.tolist()))
         free = [row for row in dict.fromkeys(found) if row not in self._taken]
         whole = [row for row in free if self._samples[row].size <= len(tokens)]
-        rows = self._of_prompt((whole or free)[:_MOST_ALIKE], before)
-        if not rows:
-            return None
-        self._taken.add(rows[0])
-        return rows[0]
-
-    def _of_prompt(self, rows: list[int], before: np.ndarray) -> list[int]:
-        """Return those of some rows whose prompt is the longest that these tokens end with."""
-        if self._prompts is None:
-            return rows if len(rows) == 1 else []
-        lengths = [_common_end(self._prompts[row], before) for row in rows]
-        longest = max(lengths, default=0)
-        return [row for row, size in zip(rows, lengths) if size == longest > 0]
+        rows = (whole or free)[:_MOST_ALIKE]
+        if self._prompts is not None:
+            lengths = [_common_end(self._prompts[row], before) for row in rows]
+            longest = max(lengths, default=0)
+            rows = [row for row, size in zip(rows, lengths) if size == longest > 0]
+        elif len(rows) > 1:
+            rows = []
+        self._taken.update(rows[:1])
+        return rows[0] if rows else None
 
 
 def _common_end(prompt: np.ndarray, before: np.ndarray) -> int:

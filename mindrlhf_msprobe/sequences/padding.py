@@ -96,7 +96,12 @@ class Padding:
             return valid
         found = np.ones(inputs.ids.shape, bool) if valid is None else valid.copy()
         for row, mine in zip(inputs.ids.astype(np.int64), found):
-            first = self._first(row, mine)
+            first = None
+            if not self.saved.held_by(row[mine]):  # the columns that are given begin with none
+                filled = run_at_start(row, int(row[0]) if self.pad is None else self.pad)
+                fitting = [(self.saved.held_by(row[at:]), -at) for at in range(filled + 1)]
+                length, at = max(fitting)
+                first = -at if length else None
             if first is None and valid is None:
                 return None
             self.is_unsure &= first is None and not self.saved.held_by(row[mine])
@@ -107,18 +112,6 @@ class Padding:
                 if first <= last:
                     mine[last + 1 :] = False
         return found
-
-    def _first(self, row: np.ndarray, valid: np.ndarray) -> int | None:
-        """Return the column of a row's first token by what was saved.
-
-        None where nothing of that stands in it, or where the columns that are given begin with it.
-        """
-        if self.saved.held_by(row[valid]):
-            return None
-        filled = run_at_start(row, int(row[0]) if self.pad is None else self.pad)
-        fitting = [(self.saved.held_by(row[at:]), -at) for at in range(filled + 1)]
-        length, at = max(fitting)
-        return -at if length else None
 
 
 def as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:

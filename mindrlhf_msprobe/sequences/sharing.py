@@ -86,7 +86,19 @@ class Tables:
         for number in range(len(starts)):
             by_block.setdefault(int(blocks[number, 0]), []).append(number)
         for block, numbers in by_block.items():
-            self._share(block, numbers, blocks, starts, have, found)
+            begin = [number for number in numbers if not starts[number]]
+            if begin and all(starts[number] == 0 for number in begin):
+                self._of_block[block] = []  # what stood there is overwritten
+            members = self._of_block.get(block, [])
+            going = [number for number in numbers if number not in begin]
+            known = self._going_on(going, members, blocks, starts, have)
+            found |= known
+            used = {*known.values()}
+            for number in [*begin, *(n for n in going if n not in known)]:
+                taken = used if number in begin else used | {*members}
+                keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
+                found[number] = next(key for key in keys if key not in taken)
+                used.add(found[number])
         return [found[number] for number in range(len(starts))]
 
     def took(self, key: int, table: np.ndarray) -> None:
@@ -95,30 +107,6 @@ class Tables:
         known = self._of_block.setdefault(block_of(key), [])
         if key not in known:
             known.append(key)
-
-    def _share(
-        self,
-        block: int,
-        numbers: Sequence[int],
-        blocks: np.ndarray,
-        starts: Sequence[int | None],
-        have: Mapping[int, int],
-        found: dict[int, int],
-    ) -> None:
-        """Find the keys of the samples that have one first block."""
-        begin = [number for number in numbers if not starts[number]]
-        if begin and all(starts[number] == 0 for number in begin):
-            self._of_block[block] = []  # what stood there is overwritten
-        members = self._of_block.get(block, [])
-        going = [number for number in numbers if number not in begin]
-        known = self._going_on(going, members, blocks, starts, have)
-        found |= known
-        used = {*known.values()}
-        for number in [*begin, *(n for n in going if n not in known)]:
-            taken = used if number in begin else used | {*members}
-            keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
-            found[number] = next(key for key in keys if key not in taken)
-            used.add(found[number])
 
     def _going_on(
         self,

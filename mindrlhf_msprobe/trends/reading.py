@@ -248,8 +248,15 @@ class _Wanted:
         for gatherer in self._gather.values():
             gatherer.finish(self._found)
         series = sorted(self._found.series(), key=_order)
-        if not series and not self._choice.everything and not self._choice.derived:
-            raise RunError(self._nothing())
+        choice = self._choice
+        if not (series or choice.everything or choice.derived):
+            asked = choice.pattern or choice.record or ", ".join(choice.keys)
+            of = {"path": str(self._run.path), "asked": shortened(asked)}
+            if self._matched:
+                statistic = choice.statistic or _OF_KEY
+                raise RunError.saying("trend.no_numbers", **of, statistic=statistic)
+            near = nearest_names(asked, [*self._run.keys, *_OWN_NAMES, *self._near])
+            raise RunError.saying("trend.nothing_matches", **of, near=near)
         there = {s.name for s in series if s.kind == "derived"}
         whys = {name: gatherer.missing() for name, gatherer in self._gather.items()}
         whys |= {name: self._why.get(name, message("trend.no_key_data")) for name in self._derived}
@@ -260,19 +267,6 @@ class _Wanted:
         said = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
         not_recorded = next(iter(said), None) if isinstance(said, tuple) else None
         return Trends(series, [*missing, *self._metrics.missing(not_recorded)])
-
-    def _nothing(self) -> Message:
-        asked = self._choice.pattern or self._choice.record or ", ".join(self._choice.keys)
-        if self._matched:
-            of = {"path": str(self._run.path), "asked": shortened(asked)}
-            return message("trend.no_numbers", **of, statistic=self._choice.statistic or _OF_KEY)
-        held = [*self._run.keys, *_OWN_NAMES, *self._near]
-        return message(
-            "trend.nothing_matches",
-            path=str(self._run.path),
-            asked=shortened(asked),
-            near=nearest_names(asked, held),
-        )
 
 
 def _order(series: Series) -> tuple[int, int]:

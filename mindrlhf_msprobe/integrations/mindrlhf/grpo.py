@@ -378,7 +378,12 @@ class _Integration:
             return
         with CURRENT.hold() as values:
             result = yield
-        keys = _keys_of_rewards(getattr(maker, "verifier_function", ()))
+        functions = getattr(maker, "verifier_function", ())
+        names = [getattr(function, "__name__", "") for function in functions]
+        keys = [  # a number tells two functions of a name apart
+            f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
+            for number, name in enumerate(names)
+        ]
         for name, data in values:
             if name != _EACH_REWARD:
                 CURRENT.save(session.probe, name, data)
@@ -511,15 +516,6 @@ class _Integration:
                     self._end_step()
         finally:
             self._end()
-
-
-def _keys_of_rewards(functions: Sequence[Any]) -> list[str]:
-    """Return the key of what each verifier function gives; a number tells two of a name apart."""
-    names = [getattr(function, "__name__", "") for function in functions]
-    return [
-        f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
-        for number, name in enumerate(names)
-    ]
 
 
 def _prompts_and_responses(result: Any) -> dict[str, Any]:
