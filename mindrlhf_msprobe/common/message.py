@@ -66,17 +66,15 @@ _MOST_OF_ERROR = 1000
 
 def message(code: str, /, **params: Any) -> Message:
     """Return a message; of an error among its parameters, what that says."""
-    return Message(code, {name: _said_by(value) for name, value in params.items()})
-
-
-def _said_by(value: Any) -> Any:
-    if not isinstance(value, BaseException):
-        return value
-    if isinstance(value, SpokenError):
-        return value.said
-    # An error of Python's kinds may be made of a message, too.
-    alone = value.args[0] if len(value.args) == 1 else None
-    return alone if isinstance(alone, Message) else shortened(value, _MOST_OF_ERROR)
+    for name, value in params.items():
+        if isinstance(value, SpokenError):
+            params[name] = value.said
+        elif isinstance(value, BaseException):
+            # An error of Python's kinds may be made of a message, too.
+            alone = value.args[0] if len(value.args) == 1 else None
+            said = alone if isinstance(alone, Message) else shortened(value, _MOST_OF_ERROR)
+            params[name] = said
+    return Message(code, params)
 
 
 def in_words(said: Message, lang: str | None = None) -> str:

@@ -8,6 +8,7 @@ end it, and what has no UTF-8 form are shown as escapes; a text without an end i
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -48,15 +49,9 @@ def printable_json(text: str) -> str:
     """Return JSON, on several lines, that says the same and can be shown."""
     if text.isascii():
         return text
-    return re.sub(r"[^\x20-\x7e\n]", _json_escape, text)
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    char = match[0]
-    if not _is_escaped(char):
-        return char
-    units = char.encode("utf-16-be", errors="surrogatepass")
-    return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
+    return "".join(
+        json.dumps(char)[1:-1] if char != "\n" and _is_escaped(char) else char for char in text
+    )
 
 
 def _is_escaped(char: str) -> bool:

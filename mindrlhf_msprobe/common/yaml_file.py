@@ -68,7 +68,7 @@ def read_yaml(
         _stop_early(loader)
         if apart:
             _keep_apart(loader)
-        top = loader.get_single_node()
+        top: Any = loader.get_single_node()
         if top is not None:
             _check_size(top)
         content = None if top is None else loader.construct_document(top)
@@ -88,7 +88,11 @@ def read_yaml(
         kind = message("error.kind_empty") if content is None else of_kind
         either = message("error.or_items", items=items) if items else ""
         raise ConfigError.saying("error.no_mapping", path=path, of=of, either=either, kind=kind)
-    _refuse_repeated(path, top, unique)
+    sections = [pair for pair in top.value if pair[0].value == unique]
+    _refuse_twice(path, [key for key, _ in sections])
+    for node in [value for _, value in sections] or [top]:
+        pairs = node.value if isinstance(node.value, list) else []
+        _refuse_twice(path, [pair[0] for pair in pairs if isinstance(pair, tuple)])
     return content
 
 
@@ -197,20 +201,12 @@ def _check_size(top: Any) -> None:
     count(top)
 
 
-def _refuse_repeated(path: Path, top: Any, section: str | None) -> None:
-    """Refuse a section that stands twice, or a key that stands twice in it.
+def _refuse_twice(path: Path, keys: Sequence[Any]) -> None:
+    """Refuse a key that stands twice among these.
 
     Raises:
         ConfigError: there is one.
     """
-    sections = [pair for pair in top.value if pair[0].value == section]
-    _refuse_twice(path, [key for key, _ in sections])
-    for node in [value for _, value in sections] or [top]:
-        pairs = node.value if isinstance(node.value, list) else []
-        _refuse_twice(path, [pair[0] for pair in pairs if isinstance(pair, tuple)])
-
-
-def _refuse_twice(path: Path, keys: Sequence[Any]) -> None:
     lines: dict[str, int] = {}
     for key in keys:
         line = key.start_mark.line + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -209,15 +209,22 @@ def _write(found: GradientTrend, rank: int, output: Path) -> None:
     several = any(update for _, update in columns)
     head = [f"{step}.{update}" if several else str(step) for step, update in columns]
     rows = ([name, *(values.get(column) for column in columns)] for name, values in lines.items())
-    pictures = _pictures(lines, output / _PICTURES)
-    outputs = [
-        Output(output / _TABLE, _is_table),
-        *(Output(path, _is_picture) for path in pictures),
-    ]
+    draws = find_spec("matplotlib") is not None
+    if not draws:
+        warn("trend.no_pictures")
+    outputs = [Output(output / _TABLE, _is_table)]
+    for name in lines if draws else ():
+        file = layout.file_name(f"{name}_similarities", ".png")
+        outputs.append(Output(output / _PICTURES / file, _is_picture))
     with written(*outputs) as (table, *parts):
         write_csv(table, ["step", *head], rows)
         for part, (name, values) in zip(parts, lines.items()):
-            _draw(part, name, head, [values.get(column, np.nan) for column in columns])
+            from matplotlib.figure import Figure
+
+            axes = (figure := Figure()).subplots()
+            axes.plot(head, [values.get(column, np.nan) for column in columns])
+            axes.set(xlabel="steps", ylabel="similarities", title=f"{name}_similarities")
+            figure.savefig(part, format="png", metadata={"Software": TOOL})
 
 
 def _is_table(path: Path) -> bool:
@@ -229,20 +236,3 @@ def _is_table(path: Path) -> bool:
 def _is_picture(path: Path) -> bool:
     with open(path, "rb") as file:
         return TOOL.encode() in file.read(_BEGIN)
-
-
-def _pictures(names: Iterable[str], directory: Path) -> list[Path]:
-    """Return the picture of each parameter; none where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        warn("trend.no_pictures")
-        return []
-    return [directory / layout.file_name(f"{name}_similarities", ".png") for name in names]
-
-
-def _draw(path: Path, name: str, head: Sequence[str], values: Sequence[float]) -> None:
-    from matplotlib.figure import Figure
-
-    axes = (figure := Figure()).subplots()
-    axes.plot(head, values)
-    axes.set(xlabel="steps", ylabel="similarities", title=f"{name}_similarities")
-    figure.savefig(path, format="png", metadata={"Software": TOOL})

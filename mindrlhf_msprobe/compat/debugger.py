@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -69,38 +69,48 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     content = {} if path is None else _read(path)
     where = "PrecisionDebugger" if path is None else str(path)
     settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
-    _check_keys(where, settings)
-    task, level = _task(where, settings.get("task")), settings.get("level")
+    known = (
+        *("task", "dump_path", "rank", "step", "level"),
+        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
+    )
+    for name, value in settings.items():
+        _check_known(where, name, value, known)
+        is_usual = value in (None, []) or (name == "dump_enable" and value is True)
+        if name in _NOT_OFFERED and not is_usual:
+            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
+    task, level = settings.get("task"), settings.get("level")
+    if task in _OTHER_TASKS:
+        either = message("config.either", choices=TASKS)
+        raise ConfigError.saying("error.task", where=where, task=task, join=either)
+    task = _one_of(where, "task", task, TASKS) or TASKS[0]
     of_gradients = task == "grad_probe"
     if level in _OTHER_LEVELS and not of_gradients:  # which has no level in msprobe
-        known = message("config.either", choices=LEVELS)
-        raise ConfigError.saying("error.level", where=where, level=level, level2=known)
-    if level not in (None, "", *LEVELS) and not of_gradients:
-        raise _wrong(where, "level", level, message("config.either", choices=LEVELS), LEVELS)
+        either = message("config.either", choices=LEVELS)
+        raise ConfigError.saying("error.level", where=where, level=level, level2=either)
+    if not of_gradients:
+        _one_of(where, "level", level, LEVELS)
     section = settings.get(task) or {}
     if not isinstance(section, Mapping):
         raise _wrong(where, task, section, message("config.section_of_task"))
+    dump_path = settings.get("dump_path")
+    if dump_path is None:
+        dump_path = "./dump_path"  # as in the config.json that comes with msprobe
+    if not isinstance(dump_path, (str, Path)) or not str(dump_path).strip():
+        raise _wrong(where, "dump_path", dump_path, message("config.directory"))
+    ranks = _numbers(where, "rank", settings.get("rank"))
+    steps = _numbers(where, "step", settings.get("step"))
+    span = {"step_start": steps[0], "step_end": steps[-1], "steps": steps} if steps else {}
     return {
         "msprobe": True,
-        "dump_path": _dump_path(where, settings.get("dump_path")),
+        "dump_path": str(dump_path),
         "task": task,
         "level": LEVEL if of_gradients else level or LEVEL,
-        "ranks": _numbers(where, "rank", settings.get("rank")),
-        **_steps(_numbers(where, "step", settings.get("step"))),
+        "ranks": ranks,
+        **{"step_start": 0, "step_end": NO_END, **span},
         **_READ.get(task, _section)(f"{where}: {task}", section),
-        **_overflow_nums(f"{where}: {task}", task, section),
         **{name: settings[name] for name in _OWN if name in settings},
         "phases": {UNNAMED_PHASE: ROLE},
     }
-
-
-def _task(where: str, task: Any) -> str:
-    known = message("config.either", choices=TASKS)
-    if task in _OTHER_TASKS:
-        raise ConfigError.saying("error.task", where=where, task=task, join=known)
-    if task not in (None, "", *TASKS):
-        raise _wrong(where, "task", task, known, TASKS)
-    return task or TASKS[0]
 
 
 def _read(path: Any) -> dict[str, Any]:
@@ -117,39 +127,12 @@ def _read(path: Any) -> dict[str, Any]:
     return content
 
 
-def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
-    known = (
-        *("task", "dump_path", "rank", "step", "level"),
-        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
-    )
-    for name, value in settings.items():
-        _check_known(where, name, value, known)
-        if name == "dump_enable" and value is True:
-            continue
-        if name in _NOT_OFFERED and value is not None and value != []:
-            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
-
-
 def _check_known(where: str, name: str, value: Any, known: Iterable[str]) -> None:
     if name not in known:
         hint = nearest_of(name, known)
         raise ConfigError.saying(
             "config.unknown_key", where=where, name=name, value=repr(value), hint=hint
         )
-
-
-def _dump_path(where: str, path: Any) -> str:
-    if path is None:
-        return "./dump_path"  # as in the config.json that comes with msprobe
-    if not isinstance(path, (str, Path)) or not str(path).strip():
-        raise _wrong(where, "dump_path", path, message("config.directory"))
-    return str(path)
-
-
-def _steps(steps: list[int]) -> dict[str, Any]:
-    if not steps:
-        return {"step_start": 0, "step_end": NO_END}
-    return {"step_start": steps[0], "step_end": steps[-1], "steps": steps}
 
 
 def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,10 +144,7 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
         _check_known(where, name, value, known)
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
             raise ConfigError.saying("error.not_offered_there", where=where, name=name, value=value)
-    mode = section.get("summary_mode")
-    if mode not in (None, "", *_SUMMARY_MODES):
-        either = message("config.either", choices=_SUMMARY_MODES)
-        raise _wrong(where, "summary_mode", mode, either, _SUMMARY_MODES)
+    mode = _one_of(where, "summary_mode", section.get("summary_mode"), _SUMMARY_MODES)
     return {
         "md5": mode == _SUMMARY_MODES[1],
         "entries": _texts(where, "list", section.get("list")),
@@ -173,13 +153,14 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _overflow_nums(where: str, task: str, section: Mapping[str, Any]) -> dict[str, Any]:
-    number = section.get("overflow_nums")
-    if task != "overflow_check" or number is None:
-        return {}
+def _of_overflow(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the section of overflow_check says: also how many overflows are recorded."""
+    found, number = _section(where, section), section.get("overflow_nums")
+    if number is None:
+        return found
     if type(number) is not int or number == 0 or number < -1:
         raise _wrong(where, "overflow_nums", number, message("config.number_or_all"))
-    return {"overflow_nums": number}
+    return {**found, "overflow_nums": number}
 
 
 def _texts(where: str, name: str, value: Any) -> list[str]:
@@ -213,17 +194,12 @@ def _of_benchmark(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     settings = {**_OF_BENCHMARK, **given}
     for name, value in given.items():  # fix asks for some values of the others
         _checked(where, name, value, **{**settings, "task": "free_benchmark"})
-    names = _texts(where, "list", section.get("list"))
-    entries, scope = [*map(_entry_of, names)], _scope(where, section.get("scope"))
-    return {**settings, "entries": entries, "scope": scope}
-
-
-def _entry_of(name: str) -> str:
-    """Return how the entries begin of what msprobe calls e.g. `mindspore.mint.div`."""
-    for namespace, kind in _NAMESPACES.items():
-        if name.startswith(namespace):
-            return f"{kind}{name.removeprefix(namespace)}."
-    return name
+    entries = []
+    for name in _texts(where, "list", section.get("list")):
+        namespace = next((one for one in _NAMESPACES if name.startswith(one)), None)
+        inside = name.removeprefix(namespace or "")
+        entries.append(name if namespace is None else f"{_NAMESPACES[namespace]}{inside}.")
+    return {**settings, "entries": entries, "scope": _scope(where, section.get("scope"))}
 
 
 def _scope(where: str, value: Any) -> list[str]:
@@ -294,8 +270,19 @@ def _wrong(
     )
 
 
+def _one_of(where: str, name: str, value: Any, choices: Sequence[str]) -> Any:
+    """Return a value that is one of some, or is not given."""
+    if value not in (None, "", *choices):
+        raise _wrong(where, name, value, message("config.either", choices=choices), choices)
+    return value
+
+
 #: Reads the section of a task; of any other task `_section` does.
-_READ = {"grad_probe": _of_gradients, "free_benchmark": _of_benchmark}
+_READ = {
+    "grad_probe": _of_gradients,
+    "free_benchmark": _of_benchmark,
+    "overflow_check": _of_overflow,
+}
 
 
 _NAME = "PrecisionDebugger"
@@ -358,10 +345,12 @@ class PrecisionDebugger:
         known = PrecisionDebugger._instance
         if known is not None:
             if given and given != known._given:
-                warn("log.debugger_again", given=_arguments(given), known=_arguments(known._given))
+                said = [
+                    ", ".join(f"{name}={value!r}" for name, value in of.items())
+                    for of in (given, known._given)
+                ]
+                warn("log.debugger_again", given=said[0], known=said[1])
             return known
-        from mindrlhf_msprobe.compat.debugger import probe_settings
-
         shared = _shared_probe(load_config(probe_settings(given)))
         debugger = super().__new__(cls)
         debugger._given = given
@@ -387,8 +376,6 @@ class PrecisionDebugger:
         """
         shared = cls._shared_for("start")
         if shared is not None:
-            from mindrlhf_msprobe.compat.debugger import ROLE
-
             shared.start(f"{_NAME}.start", UNNAMED_PHASE, ROLE, model, token_range)
 
     @classmethod
@@ -419,8 +406,6 @@ class PrecisionDebugger:
         """
         shared = cls._shared_for("monitor")
         if shared is not None and shared.probe.config.task == "grad_probe":
-            from mindrlhf_msprobe.compat.debugger import ROLE
-
             shared.monitor(f"{_NAME}.monitor", UNNAMED_PHASE, ROLE, opt)
 
     @classmethod
@@ -470,7 +455,3 @@ def _shared_probe(config: ProbeConfig) -> SharedProbe | None:
     else:
         probe.record_more(**{name: getattr(config, name) for name in _JOINING})
     return SharedProbe.for_tool(probe, _NAME)
-
-
-def _arguments(given: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in given.items())

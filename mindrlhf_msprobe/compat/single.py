@@ -106,7 +106,17 @@ class SingleSave:
             UsageError: as `save`, or micro_batch is no micro-step.
         """
         probe = cls._for("save_ex").probe
-        number = None if micro_batch is None else _micro_step(micro_batch)
+        number = micro_batch
+        if micro_batch is not None:
+            try:
+                number = operator.index(micro_batch)
+            except TypeError:
+                number = -1
+            if isinstance(micro_batch, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
+                most = _LARGEST_MICRO_STEP
+                raise UsageError.saying(
+                    "error.micro_batch", given=micro_batch, largest_micro_step=most
+                )
         probe.save_data_at(number, _named("save_ex", data))
 
     @classmethod
@@ -143,18 +153,6 @@ def _named(call: str, data: Any) -> dict[str, Any]:
         if not isinstance(name, str):
             warn("log.single_no_text", call=call, name=repr(name))
     return {name: value for name, value in data.items() if isinstance(name, str)}
-
-
-def _micro_step(given: Any) -> int:
-    try:
-        number = operator.index(given)
-    except TypeError:
-        number = -1
-    if isinstance(given, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
-        raise UsageError.saying(
-            "error.micro_batch", given=given, largest_micro_step=_LARGEST_MICRO_STEP
-        )
-    return number
 
 
 def _continued(place: str) -> Probe:

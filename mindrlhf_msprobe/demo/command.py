@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
         ConfigError, RunError, UsageError: it could not be decided whether the verdict is right.
     """
     plan = DemoPlan.from_arguments(arguments)
-    _require_frameworks()
-
+    missing = [name for name in ("mindspore", "mindformers") if find_spec(name) is None]
+    if missing:
+        raise UsageError.saying("demo.needs", names=missing)
     plan.make_output()
     quiet_frameworks(plan.output / "log")
     from mindrlhf_msprobe.report.console.comparison import render
@@ -183,15 +185,10 @@ class DemoPlan:
             trainer_config=trainer_config,
             probe_config=probe_config,
         )
-        plan._refuse_other_runs()
-        return plan
-
-    def _refuse_other_runs(self) -> None:
-        if self.probe_config.existing == "overwrite":
-            return
-        for run in (self.run_a, self.run_b):
+        for run in () if probe_config.existing == "overwrite" else (plan.run_a, plan.run_b):
             if run.exists() and (layout.manifests(run) or layout.has_dumps(run)):
-                raise RunError.saying("demo.holds_a_run", run=str(run), output=str(self.output))
+                raise RunError.saying("demo.holds_a_run", run=str(run), output=str(plan.output))
+        return plan
 
 
 def _parse_fault(text: str | None) -> tuple[Phase, str]:
@@ -268,18 +265,15 @@ def _merged(place: str, example: Mapping[str, Any], given: Any) -> dict[str, Any
         if isinstance(usual, Mapping):
             value = _merged(f"{place}.{key}", usual, value)
         else:
-            _check_number(f"{place}.{key}", value, usual)
+            whole = isinstance(usual, int)
+            kinds = (int,) if whole else (int, float)
+            fits = isinstance(value, kinds) and not isinstance(value, bool)
+            fits = fits and (1 if whole else 0) <= value < math.inf
+            if not fits or (key == "temperature" and not value):
+                known = {"place": f"{place}.{key}", "value": repr(value), "usual": str(usual)}
+                raise UsageError.saying("demo.number", **known, whole=whole)
         merged[key] = value
     return merged
-
-
-def _check_number(place: str, value: Any, usual: float) -> None:
-    whole = isinstance(usual, int)
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    least = 1 if whole else 0
-    if not number or not least <= value < math.inf or (place.endswith("temperature") and not value):
-        known = {"place": place, "value": repr(value), "usual": str(usual)}
-        raise UsageError.saying("demo.number", **known, whole=whole)
 
 
 def example_path(name: str) -> Path:
@@ -289,14 +283,6 @@ def example_path(name: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise RunError.saying("demo.no_example", name=name)
-
-
-def _require_frameworks() -> None:
-    import importlib.util
-
-    missing = [n for n in ("mindspore", "mindformers") if importlib.util.find_spec(n) is None]
-    if missing:
-        raise UsageError.saying("demo.needs", names=missing)
 
 
 class _PhaseNote:
@@ -385,22 +371,16 @@ def _assess(
     if first is None:
         unseen = () if _recorded(fault, config) else (message("demo.not_recorded"),)
         return False, (planted, message("demo.not_shown", status=status.value), *unseen)
-    blamed = first.cell if first.operator and first.cell else cell_of(first) or first.record
+    cell = cell_of(first)
+    blamed = first.cell if first.operator and first.cell else cell or first.record
     found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
-    if _names(first, fault, config):
+    there = (first.phase, first.step) == (fault.phase, fault.from_step + config.initial_step)
+    if there and fault.is_named_by(first.cell if first.operator else cell, first.cause):
         as_planted = "demo.as_planted" if fault.cell_name else "demo.no_cell_computes"
         return True, (planted, found, message(as_planted))
     if not _recorded(fault, config) and first.phase == fault.phase:
         return True, (planted, found, message("demo.phase_only"))
     return False, (planted, found, message("demo.otherwise"))
-
-
-def _names(first: Divergence, fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
-    place = (first.phase, first.step)
-    blamed = first.cell if first.operator else cell_of(first)
-    return place == (fault.phase, fault.from_step + config.initial_step) and fault.is_named_by(
-        blamed, first.cause
-    )
 
 
 def cell_of(first: Divergence) -> str | None:
@@ -480,12 +460,12 @@ def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:
 @contextmanager
 def quiet_probe() -> Iterator[None]:
     """Keep back what the probe tells users of their own training: how much room a step takes."""
-    probe_logger.addFilter(_is_no_information)
+
+    def is_no_information(record: logging.LogRecord) -> bool:
+        return record.levelno != logging.INFO
+
+    probe_logger.addFilter(is_no_information)
     try:
         yield
     finally:
-        probe_logger.removeFilter(_is_no_information)
-
-
-def _is_no_information(record: logging.LogRecord) -> bool:
-    return record.levelno != logging.INFO
+        probe_logger.removeFilter(is_no_information)

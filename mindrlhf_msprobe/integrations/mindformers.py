@@ -123,7 +123,9 @@ class ProbeCallback(Callback):
         self._steps_done = arguments.get("cur_step_num") or 0
         train_cell = arguments["train_network"]
         network = recorded_network(train_cell, arguments.get("network"), self._network)
-        optimizer = _optimizer(train_cell) or arguments.get("optimizer")
+        inside = (children_of(cell).get("optimizer") for cell in named_cells(train_cell).values())
+        found = next((one for one in inside if isinstance(one, nn.Cell)), None)
+        optimizer = found or arguments.get("optimizer")
         probe = self._begin(train_cell, network, optimizer, _steps_before(arguments))
         if self._configurations is not None:
             probe.save_configs(self._configurations)
@@ -322,12 +324,6 @@ def _trains(cell: nn.Cell) -> bool:
     return isinstance(cell, nn.TrainOneStepCell) or isinstance(
         children_of(cell).get("optimizer"), nn.Cell
     )
-
-
-def _optimizer(train_cell: nn.Cell) -> nn.Cell | None:
-    """Return the optimizer inside a cell that trains."""
-    found = (children_of(cell).get("optimizer") for cell in named_cells(train_cell).values())
-    return next((optimizer for optimizer in found if isinstance(optimizer, nn.Cell)), None)
 
 
 patches.install()

@@ -64,12 +64,12 @@ def configurations_of(trainer_config: Any) -> dict[str, Any]:
         return {"trainer": found}
     sections = {name: section for name, section in found.items() if name != SECTION}
     if "callbacks" in sections:
-        sections["callbacks"] = [c for c in sections["callbacks"] or () if not _is_probe(c)]
+        sections["callbacks"] = [
+            callback
+            for callback in sections["callbacks"] or ()
+            if not (isinstance(callback, Mapping) and callback.get("type") == _CALLBACK)
+        ]
     return sections
-
-
-def _is_probe(callback: Any) -> bool:
-    return isinstance(callback, Mapping) and callback.get("type") == _CALLBACK
 
 
 @cache

@@ -99,25 +99,29 @@ class Compared:
             return None
         if not self._steps.has(number):
             self._ended = True
-            return self._uncompared(number)
+            return self._without_it(number)
         found = self._steps.compare(number)
         if found is None:
             if self._said or not self._steps.had_nothing_in_common:
                 return None
-            self._said = True
-            return Uncompared(number, self._steps.last_step, nothing=True)
+            self._said = True  # later steps are looked at
+            return Uncompared(message("live.nothing_in_common", step=number))
         self._ended = True
         if self._steps.is_gone:  # what it has lost since says nothing of the training
-            return self._uncompared(number)
+            return self._without_it(number)
         if self._steps.unread is not None and found.cause is Cause.UNREADABLE:
             why = self._steps.unread
-            return Uncompared(number, self._steps.last_step, unread=why)
+            return Uncompared(message("live.compared_run_is_damaged", step=number, why=why))
         said = message("live.cause", cause=found.cause.value, reasons=[*found.reasons])
         return Diverged(number, found.phase, found.record, found.cell, said)
 
-    def _uncompared(self, number: int) -> Uncompared:
-        steps = self._steps
-        return Uncompared(number, steps.last_step, gone=steps.is_gone, running=steps.is_running)
+    def _without_it(self, number: int) -> Uncompared:
+        """Say that the other run does not have a step: it ended before, or was removed."""
+        if self._steps.is_gone:
+            return Uncompared(message("live.compared_run_is_gone", step=number))
+        last = -1 if self._steps.last_step is None else self._steps.last_step
+        known = {"last": last, "running": self._steps.is_running}
+        return Uncompared(message("live.not_compared", step=number, **known))
 
     def end(self) -> None:
         """Nothing is left to do."""

@@ -76,23 +76,13 @@ class Diverged:
 
 @dataclass(frozen=True)
 class Uncompared:
-    """Steps from one on are not compared, as the other run does not have them.
+    """A step is not compared with that of the other run, nor are those behind it, mostly.
 
     Attributes:
-        step: the first of them.
-        last: the last step that the other run has whole; None if it has none.
-        gone, running: whether it was removed, is still recorded.
-        nothing: whether it has this step, but nothing in it that could be compared; later ones are
-            looked at.
-        unread: what of it cannot be read, where that is all that differs first.
+        said: why, without the `path` of the other run.
     """
 
-    step: int
-    last: int | None
-    gone: bool = False
-    running: bool = False
-    nothing: bool = False
-    unread: Message | None = None
+    said: Message
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.checks.loading import all_rules, imported, read_settings
@@ -124,7 +123,11 @@ class Live:
             self._ended += 1
             if self._process is not None and step is not None:
                 with counted(self._fault, _LIVE):
-                    self._announce(self._process, step)
+                    if not (self._waiting or self._process.ready):
+                        self._take(self._process.reports(_READY))
+                    self._waiting.add(step)
+                    if self._process.ended or not self._process.announce(step):
+                        self._leave_out([step])
                     if self._config.compare_to and self._config.on_divergence != WARN:
                         self._wait_for(self._process, step)
             self.look()
@@ -133,13 +136,6 @@ class Live:
             if self._ends:
                 logger.error("%s", message("live.stops", rule=self._ends_by))
             return self._ends
-
-    def _announce(self, process: Follower, step: int) -> None:
-        if not (self._waiting or process.ready):
-            self._take(process.reports(_READY))
-        self._waiting.add(step)
-        if process.ended or not process.announce(step):
-            self._leave_out([step])
 
     def _wait_for(self, process: Follower, step: int) -> None:
         """Wait until a step was looked at: what it leads to concerns the next one."""
@@ -161,16 +157,8 @@ class Live:
             elif isinstance(one, Diverged):
                 self._diverged(one)
             elif isinstance(one, Uncompared):
-                to = self._config.compare_to
-                last = -1 if one.last is None else one.last
-                code = "live.compared_run_is_gone" if one.gone else "live.not_compared"
-                known: dict[str, Any] = {} if one.gone else {"last": last, "running": one.running}
-                if one.unread is not None:
-                    code, known = "live.compared_run_is_damaged", {"why": one.unread}
-                if one.nothing:
-                    code, known = "live.nothing_in_common", {}
-                said = message(code, step=one.step, path=to, **known)
-                logger.warning("%s", said)
+                params = {**one.said.params, "path": self._config.compare_to}
+                logger.warning("%s", Message(one.said.code, params))
             elif isinstance(one, Looked):
                 self._waiting.discard(one.step)
             elif isinstance(one, Behind):
@@ -202,8 +190,11 @@ class Live:
             self._ends_by = self._ends_by or next(grave, "")
         shown = firsts[: max(0, min(_MOST_OF_STEP, _MOST_LOGGED - self._logged))]
         for one in shown:
-            log = logger.warning if one.severity.counts else logger.info
-            log("%s", _in_a_line(one))
+            at, log = one.place, logger.warning if one.severity.counts else logger.info
+            name = "" if at.name == at.phase else at.name
+            where = {"step": at.step, "phase": at.phase or "", "name": name}
+            known = {"severity": one.severity.value, "rule": one.rule, "said": one.said}
+            log("%s", message("live.finding", **where, **known))
         left = len(found.findings) - len(shown)
         if left and self._logged < _MOST_LOGGED:
             logger.info("%s", message("live.more", count=left, file=self._findings_file))
@@ -315,17 +306,6 @@ def _function(on_finding: str) -> Callable[[list[CheckFinding]], object] | None:
         known = {"named": on_finding, "kind": type(found).__name__, "error": shown}
         raise ConfigError.saying("config.no_such_function", **known)
     return found
-
-
-def _in_a_line(finding: CheckFinding) -> Message:
-    at = finding.place
-    where = {
-        "step": at.step,
-        "phase": at.phase or "",
-        "name": "" if at.name == at.phase else at.name,
-    }
-    known = {"severity": finding.severity.value, "rule": finding.rule, "said": finding.said}
-    return message("live.finding", **where, **known)
 
 
 def _logged(what: Message, error: BaseException) -> None:

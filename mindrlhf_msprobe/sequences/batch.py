@@ -109,9 +109,14 @@ class Sequences:
         return [None if of is None else [row.astype(np.int64) for row in of] for of in rows]
 
     @cached_property
+    def _all_ids(self) -> list[np.ndarray]:
+        """The rows of all saves, int64."""
+        return [row for of in self._ids for row in of or ()]
+
+    @cached_property
     def rows(self) -> Rows:
         """The rows of all saves, found by their ids."""
-        return Rows([row for of in self._ids for row in of or ()], self.data.pad)
+        return Rows(self._all_ids, self.data.pad)
 
     @cached_property
     def _masks(self) -> list[Sequence[np.ndarray | None]]:
@@ -121,14 +126,43 @@ class Sequences:
         return [own or of for own, of in zip(self.saved_masks, of_losses)]
 
     @cached_property
+    def _all_masks(self) -> list[np.ndarray | None]:
+        """The masks of the rows of all saves."""
+        return [mask for of in self._masks for mask in of]
+
+    @cached_property
     def saved_masks(self) -> list[list[np.ndarray]]:
         """Of each save of the responses the masks saved beside it, of all its rows or of none."""
-        return [[] if of is None else self._saved_masks(at, of) for at, of in enumerate(self._ids)]
+        saves = self.data.saved(MASK)
+        found: list[list[np.ndarray]] = []
+        for at, rows in enumerate(self._ids):
+            beside = rows is not None and len(saves) == len(self.responses)
+            masks = rows_of(saves[at], "biuf") if beside else None
+            if rows and masks and [*map(len, masks)] == [*map(len, rows)]:
+                found.append([mask != 0 for mask in masks])
+                continue
+            whole = None if masks is None else self.ids_under(masks, at)
+            given = None if whole is None else self.rows.under(np.stack(masks or ()) != 0, whole)
+            found.append([] if given is None else [*given.mask])
+        return found
 
     @cached_property
     def _known_padding(self) -> tuple[int | None, Source]:
-        rows = [row for of in self._ids for row in of or ()]
-        return self._padding(rows, [mask for of in self._masks for mask in of])
+        """The id of padding, and what says it."""
+        rows, masks = self._all_ids, self._all_masks
+        if (pad := self.data.pad) is not None:
+            return pad, Source.PAD
+        if (pad := _pad_by_eos(rows, self.eos)) is not None:
+            return pad, Source.EOS
+        if (pad := _pad_by_masks(rows, masks, self.eos)) is not None:
+            return pad, Source.MASK
+        hidden = {
+            int(token)
+            for seen, ids in self._attended()
+            if len(seen) == len(ids)
+            for token in ids[seen == 0]
+        }
+        return (hidden.pop(), Source.ATTENTION) if len(hidden) == 1 else (None, Source.NONE)
 
     @property
     def pad(self) -> int | None:
@@ -138,8 +172,7 @@ class Sequences:
     @cached_property
     def _last(self) -> frozenset[int]:
         """The ids that end a response: configured, or that every padded row ends with."""
-        rows = [row for of in self._ids for row in of or ()]
-        return self.eos or _last_tokens(rows, self.pad)
+        return self.eos or _last_tokens(self._all_ids, self.pad)
 
     @cached_property
     def _is_pad_end(self) -> bool:
@@ -150,9 +183,8 @@ class Sequences:
         """
         if self.pad is None or self.eos:
             return self.pad in self.eos
-        rows = [row for of in self._ids for row in of or ()]
         beyond = []
-        for ids, mask in zip(rows, (mask for of in self._masks for mask in of)):
+        for ids, mask in zip(self._all_ids, self._all_masks):
             size = len(ids) - run_at_end(ids, self.pad)
             if mask is not None and size < len(ids) and mask.any():
                 beyond.append(run_at_end(mask, False) + size - len(ids))
@@ -163,19 +195,6 @@ class Sequences:
         """Of each save of the responses its rows; None of one that holds no token ids."""
         both = enumerate(zip(self._ids, self._masks))
         return [None if ids is None else [*self._samples(at, ids, m)] for at, (ids, m) in both]
-
-    def _padding(
-        self, rows: Sequence[np.ndarray], masks: Sequence[np.ndarray | None]
-    ) -> tuple[int | None, Source]:
-        """Return the id of padding, and what says it."""
-        if (pad := self.data.pad) is not None:
-            return pad, Source.PAD
-        if (pad := _pad_by_eos(rows, self.eos)) is not None:
-            return pad, Source.EOS
-        if (pad := _pad_by_masks(rows, masks, self.eos)) is not None:
-            return pad, Source.MASK
-        pad = self._pad_by_attention()
-        return pad, Source.NONE if pad is None else Source.ATTENTION
 
     @cached_property
     def samples(self) -> list[Sample]:
@@ -215,8 +234,11 @@ class Sequences:
             tokens = self.data.alike(datum, array, of, ROLLOUT_TOKENS)
             if tokens is not None:
                 return Counted(np.asarray(tokens >= 0))
-            if (mask := self._mask_of_batch(array, of)) is not None:
-                return Counted(mask, (message("trend.mask_in_order"),))
+            masks = self.data.saved(MASK)
+            if len(masks) == 1 and len(of) > 1:  # of one of several updates of all its rows
+                mask = array_of(masks[0])
+                if mask.shape == array.shape:
+                    return Counted(np.asarray(mask != 0), (message("trend.mask_in_order"),))
         return self._by_ends(datum, array, of)
 
     def _mask(
@@ -269,7 +291,7 @@ class Sequences:
 
         Its rows are some of the batch. 0 where nothing says that any token does not count.
         """
-        rows = [mask for of in self._masks for mask in of if mask is not None]
+        rows = [mask for mask in self._all_masks if mask is not None]
         for datum in () if rows else self.data.saved(MASK):
             rows += rows_of(datum, "biuf") or ()
         for datum in () if rows else self.data.saved((LOSS_INPUTS,)):
@@ -281,14 +303,6 @@ class Sequences:
         if array.ndim != 2 or any(len(row) != array.shape[1] for row in rows):
             return array.size if array.ndim > 1 and rows else 0
         return sum(sorted((int((row == 0).sum()) for row in rows), reverse=True)[: len(array)])
-
-    def _mask_of_batch(self, array: np.ndarray, of: Sequence[KeyDatum]) -> np.ndarray | None:
-        """Return the one mask of the batch for one of several updates that are of all its rows."""
-        masks = self.data.saved(MASK)
-        if len(masks) != 1 or len(of) < 2:
-            return None
-        mask = array_of(masks[0])
-        return np.asarray(mask != 0) if mask.shape == array.shape else None
 
     def _mask_of_responses(
         self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]
@@ -337,16 +351,6 @@ class Sequences:
         is_filled = samples[0].source in (Source.FILLED, Source.LENGTHS)
         notes = () if is_filled else (message("trend.pad", pad=self.pad),)
         return Counted(np.asarray(np.arange(array.shape[1]) < sizes[:, None]), notes)
-
-    def _saved_masks(self, at: int, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the mask of each row of a save; empty where none of them was saved."""
-        saves = self.data.saved(MASK)
-        masks = rows_of(saves[at], "biuf") if len(saves) == len(self.responses) else None
-        if masks and [*map(len, masks)] == [*map(len, rows)]:
-            return [mask != 0 for mask in masks]
-        whole = None if masks is None else self.ids_under(masks, at)
-        given = None if whole is None else self.rows.under(np.stack(masks or ()) != 0, whole)
-        return [] if given is None else [*given.mask]
 
     def ids_under(self, masks: Sequence[np.ndarray], at: int) -> np.ndarray | None:
         """Return the prompts and responses of a save, if a mask has their width, or one less.
@@ -432,36 +436,21 @@ class Sequences:
         found = [row[at[0] : at[-1] + 1] if len(at) else row[:0] for row, at in zip(rows, real)]
         return found if len(found) == len(self.samples) else []
 
-    def _pad_by_attention(self) -> int | None:
-        """Return the one id that attention masks hide; None if there is none."""
-        hidden = {
-            int(token)
-            for seen, ids in (*self._attended(), *self._attended_in_losses())
-            if len(seen) == len(ids)
-            for token in ids[seen == 0]
-        }
-        return hidden.pop() if len(hidden) == 1 else None
-
     def _attended(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each row of saved attention masks, and the ids of its prompt and response."""
+        """Yield rows of attention masks, saved or given to losses, and the ids of their tokens."""
         saves = self.data.saved(ATTENTION_MASK), self.data.saved(PROMPTS), self.responses
-        if len({*map(len, saves)}) > 1:
-            return
-        for mask, prompts, responses in zip(*saves):
+        for mask, prompts, responses in zip(*saves) if len({*map(len, saves)}) == 1 else ():
             asked, answered = rows_of(prompts), rows_of(responses)
             if asked is not None and answered is not None:
                 whole = (np.concatenate(both) for both in zip(asked, answered))
                 yield from zip(rows_of(mask, "biuf") or (), whole)
-
-    def _attended_in_losses(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield each row of the attention masks of losses, and the ids of its tokens."""
         for datum in self.data.saved((LOSS_INPUTS,)):
             inputs = arrays_of(datum)
             for name in ATTENTION_MASK:
-                mask = inputs.get(name)
-                ids = None if mask is None else ids_under(mask, inputs)
-                if mask is not None and ids is not None:
-                    yield from zip(mask, ids)
+                given = inputs.get(name)
+                ids = None if given is None else ids_under(given, inputs)
+                if given is not None and ids is not None:
+                    yield from zip(given, ids)
 
 
 def has_hole(selects: np.ndarray, ids: np.ndarray, pad: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,44 +43,21 @@ def longest_common(
     used = np.zeros(len(other), np.int64)
     for number, sequence in enumerate(mine):
         # In the order of their tokens, it stands beside where the sequence would stand.
-        place = _bisect(order, keys, sequence.tolist())
+        place = bisect_left(order, sequence.tolist(), key=keys.__getitem__)
         beside = [order[i] for i in (place - 1, place) if 0 <= i < len(order)]
         most = max(shared_length(sequence, other[i]) for i in beside)
         if not most:
             continue
-        alike = _neighbours(order, other, sequence, place, most)
+        alike = []  # all that share as many tokens; they stand together around the place
+        for steps in (range(place - 1, -1, -1), range(place, len(order))):
+            for i in steps:
+                if shared_length(sequence, other[order[i]]) < most:
+                    break
+                alike.append(order[i])
         partner[number] = min(alike, key=lambda i: (used[i], len(other[i]), i))
         used[partner[number]] += 1
         common[number] = most
     return partner, common
-
-
-def _bisect(order: Sequence[int], keys: Sequence[list[int]], wanted: list[int]) -> int:
-    low, high = 0, len(order)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[order[middle]] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _neighbours(
-    order: Sequence[int],
-    other: Sequence[np.ndarray],
-    sequence: np.ndarray,
-    place: int,
-    most: int,
-) -> list[int]:
-    """Return all that share as many tokens; they stand together around the place."""
-    found = []
-    for steps in (range(place - 1, -1, -1), range(place, len(order))):
-        for i in steps:
-            if shared_length(sequence, other[order[i]]) < most:
-                break
-            found.append(order[i])
-    return found
 
 
 def shared_length(a: np.ndarray, b: np.ndarray) -> int:

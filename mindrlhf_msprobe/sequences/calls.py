@@ -12,22 +12,16 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.sequences.following import Followed, Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
-from mindrlhf_msprobe.sequences.padding import Padding
+from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
     Beginning,
     SavedSample,
+    SavedSamples,
     of_saved,
     prompt_sizes,
     with_beginnings,
 )
-from mindrlhf_msprobe.sequences.sharing import (
-    BlockSize,
-    Tables,
-    Written,
-    begins_with,
-    block_of,
-    saved_before,
-)
+from mindrlhf_msprobe.sequences.sharing import BlockSize, Tables, Written, block_of
 from mindrlhf_msprobe.sequences.slots import Continuing, Slot, Wanted, with_ahead
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -227,7 +221,7 @@ def _read(entry: Entry, what: CallInputs | Record) -> CallInputs:
 
 @dataclass
 class _Open:
-    """A sequence of which it is not known what stands before it, when it is first met.
+    """Of a sequence of which it is not known what stands before it, when it is first met.
 
     Attributes:
         start: how many tokens do.
@@ -240,6 +234,64 @@ class _Open:
     note: Message
 
 
+@dataclass
+class _Sequence:
+    """A sequence as far as it is known.
+
+    Attributes:
+        tokens: those that it was given so far.
+        begun: how many tokens the call that began it was given, or its prompt has.
+        shares: whether it begins with what others computed.
+        cached: how many tokens stand before it of which no row was recorded.
+        unsure: with how many times one token it begins, where nothing says whether that is padding.
+        still: the place from which on its positions stand still, or None.
+        open: what is known where it is not known what stands before it, or None.
+    """
+
+    tokens: list[int]
+    begun: int
+    shares: bool = False
+    cached: int = 0
+    unsure: int = 0
+    still: int | None = None
+    open: _Open | None = None
+
+    @property
+    def counted(self) -> int:
+        """How many tokens come before those whose positions stand still.
+
+        These are padding if they are one token again and again: the loop goes on for longer ones.
+        """
+        size = len(self.tokens)
+        first = size if self.still is None else self.still
+        if first == size or {*self.tokens[first:]} != {self.tokens[-1]}:
+            return size
+        return max(1, first - int(self.tokens[first - 1] == self.tokens[-1]))
+
+
+@dataclass
+class _Call:
+    """A call that is put to the sequences.
+
+    Attributes:
+        inputs, entry: what it was given, positions counted from 0, and its entry.
+        samples: the rows of the tokens of each sample.
+        one_each: whether it has one token of each sample, behind those of the call before.
+        starts: the position of each sample's first token as it was given, or None.
+    """
+
+    inputs: CallInputs
+    entry: Entry
+    samples: list[np.ndarray]
+    one_each: bool
+    starts: list[int | None]
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """Its token ids, int64 [rows]."""
+        return self.inputs.ids.reshape(-1).astype(np.int64)
+
+
 class _Builder:
     """Puts calls together to sequences.
 
@@ -249,14 +301,13 @@ class _Builder:
     """
 
     def __init__(self, pad: int | None, samples: Sequence[SavedSample] = ()) -> None:
-        self._pad, self._samples = pad, samples
-        self._padding = Padding(pad, samples)
+        self._pad, self._saved = pad, SavedSamples(samples)
+        self._padding = Padding(pad, self._saved)
         self._lost_rows = 0
-        self._sequences: list[list[int]] = []
-        self._begun: list[int] = []
+        self._sequences: list[_Sequence] = []
         self._slots: dict[int, Slot] = {}
         self._left: list[Slot] = []  # sequences that stand in no place now, and may go on
-        self._continuing = Continuing(samples)
+        self._continuing = Continuing(self._saved)
         self._ahead: np.ndarray | None = None  # what stands in the places of the next calls
         self._is_merged = False  # whether any went on in another place than its own
         self._lost: set[int] = set()  # places of which nobody knows which sequence stands there
@@ -270,90 +321,58 @@ class _Builder:
         self._block = BlockSize()
         self._tables = Tables()
         self._written = Written()
-        self._open: dict[int, _Open] = {}
         self._others_move = False  # whether any position of the call is behind the last one
         self._base = 0  # the position of first tokens
         self._bases: set[int] = set()  # positions of first tokens
-        self._unsure: dict[
-            int, int
-        ] = {}  # sequence → how many tokens it begins with that are alike
-        self._cached: dict[
-            int, int
-        ] = {}  # sequence → tokens before it of which no row was recorded
-        self._still: dict[int, int] = {}  # sequence → the place from which on positions stand still
-        self._sharing: set[int] = set()  # sequences that begin with blocks of others
 
     def tokens(self) -> PhaseTokens:
         self._find_beginnings()
-        if self._is_merged:
-            for piece in (piece for pieces in self._pieces for piece in pieces):
-                piece.key, piece.stays = piece.thread, True
-        followed = follow(self._pieces, self._samples)
-        for one in followed:
-            self._put(one)
-        if followed or self._open:
+        pieces = [piece for pieces in self._pieces for piece in pieces]
+        for piece in pieces if self._is_merged else ():
+            piece.key, piece.stays = piece.thread, True
+        followed = follow(self._pieces, self._saved)
+        for sequence in followed:
+            self._put(sequence)
+        if followed or any(one.open for one in self._sequences):
             self._leave_out_empty()
-        drafts = sum(one.drafts for one in followed)
-        made = tuple(np.array(tokens, np.int64) for tokens in self._sequences)
-        numbers, ends = of_saved(made, self._samples, self._begun, self._pad)
+        held, samples = self._sequences, self._saved.all
+        made = tuple(np.array(one.tokens, np.int64) for one in held)
+        given = [one.begun for one in held]
+        numbers, ends = of_saved(made, samples, given, self._pad)
         ends = tuple(
-            min(end, self._counted(n, made[n])) if numbers[n] < 0 else end
-            for n, end in enumerate(ends)
+            min(end, one.counted) if number < 0 else end
+            for one, number, end in zip(held, numbers, ends)
         )
-        begun = prompt_sizes(self._begun, made)
-        self._note_refilled(begun, numbers)
-        for sequence, number in enumerate(numbers):
-            if number >= 0 and begun[sequence]:
-                begun[sequence] = min(len(self._samples[number].prompt), len(made[sequence]))
-        if drafts:
+        begun = prompt_sizes(given, made)
+        again = 0  # sequences that began again, as a cache was filled again
+        for at, (one, number) in enumerate(zip(held, numbers)):
+            prompt = len(samples[number].prompt) if number >= 0 else 0
+            again += one.begun != begun[at] and not one.shares and one.begun > prompt
+            if number >= 0 and begun[at]:
+                begun[at] = min(prompt, len(made[at]))
+        if again and not all(piece.begins for piece in pieces):
+            self._note(message("tokens.refilled", count=again))
+        if drafts := sum(sequence.drafts for sequence in followed):
             self._note(message("tokens.drafts", count=drafts))
-        if cached := [size for n, size in self._cached.items() if n < len(made)]:
+        if cached := [one.cached for one in held if one.cached]:
             counts = {"count": len(cached), "of": len(made), "tokens": sum(cached)}
             self._note(message("tokens.cached", **counts))
         # What is about pieces alone is known now.
-        known = {id(piece) for one in followed for piece in one.pieces}
+        known = {id(piece) for sequence in followed for piece in sequence.pieces}
         notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
             *(self._block.found(), numbers, ends, self._lost_rows, drafts),
             frozenset(self._padding.fillers),
-            {n: size for n, size in self._unsure.items() if n < len(made)},
+            {at: one.unsure for at, one in enumerate(held) if one.unsure},
             self._padding.own,
         )
-
-    def _counted(self, number: int, tokens: np.ndarray) -> int:
-        """Return how many tokens come before those of a sequence whose positions stand still.
-
-        These are padding if they are one token again and again: the loop goes on for longer ones.
-        """
-        first = self._still.get(number, len(tokens))
-        if first == len(tokens) or bool((tokens[first:] != tokens[-1]).any()):
-            return len(tokens)
-        return max(1, first - int(tokens[first - 1] == tokens[-1]))
-
-    def _note_refilled(self, begun: Sequence[int], numbers: Sequence[int]) -> None:
-        """Take note of sequences that began again, as a cache was filled again.
-
-        Args:
-            begun: how many tokens of each sequence are its prompt.
-            numbers: of the samples that they are.
-        """
-        has_cache = any(not piece.begins for pieces in self._pieces for piece in pieces)
-        again = sum(
-            before != size
-            and at not in self._sharing
-            and (number < 0 or before > len(self._samples[number].prompt))
-            for at, (before, size, number) in enumerate(zip(self._begun, begun, numbers))
-        )
-        if again and has_cache:
-            self._note(message("tokens.refilled", count=again))
 
     def _put(self, followed: Followed) -> None:
         """Put pieces where the saved sample says that they stand."""
         number = len(self._sequences)
-        whole = self._samples[followed.sample].tokens[: followed.size]
-        self._sequences.append(whole.tolist())
-        self._begun.append(len(followed.pieces[0].tokens))
+        whole = self._saved.all[followed.sample].tokens[: followed.size]
+        self._sequences.append(_Sequence(whole.tolist(), len(followed.pieces[0].tokens)))
         for piece, (at, count, _) in zip(followed.pieces, followed.placed):
             call = self._calls[piece.call]
             call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
@@ -363,20 +382,22 @@ class _Builder:
 
     def _find_beginnings(self) -> None:
         """Find in what was saved what stands before tokens in blocks that others wrote."""
-        for number, unknown in self._open.items():
-            found = saved_before(self._sequences[number], unknown.start, self._samples)
-            if found is not None:
-                before, self._begun[number] = found
-                self._sequences[number][:0] = before
-                if not unknown.pieces[0].stays:
-                    self._cached[number] = unknown.start
+        for number, one in enumerate(self._sequences):
+            if one.open is None:
                 continue
-            for piece in unknown.pieces:
+            found = self._saved.before(one.tokens, one.open.start)
+            if found is not None:
+                one.begun = found.prompt
+                one.tokens[:0] = found.tokens.tolist()
+                if not one.open.pieces[0].stays:
+                    one.cached = one.open.start
+                continue
+            for piece in one.open.pieces:
                 call = self._calls[piece.call]
                 ours = piece.rows[call.sequence[piece.rows] == number]
                 call.sequence[ours] = call.position[ours] = UNKNOWN
                 piece.lost = self._lose(piece.tokens[: len(ours)])
-                self._note(unknown.note, piece)
+                self._note(one.open.note, piece)
 
     def _leave_out_empty(self) -> None:
         """Forget the sequences whose rows all are those of others now, or are left out."""
@@ -385,13 +406,7 @@ class _Builder:
         for call in self._calls:
             known = call.sequence >= 0
             call.sequence[known] = np.searchsorted(kept, call.sequence[known])
-        self._sharing = {at for at, n in enumerate(kept.tolist()) if n in self._sharing}
-        for by_number in (self._still, self._cached, self._unsure):
-            moved = {at: by_number[n] for at, n in enumerate(kept.tolist()) if n in by_number}
-            by_number.clear()
-            by_number.update(moved)
         self._sequences = [self._sequences[number] for number in kept.tolist()]
-        self._begun = [self._begun[number] for number in kept.tolist()]
 
     def add(
         self,
@@ -406,71 +421,69 @@ class _Builder:
         """
         batch, width = inputs.ids.shape
         given = None if inputs.positions is None else inputs.positions.reshape(-1)
-        if inputs.positions is not None:
-            inputs = self._with_ends(inputs, self._from_zero(inputs.ids, inputs.positions))
+        inputs = self._with_ends(inputs)
         self._seen_all &= entry.call == len(self._calls)
         self._pieces.append([])
         sequence = np.full(inputs.ids.size, UNKNOWN, np.int64)
-        position = np.full(inputs.ids.size, UNKNOWN, np.int64)
+        position = sequence.copy()
         samples = self._samples_of(inputs, entry)
-        one_each = _has_one_each(inputs, samples)
+        one_each = all(len(rows) == 1 for rows in samples)
+        one_each = one_each and (width == 1 or _is_packed(inputs))
         starts = [_start(inputs, n, rows, one_each) for n, rows in enumerate(samples)]
+        call = _Call(inputs, entry, samples, one_each, starts)
         before, self._before = self._before, len(samples)
         self._is_whole = self._seen_all and (before == len(samples) or inputs.blocks is not None)
         if beginnings is not None:
-            before = len(samples)
-            self._continue(beginnings, starts, entry)
+            self._continue(beginnings, call)
         elif not (
             inputs.blocks is not None
             or inputs.parents is not None
-            or self._go_on_elsewhere(inputs, samples, starts, before, entry)
+            or self._go_on_elsewhere(call, before)
         ):
-            self._lose_samples(inputs, samples, starts, entry)
-            samples = []
-        self._keys = self._keys_of(inputs, starts, one_each, entry)[: len(samples)]
-        if one_each:
-            self._reorder(inputs)
-        self._others_move = one_each and self._move(starts)
+            self._lose_samples(call)
+        self._keys = self._keys_of(call)[: len(call.samples)]
+        if one_each and inputs.parents is not None and inputs.blocks is None:
+            self._reorder(inputs.parents)
+        lasts = [self._slots[key].given if key in self._slots else None for key in self._keys]
+        self._others_move = one_each and any(
+            start is not None and last is not None and start > last
+            for start, last in zip(starts, lasts)
+        )
         pieces = [
-            (number, self._piece(inputs, key, rows, start))
-            for number, (rows, start, key) in enumerate(zip(samples, starts, self._keys))
-            if len(rows)
+            (number, self._piece(call, key, number))
+            for number, key in enumerate(self._keys)
+            if len(samples[number])
         ]
         for number, piece in sorted(pieces, key=self._turn):
             table = None if inputs.blocks is None else inputs.blocks[number]
-            at = self._enter(piece, one_each, entry, table)
+            at = self._enter(call, piece, table)
             if at is None:
                 piece.lost = self._lose(piece.tokens)
             else:
                 sequence[piece.rows] = at[0]
                 position[piece.rows] = at[1] + np.arange(len(piece.rows))
                 self._entered(piece, at, table)
-        self._take_slots(inputs, samples, position)
-        leaks = _leaks(inputs, sequence) if len(samples) > batch else None
-        call = TokenCall(batch, width, sequence, position, given, leaks)
-        self._calls.append(call)
+        if inputs.slots is not None and inputs.blocks is not None:
+            self._take_slots(call, inputs.slots, inputs.blocks, position)
+        leaks = _leaks(inputs, sequence) if len(call.samples) > batch else None
+        self._calls.append(TokenCall(batch, width, sequence, position, given, leaks))
 
-    def _from_zero(self, ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return positions that begin with 0, where those of saved samples do with more.
+    def _with_ends(self, inputs: CallInputs) -> CallInputs:
+        """Return inputs whose positions begin with 0, where those of saved samples do with more.
 
-        Args:
-            ids, positions: of one call, [batch, width].
+        With the ends of samples in one row, where positions alone say them.
         """
-        base = int(positions.min(initial=_FIRST))
+        if inputs.positions is None:
+            return inputs
+        base = int(inputs.positions.min(initial=_FIRST))
         if 0 < base < _FIRST and not self._calls:
-            first = {*ids[positions == base].tolist()}
+            first = {*inputs.ids[inputs.positions == base].tolist()}
             begin, there = (
-                {int(s.tokens[at]) for s in self._samples if len(s.tokens) > at} for at in (0, base)
+                {int(s.tokens[at]) for s in self._saved.all if len(s.tokens) > at}
+                for at in (0, base)
             )
             self._base = base if first <= begin and not first <= there else 0
-        return positions - self._base
-
-    def _with_ends(self, inputs: CallInputs, positions: np.ndarray) -> CallInputs:
-        """Return inputs with the ends of samples in one row, where positions alone say them.
-
-        Args:
-            positions: those of the inputs, counted from 0.
-        """
+        positions = inputs.positions - self._base
         inputs = replace(inputs, positions=positions)
         declared = (inputs.ends, inputs.counts, inputs.lengths, inputs.blocks, inputs.mask)
         if len(inputs.ids) > 1 or any(of is not None for of in declared):
@@ -479,13 +492,11 @@ class _Builder:
         ends = self._continuing.ends(ids, positions.reshape(-1), slots, self._bases or {0})
         return inputs if ends is None else replace(inputs, ends=ends)
 
-    def _move(self, starts: Sequence[int | None]) -> bool:
-        """Return whether the position of any sample is behind that of its last token."""
-        for start, key in zip(starts, self._keys):
-            last = self._slots[key].given if key in self._slots else None
-            if start is not None and last is not None and start > last:
-                return True
-        return False
+    def _turn(self, numbered: tuple[int, Piece]) -> int:
+        """Return when a piece is put to a sequence: behind those whose blocks it may share."""
+        piece = numbered[1]
+        is_new = piece.stays and piece.key not in self._slots
+        return (piece.start or 0) if is_new else 0
 
     def _entered(self, piece: Piece, at: tuple[int, int], table: np.ndarray | None) -> None:
         """Take note of where a sample's tokens stand, and in which blocks."""
@@ -493,7 +504,7 @@ class _Builder:
         piece.begins, piece.thread = at[1] == 0, slot.thread
         if piece.begins and self._padding.is_unsure:
             same = np.cumprod(piece.tokens == piece.tokens[0])
-            self._unsure[at[0]] = int(same.sum())
+            self._sequences[at[0]].unsure = int(same.sum())
         slot.given = None if piece.start is None else piece.start + len(piece.rows) - 1
         if table is not None:
             self._tables.took(piece.key, table)
@@ -510,35 +521,33 @@ class _Builder:
             self._lose(inputs.ids.reshape(-1))
         return samples or []
 
-    def _go_on_elsewhere(
-        self,
-        inputs: CallInputs,
-        samples: Sequence[np.ndarray],
-        starts: Sequence[int | None],
-        before: int | None,
-        entry: Entry,
-    ) -> bool:
+    def _go_on_elsewhere(self, call: _Call, before: int | None) -> bool:
         """Put the sequences into the places in which they go on, where these are not their own.
 
         Args:
-            before: how many samples the call before had; None: there was none.
+            before: how many samples the call before had; None: there was none that was recorded.
 
         Returns:
             Whether it is known of any of the samples where it goes on.
         """
-        one_each = _has_one_each(inputs, samples)
-        moves = one_each or _is_packed(inputs)  # samples may be put together anew
-        is_known = not moves or _are_known(before, starts, entry.call)
-        ids = inputs.ids.reshape(-1).astype(np.int64)
-        ahead = self._ahead = inputs.ahead if one_each else None
+        starts, one_each = call.starts, call.one_each
+        moves = one_each or _is_packed(call.inputs)  # samples may be put together anew
+        if not moves:
+            is_known = True
+        elif before is None:
+            is_known = call.entry.call == 0 or None not in starts
+        else:
+            is_known = before == len(starts) or all(start == 0 for start in starts)
+        ids = call.ids
+        ahead = self._ahead = call.inputs.ahead if one_each else None
         wanted = {
             key: Wanted(start, len(rows), ids[rows] if ahead is None else ahead[key])
-            for key, (rows, start) in enumerate(zip(samples, starts))
+            for key, (rows, start) in enumerate(zip(call.samples, starts))
             if len(rows) and start != 0 and (one_each or start)
             if not (is_known and key in self._lost)
         }
         going, slots = self._continuing, self._slots
-        kept, alone = {}, len(samples) == 1
+        kept, alone = {}, len(call.samples) == 1
         if is_known:
             next_ones = {slot.next for slot in (*slots.values(), *self._left)}
             for key, one in wanted.items():
@@ -564,11 +573,12 @@ class _Builder:
             return True  # or a cache was put in another order, which what is computed says
         if is_known and not all(found[key][1] for key in moved):
             return False  # another sequence goes on there as well, or the position is wrong
-        lost = {k for k, one in wanted.items() if one.start is None or not self._samples} - {*found}
+        lost = {k for k, one in wanted.items() if one.start is None or not self._saved.all}
+        lost -= {*found}
         if not found and lost:
             return False
         if lost:
-            self._note(self._unknown_samples(entry, len(lost)))
+            self._note(self._unknown_samples(call, len(lost)))
         self._is_merged = True
         if is_known:  # of the others nothing says that they are elsewhere
             lost -= {*here}
@@ -581,154 +591,138 @@ class _Builder:
         self._lost = lost
         return True
 
-    def _lose_samples(
-        self,
-        inputs: CallInputs,
-        samples: Sequence[np.ndarray],
-        starts: Sequence[int | None],
-        entry: Entry,
-    ) -> None:
+    def _lose_samples(self, call: _Call) -> None:
         """Take note that nobody knows which samples go on in a call."""
-        note = self._unknown_samples(entry, len(samples))
-        for number, rows in enumerate(samples):
-            piece = self._piece(inputs, number, rows, starts[number])
+        note = self._unknown_samples(call, len(call.samples))
+        for number in range(len(call.samples)):
+            piece = self._piece(call, number, number)
             piece.lost = self._lose(piece.tokens)
             self._note(note, piece)
         self._left += self._slots.values()
-        self._slots, self._lost = {}, {*range(len(samples))}
+        self._slots, self._lost = {}, {*range(len(call.samples))}
+        call.samples = []
 
-    def _unknown_samples(self, entry: Entry, count: int) -> Message:
+    def _unknown_samples(self, call: _Call, count: int) -> Message:
         """Say that nothing tells which samples go on in a call."""
-        saved = bool(self._samples)
-        return message("tokens.unknown_samples", entry=entry.name, count=count, saved=saved)
-
-    def _turn(self, numbered: tuple[int, Piece]) -> int:
-        """Return when a piece is put to a sequence: behind those whose blocks it may share."""
-        piece = numbered[1]
-        is_new = piece.stays and piece.key not in self._slots
-        return (piece.start or 0) if is_new else 0
+        saved = bool(self._saved.all)
+        return message("tokens.unknown_samples", entry=call.entry.name, count=count, saved=saved)
 
     def _take_slots(
-        self, inputs: CallInputs, samples: Sequence[np.ndarray], position: np.ndarray
+        self, call: _Call, slots: np.ndarray, blocks: np.ndarray, position: np.ndarray
     ) -> None:
         """Take note of where in a paged cache the tokens of a call are written to."""
-        if inputs.slots is None or inputs.blocks is None or len(inputs.blocks) < len(samples):
+        if len(blocks) < len(call.samples):
             return
-        for rows, blocks in zip(samples, inputs.blocks):
-            written = rows[(inputs.slots[rows] >= 0) & (position[rows] >= 0)]
-            tables = np.broadcast_to(blocks, (len(written), len(blocks)))
-            self._block.add(tables, inputs.slots[written], position[written])
+        for rows, table in zip(call.samples, blocks):
+            written = rows[(slots[rows] >= 0) & (position[rows] >= 0)]
+            tables = np.broadcast_to(table, (len(written), len(table)))
+            self._block.add(tables, slots[written], position[written])
 
-    def _keys_of(
-        self, inputs: CallInputs, starts: Sequence[int | None], one_each: bool, entry: Entry
-    ) -> list[int]:
+    def _keys_of(self, call: _Call) -> list[int]:
         """Return what each sample keeps from call to call.
 
         Where blocks do not go on as the positions do, and the places of the batch do, a sample was
         given a block of another one.
         """
+        starts, blocks = call.starts, call.inputs.blocks
         keys = [*range(len(starts))]
-        if inputs.blocks is not None and len(inputs.blocks) >= len(starts):
-            keys = self._tables.keys(inputs.blocks, starts, self._have)
-        if not one_each or keys == self._keys or len(keys) != len(self._keys):
+        if blocks is not None and len(blocks) >= len(starts):
+            have = {key: slot.next for key, slot in self._slots.items()}
+            keys = self._tables.keys(blocks, starts, have)
+        if not call.one_each or keys == self._keys or len(keys) != len(self._keys):
             return keys
         if self._go_on_at(keys, starts) or not self._go_on_at(self._keys, starts):
             return keys
         for number, (key, before) in enumerate(zip(keys, self._keys)):
             if key != before:
-                blocks = {"block": block_of(key), "before": block_of(before)}
-                self._note(message("tokens.other_block", entry=entry.name, sample=number, **blocks))
+                said = {"block": block_of(key), "before": block_of(before), "sample": number}
+                self._note(message("tokens.other_block", entry=call.entry.name, **said))
         return self._keys
-
-    def _have(self, key: int) -> int | None:
-        slot = self._slots.get(key)
-        return None if slot is None else len(slot.tokens) + slot.shift
 
     def _go_on_at(self, keys: Sequence[int], starts: Sequence[int | None]) -> bool:
         """Return whether each sample is given the position behind its tokens so far."""
         slots = [self._slots.get(key) for key in keys]
         return len({*keys}) == len(keys) and all(
-            slot is not None and start == len(slot.tokens) + slot.shift
-            for slot, start in zip(slots, starts)
+            slot is not None and start == slot.next for slot, start in zip(slots, starts)
         )
 
-    def _reorder(self, inputs: CallInputs) -> None:
-        """Put the sequences into the places in which they go on; one may do so in several."""
-        if inputs.parents is None or inputs.blocks is not None:
-            return
+    def _reorder(self, parents: np.ndarray) -> None:
+        """Put the sequences into the places in which they go on; one may do so in several.
+
+        Args:
+            parents: int64 [batch], which place each went on from.
+        """
         before, self._slots = self._slots, {}
         lost, self._lost = self._lost, set()
         used: set[int] = set()
-        for key, parent in enumerate(inputs.parents.tolist()):
+        for key, parent in enumerate(parents.tolist()):
             slot = before.get(parent)
             if parent in lost:
                 self._lost.add(key)
             elif slot is not None and parent in used:
-                self._begin(key, slot.tokens, [], slot.shift)
-                self._begun[-1] = self._begun[slot.sequence]
+                begun = self._sequences[slot.sequence].begun
+                self._begin(key, slot.tokens, [], slot.shift, begun)
             elif slot is not None:
                 self._slots[key] = slot
             used.add(parent)
 
-    def _piece(self, inputs: CallInputs, key: int, rows: np.ndarray, start: int | None) -> Piece:
-        """Take note of a sample's tokens in the last call."""
-        tokens = inputs.ids.reshape(-1)[rows].astype(np.int64)
-        piece = Piece(len(self._calls), key, inputs.blocks is not None, rows, tokens, start)
+    def _piece(self, call: _Call, key: int, number: int) -> Piece:
+        """Take note of the tokens of a call's sample."""
+        rows, stays = call.samples[number], call.inputs.blocks is not None
+        start = call.starts[number]
+        piece = Piece(len(self._calls), key, stays, rows, call.ids[rows], start)
         self._pieces[-1].append(piece)
         return piece
 
-    def _enter(
-        self, piece: Piece, one_each: bool, entry: Entry, table: np.ndarray | None
-    ) -> tuple[int, int] | None:
+    def _enter(self, call: _Call, piece: Piece, table: np.ndarray | None) -> tuple[int, int] | None:
         """Return the sequence that a sample's tokens belong to, and the place of the first.
 
         Args:
-            one_each: whether the call has one token of each sample.
             table: int64 [blocks], those of the sample in a paged cache, or None.
         """
-        key, tokens, start = piece.key, piece.tokens.tolist(), piece.start
+        key, start, one_each = piece.key, piece.start, call.one_each
         if not one_each:
             self._lost.discard(key)
         if key in self._lost:
             return None
         slot = self._slots.get(key)
         if slot is None:
-            return self._first_met(piece, one_each, entry, table)
+            if not start or (not one_each and start in self._bases):
+                return self._anew(piece)
+            return self._behind_others(call, piece, table)
         if start is None and not one_each:
-            return self._anew(key, tokens, start)
+            return self._anew(piece)
+        sequence = self._sequences[slot.sequence]
         have, at = len(slot.tokens), self._place_in(slot, start, one_each)
         stands = start is not None and start == slot.given and self._others_move
         if one_each and 0 < at < have:
-            if stands:
-                self._still.setdefault(slot.sequence, have)
-            if stands or (tokens == [self._pad] and self._has_ended(slot)):
+            if stands and sequence.still is None:
+                sequence.still = have
+            if stands or (piece.tokens.tolist() == [self._pad] and self._has_ended(slot)):
                 at = have  # positions of a sample that has ended may stand still
         elif start is not None:
-            self._still.pop(slot.sequence, None)
-        if at > have and entry.call > 0:
-            return self._gap(entry, piece, have)
+            sequence.still = None
+        if at > have and call.entry.call > 0:
+            self._gap(call, piece, have)
+            return None
         if not 0 < at <= have:
-            if table is not None and slot.sequence in self._open and start:
-                return self._behind_others(piece, table, one_each, entry)
-            return self._anew(key, tokens, start)
-        number = self._go_on(key, slot, at, tokens)
-        if slot.sequence not in self._open:
+            if table is not None and sequence.open and start:
+                return self._behind_others(call, piece, table)
+            return self._anew(piece)
+        number, tokens = slot.sequence, piece.tokens.tolist()
+        if at == have:
+            slot.tokens += tokens
+        elif slot.tokens[at : at + len(tokens)] != tokens:  # it goes on otherwise
+            number = self._begin(key, slot.tokens[:at], tokens, slot.shift)
+        if sequence.open is None:
             return number, at
-        unknown = self._open[slot.sequence]
-        mine = self._open.setdefault(number, replace(unknown, pieces=[]))
-        mine.pieces.append(piece)
-        return number, unknown.start + at
-
-    def _first_met(
-        self, piece: Piece, one_each: bool, entry: Entry, table: np.ndarray | None
-    ) -> tuple[int, int] | None:
-        """Return what `_enter` does, of a sample that was not met before."""
-        if not piece.start or (not one_each and piece.start in self._bases):
-            return self._anew(piece.key, piece.tokens.tolist(), piece.start)
-        return self._behind_others(piece, table, one_each, entry)
+        own = self._sequences[number]
+        own.open = own.open or replace(sequence.open, pieces=[])
+        own.open.pieces.append(piece)
+        return number, sequence.open.start + at
 
     def _behind_others(
-        self, piece: Piece, table: np.ndarray | None, one_each: bool, entry: Entry
+        self, call: _Call, piece: Piece, table: np.ndarray | None
     ) -> tuple[int, int] | None:
         """Return the sequence that begins with what others computed, and the place in it.
 
@@ -736,45 +730,45 @@ class _Builder:
         them. Else the saved samples may say it, once all tokens behind are known.
         """
         key, tokens, start = piece.key, piece.tokens.tolist(), piece.start or 0
-        before = None
         if table is not None:
-            before = self._written.before(
-                table, start, self._block.found(), self._sequences, self._open
-            )
-        if before is not None:
-            number = self._begin(key, before, tokens, 0)
-            self._begun[number] = len(before) + len(tokens)
-            self._sharing.add(number)
-            return number, start
-        is_first = entry.call == 0 and not one_each
-        inside = saved_before(tokens, start, self._samples) is not None
-        begins = table is None or begins_with(tokens, self._samples)
+            before = self._written.before(table, start, self._block.found(), self._known)
+            if before is not None:
+                begun = len(before) + len(tokens)
+                return self._begin(key, before, tokens, 0, begun, shares=True), start
+        is_first = call.entry.call == 0 and not call.one_each
+        inside = self._saved.before(tokens, start) is not None
+        begins = table is None or self._saved.begin_with(tokens)
         if is_first and not inside and begins:
-            return self._anew(key, tokens, start)  # padding before them may count
-        if table is None and not self._samples:
-            return self._gap(entry, piece, 0)
-        ahead = tokens if self._ahead is None or not one_each else self._ahead[key].tolist()
-        if table is None and (found := saved_before(ahead, start, self._samples)) is not None:
-            number = self._begin(key, found[0], tokens, 0)
-            self._begun[number] = found[1]
-            self._sharing.add(number)
-            if not any(sequence[:start] == found[0] for sequence in self._sequences[:number]):
-                self._cached[number] = start
+            return self._anew(piece)  # padding before them may count
+        if table is None and not self._saved.all:
+            self._gap(call, piece, 0)
+            return None
+        ahead = tokens if self._ahead is None or not call.one_each else self._ahead[key].tolist()
+        if table is None and (found := self._saved.before(ahead, start)) is not None:
+            before = found.tokens.tolist()
+            is_new = not any(one.tokens[:start] == before for one in self._sequences)
+            number = self._begin(key, before, tokens, 0, found.prompt, shares=True)
+            self._sequences[number].cached = start if is_new else 0
             return number, start
         number = self._begin(key, [], tokens, start)
         self._slots[key].start = start
-        code = "gap_unlike" if self._samples else "gap"
-        note = message(f"tokens.{code}", entry=entry.name, given=start, have=0)
-        self._open[number] = _Open(start, [piece], note)
+        code = "gap_unlike" if self._saved.all else "gap"
+        note = message(f"tokens.{code}", entry=call.entry.name, given=start, have=0)
+        self._sequences[number].open = _Open(start, [piece], note)
         return number, start
+
+    def _known(self, number: int) -> list[int] | None:
+        """Return the tokens of a sequence; None where it is not known what stands before them."""
+        one = self._sequences[number]
+        return one.tokens if one.open is None else None
 
     def _has_ended(self, slot: Slot) -> bool:
         """Return whether a sample may go on with padding: by what was saved, where it was."""
         if not slot.has_ended:
             tokens = np.array(slot.tokens, np.int64)
-            wholes = (sample.tokens for sample in self._samples)
+            wholes = (sample.tokens for sample in self._saved.all)
             slot.has_ended = (
-                not self._samples
+                not self._saved.all
                 or slot.tokens[-1] == self._pad
                 or any(np.array_equal(tokens[: len(whole)], whole) for whole in wholes)
             )
@@ -794,50 +788,48 @@ class _Builder:
             return have
         return at
 
-    def _continue(
-        self, beginnings: Sequence[Beginning | None], starts: Sequence[int | None], entry: Entry
-    ) -> None:
+    def _continue(self, beginnings: Sequence[Beginning | None], call: _Call) -> None:
         """Put the sequences that a window continues into their places."""
         self._slots, self._lost = {}, set()
-        for key, (beginning, start) in enumerate(zip(beginnings, starts)):
+        for key, (beginning, start) in enumerate(zip(beginnings, call.starts)):
             if beginning is None:
                 self._lost.add(key)
                 continue
-            have = len(beginning.tokens)
-            shift = 0 if start is None else start - have
-            self._begin(key, [], beginning.tokens.tolist(), shift)
-            self._begun[-1] = beginning.prompt
+            shift = 0 if start is None else start - len(beginning.tokens)
+            self._begin(key, [], beginning.tokens.tolist(), shift, beginning.prompt)
         if self._lost:
             counts = {"count": len(self._lost), "of": len(beginnings)}
-            self._note(message("tokens.no_beginning", entry=entry.name, **counts))
+            self._note(message("tokens.no_beginning", entry=call.entry.name, **counts))
 
-    def _anew(self, key: int, tokens: list[int], start: int | None) -> tuple[int, int]:
+    def _anew(self, piece: Piece) -> tuple[int, int]:
         """Return the sequence that begins with tokens; padding before them may count."""
-        if start is not None and len(tokens) > 1:
-            self._bases.add(start)
-        return self._begin(key, [], tokens, shift=start or 0), 0
+        if piece.start is not None and len(piece.tokens) > 1:
+            self._bases.add(piece.start)
+        return self._begin(piece.key, [], piece.tokens.tolist(), piece.start or 0), 0
 
-    def _go_on(self, key: int, slot: Slot, at: int, tokens: list[int]) -> int:
-        """Return the sequence that goes on with tokens at a place; another one if it has others."""
-        if at == len(slot.tokens):
-            slot.tokens += tokens
-        elif slot.tokens[at : at + len(tokens)] != tokens:
-            return self._begin(key, slot.tokens[:at], tokens, slot.shift)
-        return slot.sequence
-
-    def _gap(self, entry: Entry, piece: Piece, have: int) -> tuple[int, int] | None:
-        """Take note of tokens whose place in a sequence is not known; there is none."""
+    def _gap(self, call: _Call, piece: Piece, have: int) -> None:
+        """Take note of tokens whose place in a sequence is not known."""
         given = piece.start or 0
-        self._note(message("tokens.gap", entry=entry.name, given=given, have=have), piece)
-        return None
+        self._note(message("tokens.gap", entry=call.entry.name, given=given, have=have), piece)
 
-    def _begin(self, key: int, before: list[int], tokens: list[int], shift: int) -> int:
-        self._sequences.append([*before, *tokens])
-        self._begun.append(0 if before else len(tokens))
-        number = len(self._sequences) - 1
+    def _begin(
+        self,
+        key: int,
+        before: list[int],
+        tokens: list[int],
+        shift: int,
+        begun: int | None = None,
+        *,
+        shares: bool = False,
+    ) -> int:
+        """Begin a sequence in a place; `begun` and `shares` are attributes of `_Sequence`."""
+        if begun is None:
+            begun = 0 if before else len(tokens)
+        number = len(self._sequences)
+        self._sequences.append(_Sequence([*before, *tokens], begun, shares))
         if key in self._slots and not self._continuing.is_over(self._slots[key]):
             self._left.append(self._slots[key])
-        self._slots[key] = Slot(number, self._sequences[-1], shift, thread=number)
+        self._slots[key] = Slot(number, self._sequences[-1].tokens, shift, thread=number)
         return number
 
     def _lose(self, ids: np.ndarray) -> int:
@@ -849,19 +841,6 @@ class _Builder:
     def _note(self, note: Message, piece: Piece | None = None) -> None:
         """Take note of something, or of something about a piece: unless that is found otherwise."""
         self._notes.setdefault(note, []).extend([] if piece is None else [piece])
-
-
-def _are_known(before: int | None, starts: Sequence[int | None], call: int) -> bool:
-    """Return whether it is known which samples go on in a call that has one token of each.
-
-    Args:
-        before: how many samples the call before had; None: there was none that was recorded.
-        starts: the position of each token as it was given.
-        call: the number of the call, also counting those that were not recorded.
-    """
-    if before is None:
-        return call == 0 or None not in starts
-    return before == len(starts) or all(start == 0 for start in starts)
 
 
 def _start(inputs: CallInputs, slot: int, rows: np.ndarray, one_each: bool) -> int | None:
@@ -878,12 +857,6 @@ def _start(inputs: CallInputs, slot: int, rows: np.ndarray, one_each: bool) -> i
     return None
 
 
-def _has_one_each(inputs: CallInputs, samples: Sequence[np.ndarray]) -> bool:
-    """Return whether a call has one token of each sample, behind those of the call before."""
-    one_each = all(len(rows) == 1 for rows in samples)
-    return one_each and (inputs.ids.shape[1] == 1 or _is_packed(inputs))
-
-
 def _is_packed(inputs: CallInputs) -> bool:
     """Return whether samples stand one behind the other in one row, by what says where they end."""
     many = [of for of in (inputs.counts, inputs.lengths) if of is not None and len(of) > 1]
@@ -898,7 +871,8 @@ def _samples(inputs: CallInputs, padding: Padding) -> list[np.ndarray] | None:
         found = _packed(inputs)
         padding.begin(inputs, found, packed=True)
         return found
-    if width > 1 and padding.may_be_own and (given := padding.given(inputs)) is not None:
+    given = as_given(inputs, padding.pad) if width > 1 and padding.may_be_own else None
+    if given is not None:
         parts = _parts(inputs, given, padding)
         padding.begin(inputs, parts, packed=len(parts) > batch)
     valid = padding.tokens(inputs)
@@ -936,7 +910,7 @@ def _split(inputs: CallInputs, rows: np.ndarray, padding: Padding) -> list[np.nd
     if not len(begins) or starts[1:].all():
         return [whole]
     ids = inputs.ids.reshape(-1)[rows]
-    if padding.begins(ids.astype(np.int64)) > begins[0]:
+    if padding.saved.held_by(ids.astype(np.int64)) > begins[0]:
         return [whole]
     parts = np.split(rows, begins)
     last = int(np.cumprod(starts[::-1] & (ids[::-1] == ids[-1])).sum())  # padding at one position

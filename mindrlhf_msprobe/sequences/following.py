@@ -7,14 +7,14 @@ unless they are what is wrong; the prompts and responses that were saved as toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.sequences.beginnings import shared_length
-from mindrlhf_msprobe.sequences.saved import SavedSample
+from mindrlhf_msprobe.sequences.saved import SavedSamples
 
 
 @dataclass
@@ -138,7 +138,7 @@ class _Thread:
         self.guesses = [guess for guess in self.guesses if guess.add(piece)]
 
 
-def follow(calls: Sequence[Sequence[Piece]], samples: Sequence[SavedSample]) -> list[Followed]:
+def follow(calls: Sequence[Sequence[Piece]], saved: SavedSamples) -> list[Followed]:
     """Return the sequences that are saved samples in all their pieces.
 
     Nothing where calls have one token of each sequence behind its beginning and all is known: the
@@ -148,10 +148,20 @@ def follow(calls: Sequence[Sequence[Piece]], samples: Sequence[SavedSample]) -> 
         calls: the pieces of each, in the order of the batch.
     """
     later = [piece for pieces in calls for piece in pieces if not piece.begins]
-    if not samples or not any(len(piece.rows) > 1 or piece.lost for piece in later):
+    if not saved.all or not any(len(piece.rows) > 1 or piece.lost for piece in later):
         return []
-    threads = _Threads(_Prompts(samples))
-    return [*_chosen(threads.found)] if all(map(threads.add, calls)) else []
+    threads = _Threads(saved)
+    if not all(map(threads.add, calls)):
+        return []
+    found: list[Followed] = []
+    used: dict[int, int] = {}  # of several samples alike each sequence has one of its own
+    for thread in threads.found:
+        able = [guess for guess in thread.guesses if guess.have >= guess.prompt]
+        if able:
+            best = min(able, key=lambda g: (used.get(g.sample, 0), -g.have, g.sample))
+            used[best.sample] = used.get(best.sample, 0) + 1
+            found.append(Followed(best.sample, best.have, thread.pieces, best.placed))
+    return found
 
 
 class _Threads:
@@ -161,21 +171,31 @@ class _Threads:
         found: the sequences so far, in the order in which they began.
     """
 
-    def __init__(self, prompts: _Prompts) -> None:
+    def __init__(self, saved: SavedSamples) -> None:
         self.found: list[_Thread] = []
-        self._prompts = prompts
+        self._saved = saved
         self._at: dict[int, _Thread] = {}
         self._keys: list[int] = []  # of the call before
 
     def add(self, pieces: Sequence[Piece]) -> bool:
         """Add a call; False where the places of the batch change and nothing says how."""
-        guesses = {piece.key: self._prompts.guesses(piece) for piece in pieces if piece.begins}
+        guesses = {piece.key: _guesses(self._saved, piece) for piece in pieces if piece.begins}
         keys = [piece.key for piece in pieces]
         moved = bool(pieces) and not pieces[0].stays and not {*keys} >= {*self._keys}
-        begun = self._begun(pieces, guesses, moved)
+        begun: set[int] = set()
+        for piece in (one for one in pieces if one.begins):
+            thread = self._at.get(piece.key)
+            # It may go on with what stood in its place, whatever its position.
+            goes_on = moved or (thread is not None and thread.fits(piece))
+            if guesses[piece.key] or not goes_on:
+                begun.add(piece.key)
         going = [piece for piece in pieces if piece.key not in begun]
-        if moved and going and (begun or not self._move(going)):
-            return False
+        if moved and going:
+            left = [self._at[key] for key in self._keys if key in self._at]
+            places = None if begun else _in_order(left, going)
+            if places is None:
+                return False
+            self._at = {piece.key: thread for piece, thread in zip(going, places)}
         for piece in pieces:
             if piece.key in begun:
                 self._at[piece.key] = _Thread(piece, guesses[piece.key])
@@ -183,28 +203,6 @@ class _Threads:
             elif piece.key in self._at:
                 self._at[piece.key].add(piece)
         self._keys = keys
-        return True
-
-    def _begun(
-        self, pieces: Sequence[Piece], guesses: Mapping[int, list[_Guess]], moved: bool
-    ) -> set[int]:
-        """Return the places in which a sequence begins."""
-        return {
-            piece.key
-            for piece in pieces
-            if piece.begins and (guesses[piece.key] or not (moved or self._fits(piece)))
-        }
-
-    def _fits(self, piece: Piece) -> bool:
-        """Return whether a piece goes on with what stood in its place, whatever its position."""
-        return piece.key in self._at and self._at[piece.key].fits(piece)
-
-    def _move(self, going: Sequence[Piece]) -> bool:
-        """Put the sequences that go on into their new places; False where nothing says which."""
-        left = _in_order([self._at[key] for key in self._keys if key in self._at], going)
-        if left is None:
-            return False
-        self._at = {piece.key: thread for piece, thread in zip(going, left)}
         return True
 
 
@@ -258,52 +256,17 @@ def _earliest(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[int] 
     return found
 
 
-def _chosen(threads: Sequence[_Thread]) -> Iterator[Followed]:
-    """Yield the sample that each thread is; of several alike each has one of its own."""
-    used: dict[int, int] = {}
-    for thread in threads:
-        able = [guess for guess in thread.guesses if guess.have >= guess.prompt]
-        if able:
-            best = min(able, key=lambda g: (used.get(g.sample, 0), -g.have, g.sample))
-            used[best.sample] = used.get(best.sample, 0) + 1
-            yield Followed(best.sample, best.have, thread.pieces, best.placed)
-
-
-class _Prompts:
-    """Saved samples, by the tokens that they begin with."""
-
-    def __init__(self, samples: Sequence[SavedSample]) -> None:
-        self._by_prompt: dict[bytes, list[tuple[int, SavedSample]]] = {}
-        for number, sample in enumerate(samples):
-            if len(sample.prompt):
-                self._by_prompt.setdefault(sample.prompt.tobytes(), []).append((number, sample))
-        self._lengths = sorted({len(sample.prompt) for sample in samples})
-
-    def guesses(self, piece: Piece) -> list[_Guess]:
-        """Return the samples that begin with a piece; the prompt's first tokens may be all."""
-        given = piece.tokens.astype(np.int64)
-        guesses = []
-        for number, sample in self._beginning_like(given):
-            tokens = sample.tokens
-            same, size = shared_length(tokens, given), len(sample.prompt)
-            if same < min(len(given), len(tokens)) and len({*given[size:].tolist()}) == 1:
-                same = min(same, size)  # behind the prompt it is padding
-            if same in (len(given), len(tokens)) or size == same < len(given):
-                guess = _Guess(number, tokens, size, same, same - 1, piece.start or 0)
-                guess.placed.append((0, same, 0))
-                guesses.append(guess)
-        return guesses
-
-    def _beginning_like(self, given: np.ndarray) -> list[tuple[int, SavedSample]]:
-        """Return the samples whose prompt tokens begin with, or that begins with them."""
-        found = [
-            one
-            for length in self._lengths
-            if 0 < length <= len(given)
-            for one in self._by_prompt.get(given[:length].tobytes(), ())
-        ]
-        if len(given) < max(self._lengths, default=0):
-            start = given.tobytes()
-            longer = (k for k in self._by_prompt if len(k) > len(start) and k.startswith(start))
-            found += [one for key in longer for one in self._by_prompt[key]]
-        return found
+def _guesses(saved: SavedSamples, piece: Piece) -> list[_Guess]:
+    """Return the samples that begin with a piece; the prompt's first tokens may be all."""
+    given = piece.tokens.astype(np.int64)
+    guesses = []
+    for number in saved.like(given):
+        tokens = saved.all[number].tokens
+        same, size = shared_length(tokens, given), len(saved.all[number].prompt)
+        if same < min(len(given), len(tokens)) and len({*given[size:].tolist()}) == 1:
+            same = min(same, size)  # behind the prompt it is padding
+        if same in (len(given), len(tokens)) or size == same < len(given):
+            guess = _Guess(number, tokens, size, same, same - 1, piece.start or 0)
+            guess.placed.append((0, same, 0))
+            guesses.append(guess)
+    return guesses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,16 +15,6 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-#: Parts of an argument's name that say what it holds; of several, the first that fits.
-_CUMULATIVE = ("cu_seq", "actual_seq", "actual_qlen")
-_COUNTS = ("q_seq", "query_len", "q_len")
-_LENGTHS = ("valid_length", "seq_len", "seqlen", "lengths", "length")
-_POSITIONS = ("position",)
-_MASKS = ("mask",)
-_PADDING = ("padding_mask", "pad_mask")  # true where there is no token
-_BLOCKS = ("block_table",)
-_SLOTS = ("slot_mapping",)
-_PARENTS = ("beam_idx", "beam_index", "reorder")
 _MOST_IDS = 1 << 26  # elements of an input that is read whole
 
 
@@ -73,9 +63,8 @@ class CallInputs:
         if self.square is None:
             return None
         width = self.ids.shape[1]
-        try:
-            values = _array(self.square)
-        except ArrayFileError:
+        values = _if_stored(self.square)
+        if values is None:
             return None
         batch = values.shape[0] if values.ndim > 2 else 1
         values = values.reshape(batch, -1, width, width)[:, 0]
@@ -176,31 +165,28 @@ def read_inputs(entry: Entry, ids: Record) -> CallInputs:
     Raises:
         ArrayFileError: the token ids were not stored, or cannot be read.
     """
-    tokens = _elements(ids)
+    tokens = _array(ids).astype(np.int64)
     flat = tokens.ndim == 1
     tokens = tokens.reshape(1, -1) if flat else tokens
     found: dict[str, np.ndarray] = {}
     square: Record | None = None
     for record in entry.records:
         shape = record.leaf.shape or ()
-        if _names(record, _MASKS) and record.io == "input" and _is_square(shape, tokens.shape):
+        is_mask = record.io == "input" and any(word in _name(record) for word in _KINDS["mask"][0])
+        if is_mask and _is_square(shape, tokens.shape):
             square = square or record
             continue
         if record is ids or record.io != "input" or not record.leaf.is_discrete or not shape:
             continue
         kind = _kind(record)
-        if kind is None or kind in found or (value := _if_stored(record)) is None:
+        if kind is None or kind in found or (kind == "mask" and flat):
             continue
-        if (fitted := _fitted(kind, value, tokens.shape, flat)) is not None:
-            found[kind] = ~fitted if kind == "mask" and _names(record, _PADDING) else fitted
+        value = _if_stored(record)
+        fitted = None if value is None else _KINDS[kind][1](value.astype(np.int64), tokens.shape)
+        if fitted is not None:
+            hides = kind == "mask" and any(word in _name(record) for word in _PADDING)
+            found[kind] = ~fitted if hides else fitted
     return replace(CallInputs(tokens, flat, square=square), **found)  # type: ignore[arg-type]
-
-
-def _fitted(kind: str, value: np.ndarray, shape: tuple[int, ...], flat: bool) -> np.ndarray | None:
-    """Return an input in the form `CallInputs` has it; None if its shape says something else."""
-    if kind == "mask" and flat:
-        return None
-    return _FITTED.get(kind, _sizes)(value, shape)
 
 
 def _is_square(shape: tuple[int, ...], ids: tuple[int, ...]) -> bool:
@@ -261,37 +247,26 @@ def _ends(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     return ends if bool(np.all(np.diff(ends) > 0)) else None
 
 
-#: Of each kind but `counts` and `lengths`: makes of an input and the shape of the ids the field.
-_FITTED: dict[str, Callable[[np.ndarray, tuple[int, ...]], np.ndarray | None]] = {
-    "positions": _positions,
-    "mask": _mask,
-    "blocks": _blocks,
-    "slots": _slots,
-    "parents": _parents,
-    "ends": _ends,
+#: Field of `CallInputs` → parts of an argument's name that say it, of several the first that fits;
+#: and what makes the field of an input and the shape of the ids, None where it is something else.
+_KINDS = {
+    "blocks": (("block_table",), _blocks),
+    "slots": (("slot_mapping",), _slots),
+    "parents": (("beam_idx", "beam_index", "reorder"), _parents),
+    "ends": (("cu_seq", "actual_seq", "actual_qlen"), _ends),
+    "counts": (("q_seq", "query_len", "q_len"), _sizes),
+    "lengths": (("valid_length", "seq_len", "seqlen", "lengths", "length"), _sizes),
+    "mask": (("mask",), _mask),
+    "positions": (("position",), _positions),
 }
+_PADDING = ("padding_mask", "pad_mask")  # true where there is no token
 
 
 def _kind(record: Record) -> str | None:
     """Return the field of `CallInputs` that an input is by its name; None if it is none."""
-    for kind, words in (
-        ("blocks", _BLOCKS),
-        ("slots", _SLOTS),
-        ("parents", _PARENTS),
-        ("ends", _CUMULATIVE),
-        ("counts", _COUNTS),
-        ("lengths", _LENGTHS),
-        ("mask", _MASKS),
-        ("positions", _POSITIONS),
-    ):
-        if _names(record, words):
-            return kind
-    return None
-
-
-def _names(record: Record, words: Sequence[str]) -> bool:
     name = _name(record)
-    return any(word in name for word in words)
+    kinds = (kind for kind, (words, _) in _KINDS.items() if any(word in name for word in words))
+    return next(kinds, None)
 
 
 def _name(record: Record) -> str:
@@ -300,13 +275,9 @@ def _name(record: Record) -> str:
 
 def _if_stored(record: Record) -> np.ndarray | None:
     try:
-        return _elements(record)
+        return _array(record)
     except ArrayFileError:
         return None
-
-
-def _elements(record: Record) -> np.ndarray:
-    return _array(record).astype(np.int64)
 
 
 def _array(record: Record) -> np.ndarray:

@@ -151,13 +151,11 @@ class Keys:
         going_on = {n for n, begun in enumerate(self._tokens.begun) if not begun}
         for at in np.flatnonzero(np.isin(own, [*going_on])).tolist():
             for other in np.unique(sequence[at][sequence[at] >= 0]).tolist():
-                shared = self._shared(int(own[at]), other) if other != own[at] else 0
+                if other == own[at]:
+                    continue
+                shared = shared_length(*(self._tokens.sequences[n] for n in (int(own[at]), other)))
                 inside = (sequence[at] == other) & (position[at] < shared)
                 yield from ((at, column) for column in np.flatnonzero(inside).tolist())
-
-    def _shared(self, one: int, other: int) -> int:
-        """Return how many tokens two sequences begin with alike."""
-        return shared_length(*(self._tokens.sequences[number] for number in (one, other)))
 
     def _columns(self, number: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the sequence and the position of each column, int64 [batch, count]; or None."""

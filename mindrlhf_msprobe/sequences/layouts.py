@@ -80,20 +80,13 @@ def only_layout(
     chosen = {}
     for call, found in fits.items():
         wanted = found & alone if len(found) > 1 else found
-        if len(wanted) != 1:
-            wanted = found & _equivalent(alone)
+        if len(wanted) != 1:  # those of other calls go with one
+            wanted = found & ({Layout.SEQUENCE_FIRST} & alone or {Layout.BATCH_FIRST} & alone)
         if not wanted and found <= {Layout.BATCH_FIRST, Layout.SEQUENCE_FIRST}:
             wanted = found & {Layout.BATCH_FIRST}  # as the token ids themselves stand
         if len(wanted) == 1:
             chosen[call] = next(iter(wanted))
     return chosen
-
-
-def _equivalent(alone: set[Layout]) -> set[Layout]:
-    """Return the layouts that the ones of other calls go with."""
-    if Layout.SEQUENCE_FIRST in alone:
-        return {Layout.SEQUENCE_FIRST}
-    return {Layout.BATCH_FIRST} if Layout.BATCH_FIRST in alone else set()
 
 
 def rows_of(values: np.ndarray, layout: Layout, call: TokenCall) -> tuple[np.ndarray, np.ndarray]:

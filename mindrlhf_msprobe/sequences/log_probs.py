@@ -11,6 +11,7 @@ before the first other id of a response have the same tokens before them: the ot
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.losses import runs_of
 from mindrlhf_msprobe.sequences.masks import Responses
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable, array_of, arrays_of
-from mindrlhf_msprobe.sequences.updates import before_zeros
+from mindrlhf_msprobe.sequences.updates import Counted, before_zeros
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 #: What a loss calls the tokens it is given, prompts and responses.
@@ -80,10 +81,15 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
     alike = [data.alike(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
     left_out = [message("trend.saves_left_out")] if any(one is None for one in alike) else []
     for datum, array, training in zip(saves, arrays, alike):
-        if training is not None:
-            mask, notes = _mask(sequences, datum, array, saves)
-            rows = RolloutRows(datum, array, training, mask, (*notes, *left_out))
-            found.append(_of_same_tokens(rows, data, saves))
+        if training is None:
+            continue
+        counted = sequences.counted(datum, array, saves)
+        if counted is None and array.ndim:
+            # Behind the end of a response its row is 0: a probability of 1 up to the last place.
+            counted = Counted(before_zeros(array), (message("trend.mask_of_rollout"),))
+        mask, notes = (None, ()) if counted is None else (counted.mask, counted.notes)
+        rows = RolloutRows(datum, array, training, mask, (*notes, *left_out))
+        found.append(_of_same_tokens(rows, data, saves))
     if not found and (by_tokens := _by_tokens(sequences, saves)) is not None:
         found.append(by_tokens)
     if not found and (by_prefix := _of_other_widths(data, saves)) is not None:
@@ -98,46 +104,21 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
     return found
 
 
-def _mask(
-    sequences: Sequences, datum: KeyDatum, rollout: np.ndarray, saves: Sequence[KeyDatum]
-) -> tuple[np.ndarray | None, tuple[Message, ...]]:
-    """Return which tokens of a save count: by what the batch says, else by the save itself.
-
-    Behind the end of a response its row is 0: a probability of 1 in all places up to the last.
-    """
-    counted = sequences.counted(datum, rollout, saves)
-    if counted is not None:
-        return counted.mask, counted.notes
-    if not rollout.ndim:
-        return None, ()
-    return before_zeros(rollout), (message("trend.mask_of_rollout"),)
-
-
 def _of_same_tokens(rows: RolloutRows, data: StepData, saves: Sequence[KeyDatum]) -> RolloutRows:
     """Return rows without the tokens from the first sampled id on that is not the trained one.
 
     Args:
         saves: of the rollout's log-probabilities.
     """
-    tables = [
-        table
-        for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES)
-        if (table := _ids_alike(data, rows, saves, names)) is not None
-    ]
+    tables = []
+    for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
+        with contextlib.suppress(Unavailable):  # texts
+            table = data.alike(rows.datum, rows.rollout, saves, names)
+            if table is not None and table.dtype.kind in "iu":
+                tables.append(table)
     if len(tables) < 2 or rows.rollout.ndim != 2:
         return rows
     return _before_other_ids(rows, tables[0], tables[1])
-
-
-def _ids_alike(
-    data: StepData, rows: RolloutRows, saves: Sequence[KeyDatum], names: Sequence[str]
-) -> np.ndarray | None:
-    """Return token ids that were saved beside log-probabilities, in their shape; None without."""
-    try:
-        found = data.alike(rows.datum, rows.rollout, saves, names)
-    except Unavailable:  # texts
-        return None
-    return found if found is not None and found.dtype.kind in "iu" else None
 
 
 def _before_other_ids(rows: RolloutRows, sampled: np.ndarray, trained: np.ndarray) -> RolloutRows:
@@ -334,19 +315,15 @@ class _Finder:
         found = self._responses.fitting(tuple(tokens.tolist()))
         free = [row for row in dict.fromkeys(found) if row not in self._taken]
         whole = [row for row in free if self._samples[row].size <= len(tokens)]
-        rows = self._of_prompt((whole or free)[:_MOST_ALIKE], before)
-        if not rows:
-            return None
-        self._taken.add(rows[0])
-        return rows[0]
-
-    def _of_prompt(self, rows: list[int], before: np.ndarray) -> list[int]:
-        """Return those of some rows whose prompt is the longest that these tokens end with."""
-        if self._prompts is None:
-            return rows if len(rows) == 1 else []
-        lengths = [_common_end(self._prompts[row], before) for row in rows]
-        longest = max(lengths, default=0)
-        return [row for row, size in zip(rows, lengths) if size == longest > 0]
+        rows = (whole or free)[:_MOST_ALIKE]
+        if self._prompts is not None:
+            lengths = [_common_end(self._prompts[row], before) for row in rows]
+            longest = max(lengths, default=0)
+            rows = [row for row, size in zip(rows, lengths) if size == longest > 0]
+        elif len(rows) > 1:
+            rows = []
+        self._taken.update(rows[:1])
+        return rows[0] if rows else None
 
 
 def _common_end(prompt: np.ndarray, before: np.ndarray) -> int:

@@ -83,7 +83,9 @@ class Rows:
         """
         found: dict[int, list[np.ndarray]] = {}
         for datum in data.saved((LOSS_INPUTS,)):
-            masks = sorted(masks_given_to_loss(datum), key=lambda one: _usual(one[0]))
+            masks = [*masks_given_to_loss(datum)]
+            order = [*MASK, *(name for name, _, _ in masks)]  # the usual names first
+            masks.sort(key=lambda one: order.index(one[0]))
             pairs = [(mask, ids) for _, mask, ids in masks if ids is not None]
             given = next((g for mask, ids in pairs if (g := self.under(mask, ids))), None)
             if given is not None and given.rows.tolist() == self._first:
@@ -150,10 +152,6 @@ def runs_of(selects: np.ndarray) -> Iterator[tuple[int, int]]:
     """Yield where runs of True begin and end."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], selects.astype(np.int8), [0]))))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist())
-
-
-def _usual(name: str) -> int:
-    return MASK.index(name) if name in MASK else len(MASK)
 
 
 def masks_of_values(data: StepData, values: np.ndarray, names: Sequence[str]) -> np.ndarray | None:

@@ -65,7 +65,15 @@ def mask_of_responses(
         sequences: those of the step.
     """
     turns = any(has_hole(row, sample.ids, sequences.pad) for row, sample in zip(mask, samples))
-    prefix = _usual_prefix(mask, samples)
+    # The first tokens that the masks of most rows leave out.
+    left_out = Counter(
+        tuple(sample.ids[: int(row.argmax())].tolist())
+        for row, sample in zip(mask, samples)
+        if row.any()
+    )
+    prefix, count = left_out.most_common(1)[0] if left_out else ((), 0)
+    if count < 2 or 2 * count <= left_out.total():
+        prefix = ()
     fits = [_fit(row, sample, sequences, prefix, turns) for row, sample in zip(mask, samples)]
     return _judged(fits, [sample.ids[row] for row, sample in zip(mask, samples)])
 
@@ -139,17 +147,6 @@ def _fit(
     return Fit.FITS if turns else Fit.WRONG if known else Fit.UNKNOWN
 
 
-def _usual_prefix(mask: Sequence[np.ndarray], samples: Sequence[Sample]) -> tuple[int, ...]:
-    """Return the first tokens that the masks of most rows leave out; empty where they differ."""
-    found = Counter(
-        tuple(sample.ids[: int(row.argmax())].tolist())
-        for row, sample in zip(mask, samples)
-        if row.any()
-    )
-    prefix, count = found.most_common(1)[0] if found else ((), 0)
-    return prefix if count > 1 and 2 * count > found.total() else ()
-
-
 def _without(pad: int | None, ids: np.ndarray) -> tuple[int, ...]:
     return tuple(one for one in ids.tolist() if one != pad)
 
@@ -182,21 +179,19 @@ class Responses:
         self._trained: set[tuple[int, ...]] = set()
         self._by_first: dict[int, dict[_Response, list[int]]] = {}
         for number, sample in enumerate(samples):
-            self._add(number, sample)
+            tokens = tuple(sample.ids[: sample.padding_from].tolist())
+            # A mask may leave out ids of padding that were sampled first.
+            first = next((n for n, token in enumerate(tokens) if token != sequences.pad), 0)
+            for start in {0, first} if tokens else ():
+                ended = bool(tokens[-1] in sequences.eos)
+                found = _Response(tokens[start:], sample.size - 1 - start, ended)
+                of_token = self._by_first.setdefault(tokens[start], {})
+                of_token.setdefault(found, []).append(number)
         for of, masks in zip(sequences.saves, sequences.saved_masks):
             for sample, mask in zip(of or (), masks):
                 chosen = np.flatnonzero(mask)
                 whole = sample.ids[chosen[0] : chosen[-1] + 1] if len(chosen) else chosen
                 self._trained.add(tuple(whole.tolist()))
-
-    def _add(self, number: int, sample: Sample) -> None:
-        tokens, pad = tuple(sample.ids[: sample.padding_from].tolist()), self._sequences.pad
-        # A mask may leave out ids of padding that were sampled first.
-        first = next((n for n, token in enumerate(tokens) if token != pad), 0)
-        for start in {0, first} if tokens else ():
-            ended = bool(tokens[-1] in self._sequences.eos)
-            found = _Response(tokens[start:], sample.size - 1 - start, ended)
-            self._by_first.setdefault(tokens[start], {}).setdefault(found, []).append(number)
 
     def fit(self, mask: np.ndarray, ids: np.ndarray, turns: bool = False) -> Fit:
         """Return whether all that a row of a mask selects are responses.

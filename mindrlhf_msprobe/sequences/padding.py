@@ -12,7 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.sequences.beginnings import run_at_start, shared_length
 from mindrlhf_msprobe.sequences.inputs import CallInputs
-from mindrlhf_msprobe.sequences.saved import SavedSample
+from mindrlhf_msprobe.sequences.saved import SavedSample, SavedSamples
 
 
 class Padding:
@@ -20,10 +20,10 @@ class Padding:
 
     Args:
         pad: the token id of padding, or None.
-        samples: prompts and responses of the step.
+        saved: prompts and responses of the step.
 
     Attributes:
-        pad: the token id of padding, or None.
+        pad, saved: the same.
         let_in: in how many rows of the last call its mask lets padding before the tokens in.
         fillers: the ids that stand in padding before tokens, by what was given or saved.
         is_unsure: whether nothing says what is padding in the last call; it may be none.
@@ -32,19 +32,14 @@ class Padding:
             padding; else, or None of either.
     """
 
-    def __init__(self, pad: int | None, samples: Sequence[SavedSample] = ()) -> None:
-        self.pad = pad
+    def __init__(self, pad: int | None, saved: SavedSamples) -> None:
+        self.pad, self.saved = pad, saved
         self.let_in = 0
         self.fillers: set[int] = set()
         self.is_unsure = False
-        self._known: dict[bytes, list[SavedSample]] = {}
-        for sample in samples:
-            if len(sample.prompt):
-                self._known.setdefault(sample.prompt.tobytes(), []).append(sample)
-        self._lengths = {len(sample.prompt) for sample in samples if len(sample.prompt)}
         self.own: dict[bytes, tuple[int | None, int | None]] = {}
         self._filled: dict[int, list[SavedSample]] = {}
-        for sample in samples:
+        for sample in saved.all:
             if len(sample.filler) and len(sample.prompt):
                 self._filled.setdefault(int(sample.prompt[0]), []).append(sample)
         self._start: int | None = None  # the first position of sequences
@@ -55,7 +50,7 @@ class Padding:
         None where what was given fits several sides, and it matters.
         """
         self.let_in = 0
-        valid = _as_given(inputs, self.pad)
+        valid = as_given(inputs, self.pad)
         self.is_unsure = (
             inputs.ids.shape[1] > 1 and self.pad is None and valid is not None and bool(valid.all())
         )
@@ -63,10 +58,6 @@ class Padding:
         for row, mine in zip(inputs.ids, () if found is None or not found.size else found):
             self.fillers.update(row[: int(mine.argmax())].tolist())
         return found
-
-    def given(self, inputs: CallInputs) -> np.ndarray | None:
-        """Return which of the ids are tokens by what was given alone, bool [batch, width]."""
-        return _as_given(inputs, self.pad)
 
     @property
     def may_be_own(self) -> bool:
@@ -101,14 +92,19 @@ class Padding:
     def _by_saved(self, inputs: CallInputs, valid: np.ndarray | None) -> np.ndarray | None:
         """Return which of the ids are tokens by what was saved, where that says it."""
         width = inputs.ids.shape[1]
-        if width == 1 or not self._known:
+        if width == 1 or not self.saved.prompted:
             return valid
         found = np.ones(inputs.ids.shape, bool) if valid is None else valid.copy()
         for row, mine in zip(inputs.ids.astype(np.int64), found):
-            first = self._first(row, mine)
+            first = None
+            if not self.saved.held_by(row[mine]):  # the columns that are given begin with none
+                filled = run_at_start(row, int(row[0]) if self.pad is None else self.pad)
+                fitting = [(self.saved.held_by(row[at:]), -at) for at in range(filled + 1)]
+                length, at = max(fitting)
+                first = -at if length else None
             if first is None and valid is None:
                 return None
-            self.is_unsure &= first is None and not self.begins(row[mine])
+            self.is_unsure &= first is None and not self.saved.held_by(row[mine])
             if first is not None:
                 self.let_in += valid is inputs.mask and bool(mine[:first].any() and mine[first])
                 last = width - 1 - int(mine[::-1].argmax()) if mine.any() else -1
@@ -117,29 +113,8 @@ class Padding:
                     mine[last + 1 :] = False
         return found
 
-    def _first(self, row: np.ndarray, valid: np.ndarray) -> int | None:
-        """Return the column of a row's first token by what was saved.
 
-        None where nothing of that stands in it, or where the columns that are given begin with it.
-        """
-        if self.begins(row[valid]):
-            return None
-        unlike = row != (row[0] if self.pad is None else self.pad)
-        filled = int(unlike.argmax()) if unlike.any() else len(row)
-        fitting = [(self.begins(row[at:]), -at) for at in range(filled + 1)]
-        length, at = max(fitting)
-        return -at if length else None
-
-    def begins(self, tokens: np.ndarray) -> int:
-        """Return how many tokens are a saved prompt and its response; 0 if not the whole prompt."""
-        found = 0
-        for length in self._lengths:
-            for sample in self._known.get(tokens[:length].tobytes(), ()):
-                found = max(found, shared_length(tokens, sample.tokens))
-        return found
-
-
-def _as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
+def as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
     """Return which of the token ids are tokens, bool [batch, width]; the others are padding.
 
     Lengths are those of samples that begin in the first column, unless the positions of all samples

@@ -21,7 +21,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import MASK, PROMPTS, RESPONSES
 from mindrlhf_msprobe.sequences.batch import FILLED
-from mindrlhf_msprobe.sequences.beginnings import holds, longest_common, run_at_start
+from mindrlhf_msprobe.sequences.beginnings import (
+    holds,
+    longest_common,
+    run_at_start,
+    shared_length,
+)
 from mindrlhf_msprobe.sequences.inputs import CallInputs
 from mindrlhf_msprobe.sequences.step_data import rows_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -63,6 +68,72 @@ class SavedSample:
         return np.concatenate([self.prompt, self.response[:size]])
 
 
+class SavedSamples:
+    """The saved samples of a step, found by the tokens that they begin with.
+
+    Args:
+        samples: those of the step; their places in it are their numbers.
+
+    Attributes:
+        all: the same.
+        prompted: the numbers of those whose prompt is known.
+    """
+
+    def __init__(self, samples: Sequence[SavedSample]) -> None:
+        self.all = samples
+        self._by_prompt: dict[bytes, list[int]] = {}
+        for number, sample in enumerate(samples):
+            if len(sample.prompt):
+                self._by_prompt.setdefault(sample.prompt.tobytes(), []).append(number)
+        self.prompted = [number for numbers in self._by_prompt.values() for number in numbers]
+        self._lengths = sorted({len(samples[number].prompt) for number in self.prompted})
+
+    def begun_by(self, tokens: np.ndarray) -> Iterator[int]:
+        """Yield the samples whose whole prompt tokens begin with; int64 [tokens]."""
+        for length in self._lengths:
+            if length <= len(tokens):
+                yield from self._by_prompt.get(tokens[:length].tobytes(), ())
+
+    def like(self, tokens: np.ndarray) -> Iterator[int]:
+        """Yield the samples whose prompt tokens begin with, or that begins with them."""
+        yield from self.begun_by(tokens)
+        if len(tokens) < max(self._lengths, default=0):
+            start = tokens.tobytes()
+            for prompt, numbers in self._by_prompt.items():
+                if len(prompt) > len(start) and prompt.startswith(start):
+                    yield from numbers
+
+    def held_by(self, tokens: np.ndarray) -> int:
+        """Return how many tokens are a whole prompt and its response; 0 if they begin with none."""
+        return max(
+            (shared_length(tokens, self.all[n].tokens) for n in self.begun_by(tokens)), default=0
+        )
+
+    def begin_with(self, tokens: Sequence[int]) -> bool:
+        """Return whether a sample begins with all these tokens."""
+        wanted = np.asarray(tokens, np.int64)
+        return any(np.array_equal(sample.tokens[: len(wanted)], wanted) for sample in self.all)
+
+    def before(self, tokens: Sequence[int], start: int) -> Beginning | None:
+        """Return what stands before tokens that begin at a position.
+
+        None where no sample has them there, or where several do that begin otherwise. Behind its
+        end, or before its last token, which need not be given, a sample may go on with padding.
+        """
+        wanted = np.asarray(tokens, np.int64)
+        able = [(sample, shared_length(sample.tokens[start:], wanted)) for sample in self.all]
+        most = max((same for _, same in able), default=0)
+        found = {
+            (sample.tokens[:start].tobytes(), len(sample.prompt)): sample
+            for sample, same in able
+            if same == most and same >= min(len(wanted), max(1, len(sample.tokens) - start - 1))
+        }
+        if not most or len(found) != 1:
+            return None
+        (sample,) = found.values()
+        return Beginning(sample.tokens[:start], len(sample.prompt))
+
+
 @dataclass(frozen=True)
 class Beginning:
     """The tokens before a window.
@@ -81,38 +152,29 @@ def with_beginnings(
 ) -> Iterator[Call]:
     """Yield calls in their order, and with the first of each window what stands before it.
 
+    A window begins where the calls right before it were not recorded.
+
     Args:
         samples: those of the step; without any, nothing is known of a window.
     """
     window: list[tuple[CallInputs, Entry]] = []
-    before: Entry | None = None
+    before = -1
     for inputs, entry in calls:
-        if window and not _goes_on(window, inputs, entry):
-            yield from _begun(window, samples)
-            window = []
-        if window or (samples and _begins(inputs, entry, before)):
+        plain = not inputs.flat and inputs.ends is None and inputs.blocks is None
+        one_each = plain and inputs.ids.shape[1] == 1
+        if window:
+            last = window[-1][1]
+            follows = (entry.call, entry.token) == (last.call + 1, (last.token or 0) + 1)
+            if not (follows and one_each and len(inputs.ids) == len(window[0][0].ids)):
+                yield from _begun(window, samples)
+                window = []
+        begins = samples and one_each and entry.token and entry.call != before + 1
+        if window or begins:
             window.append((inputs, entry))
         else:
             yield inputs, entry, None
-        before = entry
+        before = entry.call
     yield from _begun(window, samples)
-
-
-def _has_one_each(inputs: CallInputs) -> bool:
-    plain = not inputs.flat and inputs.ends is None and inputs.blocks is None
-    return plain and inputs.ids.shape[1] == 1
-
-
-def _begins(inputs: CallInputs, entry: Entry, before: Entry | None) -> bool:
-    """Return whether the calls right before this one were not recorded."""
-    last = -1 if before is None else before.call
-    return _has_one_each(inputs) and bool(entry.token) and entry.call != last + 1
-
-
-def _goes_on(window: Sequence[tuple[CallInputs, Entry]], inputs: CallInputs, entry: Entry) -> bool:
-    first, last = window[0][0], window[-1][1]
-    follows = (entry.call, entry.token) == (last.call + 1, (last.token or 0) + 1)
-    return follows and _has_one_each(inputs) and len(inputs.ids) == len(first.ids)
 
 
 def _begun(
@@ -170,12 +232,15 @@ _MOST_ROWS = 4096
 NO_PADDING = -1
 #: Keys that hold prompts, and those that hold the responses to them.
 _PAIRS = ((("rollout_prompts",), ("rollout_tokens",)), (PROMPTS, RESPONSES))
+#: Returns the saves of a key.
+_Saved = Callable[[str], Sequence[KeyDatum]]
 
 
 def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> Message | None:
     """Say that most saved rows of token ids stand in no sequence; None where they do, or are texts.
 
-    Of a row, what it ends and begins with again and again is taken for padding.
+    Of a row, what it ends and begins with again and again is taken for padding; of each such run
+    the innermost may be a token.
 
     Args:
         saves: of `prompts` and `responses`.
@@ -184,8 +249,10 @@ def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> 
     found, key, missing = 0, "", 0
     known = [sequence.astype(np.int64).tobytes() for sequence in sequences]
     for datum in saves:
-        for row in map(_without_runs, _rows(datum)[:_MOST_ROWS]):
+        for whole in _rows(datum):
             found += 1
+            changes = np.flatnonzero(np.diff(whole))
+            row = whole[changes[0] + 1 : changes[-1] + 1] if len(changes) else whole[:0]
             if not any(holds(sequence, row) for sequence in known):
                 key, missing = datum.key, missing + 1
     if 2 * missing <= found:
@@ -193,13 +260,13 @@ def unlike_saved(saves: Iterable[KeyDatum], sequences: Sequence[np.ndarray]) -> 
     return message("tokens.unlike_saved", key=key, missing=missing, rows=found)
 
 
-def pad_of_prompts(saved: Callable[[str], Sequence[KeyDatum]]) -> int | None:
+def pad_of_prompts(saved: _Saved) -> int | None:
     """Return the id that saved prompts of one length are padded with, where they say it themselves.
 
     It is repeated at one end of a row, stands at that end of some rows but not of all, the longest
     being whole, and nowhere else.
     """
-    rows = [row for names, _ in _PAIRS for name in names for d in saved(name) for row in _rows(d)]
+    rows = [row for names, _ in _PAIRS for of in _saves(saved, names) for row in of]
     if len({len(row) for row in rows}) != 1:
         return None
     found = set()
@@ -212,16 +279,14 @@ def pad_of_prompts(saved: Callable[[str], Sequence[KeyDatum]]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def are_tokens(
-    pad: int, saved: Callable[[str], Sequence[KeyDatum]], sequences: Sequence[np.ndarray]
-) -> bool:
+def are_tokens(pad: int, saved: _Saved, sequences: Sequence[np.ndarray]) -> bool:
     """Return whether what looks like padding behind prompts are tokens of theirs.
 
     A network was given such a prompt, all of it, and its response right behind.
     """
     begins = set()
     for names in _PAIRS:
-        both = [[row for name in keys for d in saved(name) for row in _rows(d)] for keys in names]
+        both = [[row for of in _saves(saved, keys) for row in of] for keys in names]
         for prompt, response in zip(*both):
             if len(prompt) and len(response) and prompt[-1] == pad:
                 begins.add((*prompt.tolist(), int(response[0])))
@@ -229,16 +294,14 @@ def are_tokens(
     return any(tuple(t[:size].tolist()) in begins for t in sequences for size in sizes)
 
 
-def may_be_padded(saved: Callable[[str], Sequence[KeyDatum]]) -> bool:
+def may_be_padded(saved: _Saved) -> bool:
     """Return whether prompts were saved as token ids of which the padding is not known."""
-    saves = [[_rows(d) for name in names for d in saved(name)] for names, _ in _PAIRS]
-    return any(_prompts(rows, None) is None for of in saves for rows in of if rows)
+    saves = [rows for names, _ in _PAIRS for rows in _saves(saved, names)]
+    return any(_prompts(rows, None) is None for rows in saves if rows)
 
 
 def saved_samples(
-    saved: Callable[[str], Sequence[KeyDatum]],
-    pad: int | None,
-    own: Mapping[bytes, int] = MappingProxyType({}),
+    saved: _Saved, pad: int | None, own: Mapping[bytes, int] = MappingProxyType({})
 ) -> tuple[SavedSample, ...]:
     """Return the prompts and responses of a step; none where they are texts, or do not go together.
 
@@ -251,18 +314,27 @@ def saved_samples(
         pad: the token id of padding, or None.
         own: with how many ids of padding prompts begin, by the tokens of the sample without them.
     """
-    masks = next((rows for name in MASK if (rows := [_rows(d, "iufb") for d in saved(name)])), [])
+    masks = next((rows for name in MASK if (rows := _saves(saved, (name,), "iufb"))), [])
     for names in _PAIRS:
-        both = [[_rows(d) for name in keys for d in saved(name)] for keys in names]
-        prompts = _all_prompts(both[0], pad)
-        responses = [row for rows in both[1] for row in rows]
-        if prompts is not None and 0 < len(prompts) == len(responses) < _MOST_ROWS:
-            sizes = _sizes(both[1], masks, pad)
-            runs = [row[: _run(row, pad)] for rows in both[0] for row in rows]
+        of_prompts, of_responses = (_saves(saved, keys) for keys in names)
+        known = [_prompts(rows, pad) for rows in of_prompts]
+        if any(rows is None for rows in known):
+            continue
+        prompts = [row for rows in known for row in rows or ()]
+        responses = [row for rows in of_responses for row in rows]
+        if 0 < len(prompts) == len(responses) < _MOST_ROWS:
+            sizes = _sizes(of_responses, masks, pad)
+            runs = [row[: _run(row, pad)] for rows in of_prompts for row in rows]
             fillers = [run[: 0 if _run(own, pad) else None] for run, own in zip(runs, prompts)]
             found = map(SavedSample, prompts, responses, sizes, fillers)
             return tuple(one.with_own(own.get(one.tokens.tobytes(), 0)) for one in found)
     return ()
+
+
+def _saves(saved: _Saved, names: Iterable[str], kinds: str = "iu") -> list[list[np.ndarray]]:
+    """Return the first rows of each save of some keys, int64 [tokens]; none of texts."""
+    saves = [datum for name in names for datum in saved(name)]
+    return [_rows(datum, kinds) for datum in saves]
 
 
 def _sizes(
@@ -289,17 +361,6 @@ def _sizes(
     return found
 
 
-def _all_prompts(saves: list[list[np.ndarray]], pad: int | None) -> list[np.ndarray] | None:
-    """Return the prompts of all saves; None where one's padding is not known."""
-    found: list[np.ndarray] = []
-    for rows in saves:
-        prompts = _prompts(rows, pad)
-        if prompts is None:
-            return None
-        found += prompts
-    return found
-
-
 def _prompts(rows: list[np.ndarray], pad: int | None) -> list[np.ndarray] | None:
     """Return the prompts of one save without padding; None where it is not known what that is."""
     if any((row == FILLED).any() for row in rows):
@@ -307,11 +368,17 @@ def _prompts(rows: list[np.ndarray], pad: int | None) -> list[np.ndarray] | None
     elif len({len(row) for row in rows}) > 1:
         return rows
     if pad is None:
-        return None if _may_have_padding(rows) else rows
-    starts, ends = ([_run(row[::step], pad) for row in rows] for step in (1, -1))
+        for step in (1, -1):  # they may begin or end with padding
+            ends = [row[::step] for row in rows]
+            repeats = any(len(row) > 1 and row[0] == row[1] for row in ends)
+            if repeats or 1 < len({int(row[0]) for row in ends if len(row)}) < len(rows):
+                return None
+        return rows
+    starts, behind = ([_run(row[::step], pad) for row in rows] for step in (1, -1))
     # They end in one column, unless all begin with the token that fills them up behind.
-    before = any(starts) and not (any(ends) and {*starts} == {1})
-    return [_unpadded(row, pad, before=before) for row in rows]
+    if any(starts) and not (any(behind) and {*starts} == {1}):
+        return [row[run:] for row, run in zip(rows, starts)]
+    return [row[: len(row) - run] for row, run in zip(rows, behind)]
 
 
 def _run(row: np.ndarray, pad: int | None) -> int:
@@ -319,35 +386,9 @@ def _run(row: np.ndarray, pad: int | None) -> int:
     return 0 if pad is None else run_at_start(row, pad)
 
 
-def _may_have_padding(rows: list[np.ndarray]) -> bool:
-    """Return whether rows of one length may begin or end with padding."""
-    for step in (1, -1):
-        ends = [row[::step] for row in rows]
-        repeats = any(len(row) > 1 and row[0] == row[1] for row in ends)
-        if repeats or (
-            len(rows) > 1 and 1 < len({int(row[0]) for row in ends if len(row)}) < len(rows)
-        ):
-            return True
-    return False
-
-
-def _unpadded(row: np.ndarray, pad: int, *, before: bool) -> np.ndarray:
-    """Return a row without the padding before or behind its tokens."""
-    tokens = np.flatnonzero(row != pad)
-    if not len(tokens):
-        return row[:0]
-    return row[tokens[0] :] if before else row[: tokens[-1] + 1]
-
-
 def _rows(datum: KeyDatum, kinds: str = "iu") -> list[np.ndarray]:
     """Return the first rows of a save, int64 [tokens] each; none of texts."""
     return [row.astype(np.int64) for row in (rows_of(datum, kinds) or ())[:_MOST_ROWS]]
-
-
-def _without_runs(row: np.ndarray) -> np.ndarray:
-    """Return a row without runs of one id at its ends; of each the innermost may be a token."""
-    changes = np.flatnonzero(np.diff(row))
-    return row[changes[0] + 1 : changes[-1] + 1] if len(changes) else row[:0]
 
 
 UNKNOWN = -1
@@ -381,23 +422,16 @@ def of_saved(
             size = len(samples[number].prompt)
             whole = len(samples[number].tokens)
             open_end = alike >= size and (size_given == end or alike == whole - 1)
-            if alike == whole or (open_end and _is_padding(sequence[alike:], end > whole, pad)):
+            behind = sequence[alike:]
+            # Padding is its id, or one id again and again beyond the response.
+            is_padding = pad is not None and bool((behind == pad).all())
+            is_padding |= end > whole and bool((behind == behind[:1]).all())
+            if alike == whole or (open_end and is_padding):
                 end = alike
         is_it = size > 0 and min(size, len(sequence)) <= alike
         numbers.append(number if is_it else UNKNOWN)
         ends.append(end if is_it else len(sequence))
     return tuple(numbers), tuple(ends)
-
-
-def _is_padding(behind: np.ndarray, over: bool, pad: int | None) -> bool:
-    """Return whether tokens are padding: its id, or one id again and again beyond the response.
-
-    Args:
-        over: whether there are more of them than the response has.
-    """
-    if pad is not None and bool((behind == pad).all()):
-        return True
-    return over and bool((behind == behind[0]).all())
 
 
 def prompt_sizes(begun: Sequence[int], sequences: Sequence[np.ndarray]) -> list[int]:

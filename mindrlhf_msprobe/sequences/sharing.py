@@ -7,12 +7,11 @@ tokens a block holds follows from block tables, slots and positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from mindrlhf_msprobe.sequences.beginnings import shared_length
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 _MOST = 1024  # tokens of a block
 _FITTING = 0.5  # of all tokens: so many must stand in the slots that a size says
@@ -73,21 +72,33 @@ class Tables:
         self,
         blocks: np.ndarray,
         starts: Sequence[int | None],
-        have: Callable[[int], int | None],
+        have: Mapping[int, int],
     ) -> list[int]:
         """Return the keys of the samples of a call.
 
         Args:
             blocks: int64 [samples or more, any].
             starts: the position of each sample's first token, or None.
-            have: returns the position behind the last token of a key; None without one.
+            have: key → the position behind its last token.
         """
         found: dict[int, int] = {}
         by_block: dict[int, list[int]] = {}
         for number in range(len(starts)):
             by_block.setdefault(int(blocks[number, 0]), []).append(number)
         for block, numbers in by_block.items():
-            self._share(block, numbers, blocks, starts, have, found)
+            begin = [number for number in numbers if not starts[number]]
+            if begin and all(starts[number] == 0 for number in begin):
+                self._of_block[block] = []  # what stood there is overwritten
+            members = self._of_block.get(block, [])
+            going = [number for number in numbers if number not in begin]
+            known = self._going_on(going, members, blocks, starts, have)
+            found |= known
+            used = {*known.values()}
+            for number in [*begin, *(n for n in going if n not in known)]:
+                taken = used if number in begin else used | {*members}
+                keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
+                found[number] = next(key for key in keys if key not in taken)
+                used.add(found[number])
         return [found[number] for number in range(len(starts))]
 
     def took(self, key: int, table: np.ndarray) -> None:
@@ -97,62 +108,34 @@ class Tables:
         if key not in known:
             known.append(key)
 
-    def _share(
-        self,
-        block: int,
-        numbers: Sequence[int],
-        blocks: np.ndarray,
-        starts: Sequence[int | None],
-        have: Callable[[int], int | None],
-        found: dict[int, int],
-    ) -> None:
-        """Find the keys of the samples that have one first block."""
-        begin = [number for number in numbers if not starts[number]]
-        if begin and all(starts[number] == 0 for number in begin):
-            self._of_block[block] = []  # what stood there is overwritten
-        members = self._of_block.get(block, [])
-        going = [number for number in numbers if number not in begin]
-        known = self._going_on(going, members, blocks, starts, have)
-        found |= known
-        used = {*known.values()}
-        for number in [*begin, *(n for n in going if n not in known)]:
-            taken = used if number in begin else used | {*members}
-            keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
-            found[number] = next(key for key in keys if key not in taken)
-            used.add(found[number])
-
     def _going_on(
         self,
         numbers: Sequence[int],
         members: Sequence[int],
         blocks: np.ndarray,
         starts: Sequence[int | None],
-        have: Callable[[int], int | None],
+        have: Mapping[int, int],
     ) -> dict[int, int]:
         """Return the keys of samples that go on; those that fit best are found first."""
         able = [
-            (have(key) == starts[number], shared(self._tables[key], blocks[number]), number, key)
+            (
+                have.get(key) == starts[number],
+                shared_length(self._tables[key], blocks[number]),
+                number,
+                key,
+            )
             for number in numbers
             for key in members
         ]
         found: dict[int, int] = {}
         for is_next, alike, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
-            goes_on = is_next or _may_be_one(self._tables[key], blocks[number], alike)
+            before, table = self._tables[key], blocks[number]
+            # It may be the table of before, with further blocks behind.
+            goes_on = is_next or alike == min(len(before), len(table))
+            goes_on = goes_on or before[alike] <= 0 or table[alike] <= 0
             if number not in found and key not in found.values() and goes_on:
                 found[number] = key
         return found
-
-
-def shared(one: np.ndarray, other: np.ndarray) -> int:
-    """Return how many blocks two tables both begin with."""
-    size = min(len(one), len(other))
-    unlike = one[:size] != other[:size]
-    return int(unlike.argmax()) if unlike.any() else size
-
-
-def _may_be_one(before: np.ndarray, table: np.ndarray, alike: int) -> bool:
-    """Return whether a table is one of before, with further blocks behind."""
-    return alike == min(len(before), len(table)) or before[alike] <= 0 or table[alike] <= 0
 
 
 class Written:
@@ -171,8 +154,7 @@ class Written:
         table: np.ndarray,
         start: int,
         size: int | None,
-        sequences: Sequence[Sequence[int]],
-        unknown: Container[int] = (),
+        tokens_of: Callable[[int], list[int] | None],
     ) -> list[int] | None:
         """Return the tokens that stand in the blocks before a position; None where nobody knows.
 
@@ -180,10 +162,12 @@ class Written:
             table: int64 [blocks], of a sample that begins there.
             size: how many tokens a block holds; None: as many as follow from the blocks that it
                 shares with others.
-            sequences: the tokens of each.
-            unknown: the sequences of which it is not known what stands before these.
+            tokens_of: returns the tokens of a sequence; None where it is not known what stands
+                before these.
         """
-        alike = {n: shared(table, of) for n, (of, _) in self._by.items() if of[0] == table[0]}
+        alike = {
+            n: shared_length(table, of) for n, (of, _) in self._by.items() if of[0] == table[0]
+        }
         most = max(alike.values(), default=0)
         if most and size is None and start % most == 0:
             size = start // most
@@ -192,12 +176,12 @@ class Written:
         if not count or not able:
             return None
         last = able[-1]
-        tokens = [*sequences[last][:start]]
-        upto = {last: start} | self._overwritten(last, table[:count], start, size)
-        for number, end in upto.items():
-            if number in unknown or [*sequences[number][:end]] != tokens[:end]:
+        tokens = tokens_of(last)
+        for number, end in self._overwritten(last, table[:count], start, size).items():
+            own = tokens_of(number)
+            if tokens is None or own is None or own[:end] != tokens[:end]:
                 return None  # it was given to another sample
-        return tokens
+        return None if tokens is None else tokens[:start]
 
     def _overwritten(
         self, by: int, needed: np.ndarray, start: int, size: int | None
@@ -212,28 +196,3 @@ class Written:
             if len(at):
                 found[number] = start if size is None else min(start, (int(at[-1]) + 1) * size)
         return found
-
-
-def saved_before(
-    tokens: Sequence[int], start: int, samples: Sequence[SavedSample]
-) -> tuple[list[int], int] | None:
-    """Return what stands before tokens that begin at a position, and how much is the prompt.
-
-    None where no saved sample has them there, or where several do that begin otherwise. Behind its
-    end, or before its last token, which need not be given, a sample may go on with padding.
-    """
-    wanted = np.asarray(tokens, np.int64)
-    able = [(sample, shared_length(sample.tokens[start:], wanted)) for sample in samples]
-    most = max((same for _, same in able), default=0)
-    found = {
-        (tuple(sample.tokens[:start].tolist()), len(sample.prompt))
-        for sample, same in able
-        if same == most and same >= min(len(wanted), max(1, len(sample.tokens) - start - 1))
-    }
-    return ([*next(iter(found))[0]], next(iter(found))[1]) if most and len(found) == 1 else None
-
-
-def begins_with(tokens: Sequence[int], samples: Sequence[SavedSample]) -> bool:
-    """Return whether a saved sample begins with these tokens."""
-    wanted = np.asarray(tokens, np.int64)
-    return any(np.array_equal(sample.tokens[: len(wanted)], wanted) for sample in samples)

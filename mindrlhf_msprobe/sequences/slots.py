@@ -16,7 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.sequences.beginnings import shared_length
 from mindrlhf_msprobe.sequences.inputs import CallInputs
-from mindrlhf_msprobe.sequences.saved import SavedSample
+from mindrlhf_msprobe.sequences.saved import SavedSamples
 from mindrlhf_msprobe.storage.records import Entry
 
 _AHEAD = 16  # calls whose tokens are looked at together
@@ -67,18 +67,11 @@ class Wanted(NamedTuple):
 
 
 class Continuing:
-    """Finds the sequences that samples go on with, by their positions and by saved samples.
+    """Finds the sequences that samples go on with, by their positions and by saved samples."""
 
-    Args:
-        samples: prompts and responses of the step.
-    """
-
-    def __init__(self, samples: Sequence[SavedSample] = ()) -> None:
-        self._by_prompt: dict[bytes, list[np.ndarray]] = {}
-        for sample in samples:
-            if len(sample.prompt):
-                self._by_prompt.setdefault(sample.prompt.tobytes(), []).append(sample.tokens)
-        self._lengths = sorted({len(key) // 8 for key in self._by_prompt})
+    def __init__(self, saved: SavedSamples) -> None:
+        self._saved = saved
+        self._prompted = [saved.all[number] for number in saved.prompted]
 
     def fits(
         self,
@@ -125,18 +118,17 @@ class Continuing:
         if wanted.size == 1 and not alone:
             least = max(2, len(wanted.ahead))  # one token may be like another by chance
         able = [
-            key
-            for key, of in self._by_prompt.items()
-            for tokens in of
-            if start < len(tokens)
-            and shared_length(tokens[start:], wanted.ahead)
-            >= (least or min(wanted.size, len(tokens) - start))
+            sample.prompt.tolist()
+            for sample in self._prompted
+            if start < len(sample.tokens)
+            and shared_length(sample.tokens[start:], wanted.ahead)
+            >= (least or min(wanted.size, len(sample.tokens) - start))
         ]
         if wanted.size == 1:
             return bool(able)
-        begun = (np.array(slot.tokens, np.int64).tobytes() for slot in slots)
+        begun = (slot.tokens for slot in slots if slot.tokens)
         return bool(able) and not any(
-            tokens.startswith(key[: len(tokens)]) for tokens in begun if tokens for key in able
+            tokens[: len(prompt)] == prompt[: len(tokens)] for tokens in begun for prompt in able
         )
 
     def find(
@@ -227,15 +219,18 @@ class Continuing:
         goes_on = False
         for at, position in enumerate(positions.tolist()):
             row, begins = ids[at : jumps[bisect_right(jumps, at)]], at == 0 or at in jumps
-            any_of = 0 if self._lengths else len(row) if begins else int(of_each)
-            going = [
-                (slot, self._expected(slot, row, any_of)) for slot in by_next.get(position, ())
-            ]
+            any_of = 0 if self._prompted else len(row) if begins else int(of_each)
+            going: list[tuple[Slot, int]] = []
+            for slot in by_next.get(position, ()):
+                tails = (tokens[len(slot.tokens) :] for tokens in self._guesses(slot))
+                same = max((shared_length(tail, row) for tail in tails), default=any_of)
+                going.append((slot, same))
             open_ones = [(slot, same) for slot, same in going if not self.is_over(slot)]
             goes_on |= any(same for _, same in open_ones)
             able = going if begins else open_ones
             known[at] = [(same, self._rest(slot.tokens, row)) for slot, same in able if same]
-            if position in bases and (same := self._begins_with(row)):
+            begun = (shared_length(sample.tokens, row) for sample in self._prompted)
+            if position in bases and (same := max(begun, default=0)):
                 known[at].append((same, self._rest([], row)))
         if not goes_on:
             return None
@@ -261,18 +256,8 @@ class Continuing:
     def _rest(self, tokens: Sequence[int], row: np.ndarray) -> int:
         """Return how many tokens of a row complete the prompt that a sequence has begun with."""
         given = np.array([*tokens, *row.tolist()], np.int64)
-        whole = (len(p) // given.itemsize for p in self._prompts_like(given))
-        return max((size - len(tokens) for size in whole if size <= len(given)), default=0)
-
-    def _expected(self, slot: Slot, row: np.ndarray, otherwise: int) -> int:
-        """Return with how many tokens of a row a sequence goes on, by what was saved."""
-        tails = [tokens[len(slot.tokens) :] for tokens in self._guesses(slot)]
-        return max((shared_length(tail, row) for tail in tails), default=otherwise)
-
-    def _begins_with(self, row: np.ndarray) -> int:
-        """Return how many tokens of a row a saved sample begins with."""
-        wholes = (whole for of in self._by_prompt.values() for whole in of)
-        return max((shared_length(whole, row) for whole in wholes), default=0)
+        sizes = (len(self._saved.all[number].prompt) for number in self._saved.begun_by(given))
+        return max((size - len(tokens) for size in sizes), default=0)
 
     def is_over(self, slot: Slot) -> bool:
         """Return whether it has all tokens of a saved sample, but for the last at most."""
@@ -284,8 +269,8 @@ class Continuing:
         have = len(slot.tokens)
         if slot.guesses is None:
             tokens = np.array(slot.tokens, np.int64)
-            keys = self._by_prompt if slot.start else self._prompts_like(tokens)
-            tails = [whole[slot.start :] for key in keys for whole in self._by_prompt[key]]
+            numbers = self._saved.prompted if slot.start else self._saved.like(tokens)
+            tails = [self._saved.all[number].tokens[slot.start :] for number in numbers]
             slot.guesses = [t for t in tails if shared_length(t, tokens) == min(len(t), have)]
             slot.seen = have
         elif slot.seen < have:
@@ -294,14 +279,6 @@ class Continuing:
             slot.guesses = [t for t, part in parts if np.array_equal(part, added[: len(part)])]
             slot.seen = have
         return slot.guesses
-
-    def _prompts_like(self, tokens: np.ndarray) -> Iterator[bytes]:
-        """Yield the prompts that tokens begin with, and those that begin with them."""
-        starts = (tokens[:length].tobytes() for length in self._lengths if length <= len(tokens))
-        yield from (prompt for prompt in starts if prompt in self._by_prompt)
-        if len(tokens) < max(self._lengths, default=0):
-            given = tokens.tobytes()
-            yield from (p for p in self._by_prompt if len(p) > len(given) and p.startswith(given))
 
 
 def with_ahead(
@@ -332,18 +309,10 @@ def _looking_ahead(kept: Sequence[tuple[CallInputs, Entry]]) -> tuple[CallInputs
     for number, (other, of) in enumerate(kept):
         if other.ids.shape != inputs.ids.shape or of.call != entry.call + number:
             break
-        if not _are_next(inputs, other, number):
-            break
+        if inputs.ids.shape[1] != 1 or inputs.flat:
+            # In a row positions must say it: it may as well be several tokens of one.
+            given, then = inputs.positions, other.positions
+            if given is None or then is None or not np.array_equal(then, given + number):
+                break
         columns.append(other.ids.reshape(-1, 1))
     return replace(inputs, ahead=np.concatenate(columns, axis=1).astype(np.int64)), entry
-
-
-def _are_next(inputs: CallInputs, other: CallInputs, number: int) -> bool:
-    """Return whether a call some calls on may have the next token of each sample.
-
-    In a row positions must say it: it may as well be several tokens of one.
-    """
-    if inputs.ids.shape[1] == 1 and not inputs.flat:
-        return True
-    given, then = inputs.positions, other.positions
-    return given is not None and then is not None and np.array_equal(then, given + number)

@@ -75,14 +75,11 @@ class StepData:
     def saved(self, names: Sequence[str]) -> Sequence[KeyDatum]:
         """Return the saves of the first of these keys that there is, or nothing."""
         for name in names:
-            if name in self.keys and (found := self._saves_of(name)):
+            if name in self.keys and name not in self._saves:
+                self._saves[name] = self._read(name)
+            if found := self._saves.get(name):
                 return found
         return ()
-
-    def _saves_of(self, key: str) -> Sequence[KeyDatum]:
-        if key not in self._saves:
-            self._saves[key] = self._read(key)
-        return self._saves[key]
 
     @property
     def pad(self) -> int | None:

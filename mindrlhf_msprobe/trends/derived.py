@@ -210,25 +210,18 @@ def _kl(formula: Callable[..., float]) -> Callable[[Sequences], list[Value]]:
 
 def _response_length(sequences: Sequences) -> list[Value]:
     data = sequences.data
-    masks: list[Value] = [
+    found: list[Value] = [
         (datum.micro_step, formulas.response_length(array_of(datum)), ())
         for datum in data.saved(MASK)
     ]
-    found = masks or _from_loss_inputs(sequences) or [*_from_responses(sequences)]
+    for datum in () if found else data.saved((LOSS_INPUTS,)):
+        if (mask := data.given_to_loss(MASK, datum.micro_step)) is not None:
+            note = message("trend.length_of_loss")
+            found.append((datum.micro_step, formulas.response_length(mask), (note,)))
+    found = found or [*_from_responses(sequences)]
     if not found:
         raise Unavailable(message("trend.no_key", names=[MASK[0], RESPONSES[0]]))
     return found
-
-
-def _from_loss_inputs(sequences: Sequences) -> list[Value]:
-    """Return the lengths that the masks say which the loss was given."""
-    data = sequences.data
-    given = (
-        (datum.micro_step, data.given_to_loss(MASK, datum.micro_step))
-        for datum in data.saved((LOSS_INPUTS,))
-    )
-    note = (message("trend.length_of_loss"),)
-    return [(at, formulas.response_length(mask), note) for at, mask in given if mask is not None]
 
 
 def _from_responses(sequences: Sequences) -> Iterator[Value]:

@@ -43,10 +43,6 @@ def columns_with_weights(run: Run, at: LayerPlace, layouts: Layouts) -> Columns:
     return columns_of(run, at, layouts, marks=_MARKS)
 
 
-def _holds_state(entry: EntryView) -> bool:
-    return is_optimizer_state(entry.cell)
-
-
 def _values(entry: EntryView, io: str) -> Iterator[tuple[str, LeafJson]]:
     """Yield path and leaf of the parameters, outputs, or gradients of an entry."""
     return ((path, leaf) for of, path, leaf in entry.records if of == io)
@@ -162,7 +158,8 @@ class _Moments(OfEntries):
         self._norms = _ByLayer()
 
     def entry(self, entry: EntryView) -> None:
-        for path, leaf in _values(entry, "output" if _holds_state(entry) else "parameters"):
+        io = "output" if is_optimizer_state(entry.cell) else "parameters"
+        for path, leaf in _values(entry, io):
             is_part = "." in path or "%2E" in path
             found = self._pattern.search(path) if is_part else None
             norm = None if found is None else _norm_of(leaf)

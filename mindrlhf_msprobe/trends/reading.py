@@ -150,7 +150,6 @@ class _Wanted:
         self._derived = [name for name in names if name in OF_KEYS]
         self._metrics = RolloutMetrics(names)
         self._gather = gatherers(run, (name for name in names if name in OF_ENTRIES))
-        self._keys: dict[str, bool] = {}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
         self._layouts = Layouts()
@@ -159,17 +158,12 @@ class _Wanted:
         self._matched = False  # whether anything has a name that was asked for
         self._found = Gathered()
 
-    def _is_key_wanted(self, key: str) -> bool:
-        if self._choice.everything or key in self._choice.keys:
-            return True
-        if key not in self._keys:
-            self._keys[key] = self._pattern is not None and self._pattern.search(key)
-        return self._keys[key]
-
     def read(self, step: int, rank: int) -> None:
         """Read one place."""
-        phases = self._phases(step, rank) if self._gather or self._records is not None else []
-        for phase in phases:
+        reads = bool(self._gather) or self._records is not None
+        for phase in self._run.phases_at(step, rank) if reads else ():
+            if self._choice.phase not in (None, phase):
+                continue
             columns = self._columns(LayerPlace(phase, step, rank))
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
@@ -199,10 +193,6 @@ class _Wanted:
         own = entries if self._gather else []
         return columns_of_entries(self._run, at, own, self._layouts)
 
-    def _phases(self, step: int, rank: int) -> list[str]:
-        phases = self._run.phases_at(step, rank)
-        return [phase for phase in phases if self._choice.phase in (None, phase)]
-
     def _take_record(self, entry: Entry, record: Record) -> None:
         if self._records is None or not self._records.search(record.name):
             if len(self._near) < _MOST_NEAR:
@@ -228,7 +218,8 @@ class _Wanted:
 
     def _read_keys(self, step: int, rank: int) -> None:
         there = self._run.keys_at(step, rank)
-        wanted = [key for key in there if self._is_key_wanted(key)]
+        every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
+        wanted = [k for k in there if every or k in own or (pattern and pattern.search(k))]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}
         read |= self._metrics.keys(there)
         of_place = {
@@ -258,33 +249,25 @@ class _Wanted:
         for gatherer in self._gather.values():
             gatherer.finish(self._found)
         series = sorted(self._found.series(), key=_order)
-        if not series and not self._choice.everything and not self._choice.derived:
-            raise RunError(self._nothing())
+        choice = self._choice
+        if not (series or choice.everything or choice.derived):
+            asked = choice.pattern or choice.record or ", ".join(choice.keys)
+            of = {"path": str(self._run.path), "asked": shortened(asked)}
+            if self._matched:
+                statistic = choice.statistic or _OF_KEY
+                raise RunError.saying("trend.no_numbers", **of, statistic=statistic)
+            near = nearest_names(asked, [*self._run.keys, *_OWN_NAMES, *self._near])
+            raise RunError.saying("trend.nothing_matches", **of, near=near)
         there = {s.name for s in series if s.kind == "derived"}
         whys = {name: gatherer.missing() for name, gatherer in self._gather.items()}
         whys |= {name: self._why.get(name, message("trend.no_key_data")) for name in self._derived}
         order = sorted(whys, key=DERIVED.index)
         missing = [Missing(name, whys[name]) for name in order if name not in there]
-        return Trends(series, [*missing, *self._metrics.missing(self._not_recorded())])
-
-    def _not_recorded(self) -> Message | None:
-        """Return why the run says that it holds no log-probabilities of the rollout."""
+        # Why the run says that it holds no log-probabilities of the rollout.
         keys = self._run.coverage().get("key_data", {})
-        whys = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
-        return next(iter(whys), None) if isinstance(whys, tuple) else None
-
-    def _nothing(self) -> Message:
-        asked = self._choice.pattern or self._choice.record or ", ".join(self._choice.keys)
-        if self._matched:
-            of = {"path": str(self._run.path), "asked": shortened(asked)}
-            return message("trend.no_numbers", **of, statistic=self._choice.statistic or _OF_KEY)
-        held = [*self._run.keys, *_OWN_NAMES, *self._near]
-        return message(
-            "trend.nothing_matches",
-            path=str(self._run.path),
-            asked=shortened(asked),
-            near=nearest_names(asked, held),
-        )
+        said = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
+        not_recorded = next(iter(said), None) if isinstance(said, tuple) else None
+        return Trends(series, [*missing, *self._metrics.missing(not_recorded)])
 
 
 def _order(series: Series) -> tuple[int, int]:

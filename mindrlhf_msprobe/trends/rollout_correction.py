@@ -177,7 +177,17 @@ def _of_tokens(
 ) -> dict[str, float]:
     """Return what is computed of all tokens alike, whichever sequence they are of; [tokens]."""
     log_ratio = training - rollout
-    found = {KL: (rollout - training).mean(), **_of_ratios(log_ratio, clip_range)}
+    beyond = np.expm1(log_ratio)  # ρ − 1
+    k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
+    found = {
+        KL: (rollout - training).mean(),
+        K3_KL: k3.mean(),
+        OUTSIDE: ((beyond < -clip_range[0]) | (beyond > clip_range[1])).mean(),
+    }
+    del beyond, k3
+    limited = np.clip(log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
+    found[CHI2_TOKEN] = np.expm1(2 * limited).mean()
+    del limited
     off = np.abs(log_ratio, out=log_ratio)
     found |= {DIFF_MEAN: off.mean(), DIFF_MAX: off.max(), DIFF_P99: np.percentile(off, 99)}
     del log_ratio, off
@@ -191,18 +201,6 @@ def _of_tokens(
     else:
         undefined[PROBS_STD] = message("trend.one_token")
     return {name: float(value) for name, value in found.items()}
-
-
-def _of_ratios(log_ratio: np.ndarray, clip_range: tuple[float, float]) -> dict[str, float]:
-    beyond = np.expm1(log_ratio)  # ρ − 1
-    k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
-    found = {
-        K3_KL: k3.mean(),
-        OUTSIDE: ((beyond < -clip_range[0]) | (beyond > clip_range[1])).mean(),
-    }
-    del beyond, k3
-    limited = np.clip(log_ratio, -SAFETY_BOUND, SAFETY_BOUND)
-    return found | {CHI2_TOKEN: np.expm1(2 * limited).mean()}
 
 
 def _correlate(

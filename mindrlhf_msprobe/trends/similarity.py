@@ -149,28 +149,40 @@ def compare_gradients(
         measure: how all are computed; None: by cosine where both have the elements, else by signs.
         progress: called with (done, all) after each step of a rank.
     """
-    of_b = _ranks_meeting(a, b)
     places_a, places_b = a.places(), b.places()
+    ranks_a, ranks_b = ({rank for _, rank in places} for places in (places_a, places_b))
+    alone_on_both = len(ranks_a) == len(ranks_b) == 1
+    of_b = dict(zip(ranks_a, ranks_b)) if alone_on_both else {}
     meeting = {(step, rank): (step, of_b.get(rank, rank)) for step, rank in places_a}
     there = set(places_b)
     both = [place for place in places_a if meeting[place] in there]
     alone = [("A", *place) for place in places_a if meeting[place] not in there]
     alone += [("B", *place) for place in places_b if place not in meeting.values()]
-    follow = _Follow(first, fall)
+    before: dict[tuple[int, str, str], float] = {}  # of each parameter, the update before
     similarities: list[Similarity] = []
     for number, place in enumerate(both):
-        found = _at(place, a.at(*place), b.at(*meeting[place]), measure)
-        similarities += map(follow.rated, found)
+        for found in _at(place, a.at(*place), b.at(*meeting[place]), measure):
+            at = found.rank, found.phase, found.parameter
+            similarities.append(_rated(found, before.get(at), first, fall))
+            if found.measure is not None and not math.isnan(found.value):
+                before[at] = found.value
         if progress is not None:
             progress(number + 1, len(both))
     return GradientTrend(similarities, list(_by_update(similarities)), alone)
 
 
-def _ranks_meeting(a: Gradients, b: Gradients) -> dict[int, int]:
-    ranks_a, ranks_b = ({rank for _, rank in side.places()} for side in (a, b))
-    if len(ranks_a) == len(ranks_b) == 1:
-        return {ranks_a.pop(): ranks_b.pop()}
-    return {}
+def _rated(found: Similarity, before: float | None, first: float, fall: float) -> Similarity:
+    """Return a similarity with the parameter's one before, and whether it is suspicious."""
+    suspicion = None
+    if found.measure is None:
+        suspicion = Suspicion.NOT_COMPARED
+    elif found.non_finite or math.isnan(found.value):
+        suspicion = Suspicion.NOT_FINITE
+    elif before is None and found.value < first:
+        suspicion = Suspicion.FIRST_LOW
+    elif before is not None and before - found.value > fall:
+        suspicion = Suspicion.FALL
+    return replace(found, before=before, suspicion=suspicion)
 
 
 def _at(
@@ -185,7 +197,8 @@ def _at(
         how, value, why = _similarity(one, other, measure)
         phase, update, parameter = key
         size = max(g.size for g in (one, other) if g is not None)
-        bad = any(g is not None and _holds_non_finite(g) for g in (one, other))
+        leaves = [g.record.leaf for g in (one, other) if g is not None and g.record is not None]
+        bad = any(leaf.nan_count or leaf.inf_count for leaf in leaves)
         at = *place, phase, update, parameter, size
         yield Similarity(*at, how, value, bad, why=why)
 
@@ -201,60 +214,15 @@ def _similarity(
     if a.shape != b.shape:
         shapes = {"a": str(list(a.shape or ())), "b": str(list(b.shape or ()))}
         return *none, message("trend.gradient_shapes", **shapes)
-    how = _measure(a, b, measure)
-    if how is None:
-        return *none, message("trend.gradient_statistics")
     try:
-        return how, _MEASURES[how](a, b), None
+        if a.has_elements and b.has_elements and measure is not Measure.SIGNS:
+            return Measure.COSINE, cosine(a.elements(), b.elements()), None
+        if a.has_signs and b.has_signs and measure is not Measure.COSINE:
+            same = equal_signs(a.packed(), b.packed(), a.size) / a.size if a.size else 1.0
+            return Measure.SIGNS, same, None
+        return *none, message("trend.gradient_statistics")
     except ArrayFileError as error:
         return *none, error.said
-
-
-def _measure(a: Gradient, b: Gradient, asked: Measure | None) -> Measure | None:
-    """Return how two gradients can be compared; None where they cannot as it is asked."""
-    if a.has_elements and b.has_elements and asked is not Measure.SIGNS:
-        return Measure.COSINE
-    known = a.has_signs and b.has_signs and asked is not Measure.COSINE
-    return Measure.SIGNS if known else None
-
-
-def _of_signs(a: Gradient, b: Gradient) -> float:
-    return equal_signs(a.packed(), b.packed(), a.size) / a.size if a.size else 1.0
-
-
-_MEASURES: dict[Measure, Callable[[Gradient, Gradient], float]] = {
-    Measure.COSINE: lambda a, b: cosine(a.elements(), b.elements()),
-    Measure.SIGNS: _of_signs,
-}
-
-
-def _holds_non_finite(gradient: Gradient) -> bool:
-    leaf = None if gradient.record is None else gradient.record.leaf
-    return leaf is not None and bool(leaf.nan_count or leaf.inf_count)
-
-
-class _Follow:
-    """Follows each parameter from update to update."""
-
-    def __init__(self, first: float, fall: float) -> None:
-        self._first, self._fall = first, fall
-        self._before: dict[tuple[int, str, str], float] = {}
-
-    def rated(self, found: Similarity) -> Similarity:
-        at = found.rank, found.phase, found.parameter
-        before = self._before.get(at)
-        suspicion = None
-        if found.measure is None:
-            suspicion = Suspicion.NOT_COMPARED
-        elif found.non_finite or math.isnan(found.value):
-            suspicion = Suspicion.NOT_FINITE
-        elif before is None and found.value < self._first:
-            suspicion = Suspicion.FIRST_LOW
-        elif before is not None and before - found.value > self._fall:
-            suspicion = Suspicion.FALL
-        if found.measure is not None and not math.isnan(found.value):
-            self._before[at] = found.value
-        return replace(found, before=before, suspicion=suspicion)
 
 
 def _by_update(similarities: list[Similarity]) -> Iterator[OfUpdate]:

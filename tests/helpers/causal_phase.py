@@ -44,6 +44,22 @@ class CausalPhase:
         return Record(f"{entry}.{io}.{path}", io, path, leaf, str(file), argument)
 
 
+def count_named(tokens, expected):
+    """Return how many rows are named; each that is must stand behind the tokens expected of it.
+
+    Args:
+        tokens: what was read of a phase.
+        expected: of each row of each call its token and all before it.
+    """
+    named = 0
+    for call, rows in zip(tokens.calls, expected):
+        for sequence, position, row in zip(call.sequence.tolist(), call.position.tolist(), rows):
+            if sequence >= 0:
+                assert tokens.sequences[sequence][: position + 1].tolist() == [*row]
+                named += 1
+    return named
+
+
 def value(tokens):
     """Return what the network returns of a token: made of it and of all before it, [hidden]."""
     made = np.zeros(HIDDEN)

@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 import yaml
+from drivers.launching import EVERYTHING, OF_GENERATION, ROLLOUT
 from drivers.standing_in import STAND_INS, stand_in
 
 from mindrlhf_msprobe import ConfigError, RunError, compare_runs, open_run
@@ -25,16 +26,7 @@ pytestmark = pytest.mark.slow
 
 GRPO = ("grpo", "main", "mindrlhf")
 EXAMPLE = Path(__file__).parents[2] / "yaml_examples" / "mindrlhf_grpo.yaml"
-ALL = {
-    "msprobe": True,
-    "key_data_dump": True,
-    "configurations_dump": True,
-    "actor_infer_dump": True,
-    "actor_train_dump": True,
-    "reference_dump": True,
-    "step_end": 9,
-    "token_range_end": 9,
-}
+ALL = EVERYTHING
 KEY_DATA = {"msprobe": True, "key_data_dump": True}
 PHASES = {
     "actor_generate_sequences",
@@ -44,8 +36,6 @@ PHASES = {
 }
 OF_LOSS = {"log_prob", "ratio", "kl", "kl_loss", "actor_loss"}
 OF_TRAIN_STEP = {"loss", "overflow", "loss_scale", "lr"}  # its gradient norm is None
-ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
-OF_GENERATION = {"rollout_log_prob", "rollout_prompts", "rollout_tokens"}
 KEYS = {
     *ROLLOUT,
     *OF_GENERATION,

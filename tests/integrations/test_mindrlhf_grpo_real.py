@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drivers.launching import RUN, python
+from drivers.launching import EVERYTHING, OF_GENERATION, ROLLOUT, RUN, python
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.trends.reading import Choice, read_trends
@@ -29,10 +29,8 @@ PHASES = {
     "reference_compute_log_prob",
     "actor_update",
 }
-ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
 KEYS = {
-    *ROLLOUT,
-    *("rollout_log_prob", "rollout_prompts", "rollout_tokens"),
+    *(*ROLLOUT, *OF_GENERATION),
     *("prompts", "responses", "rewards", "advantages"),
     *("ref_log_prob", "old_log_prob", "loss", "overflow", "loss_scale", "lr", "loss_inputs"),
     *("rewards.qwen_accuracy_reward", "rewards.format_reward"),
@@ -42,16 +40,6 @@ KEYS = {
 KEYS |= set() if SHIPS_MSPROBE else {"grad_norm"}
 BY_HAND = {
     *("prompts", "responses", "rewards", "advantages", "ref_log_prob", "old_log_prob", "loss"),
-}
-SECTION = {
-    "msprobe": True,
-    "key_data_dump": True,
-    "configurations_dump": True,
-    "actor_infer_dump": True,
-    "actor_train_dump": True,
-    "reference_dump": True,
-    "step_end": 9,
-    "token_range_end": 9,
 }
 
 
@@ -90,7 +78,7 @@ def trained(request, tmp_path_factory):
     from drivers.mindrlhf_on_cpu import write_files
 
     root = tmp_path_factory.mktemp("grpo")
-    section = {**SECTION, "dump_path": str(root / "run")}
+    section = {**EVERYTHING, "dump_path": str(root / "run")}
     off = {"msprobe": False} if SHIPS_MSPROBE else None
     plain = write_files(root / "plain", MINDRLHF, mode=request.param, section=off)
     probed = write_files(root / "probed", MINDRLHF, mode=request.param, section=section)
@@ -128,7 +116,7 @@ def test_a_played_rollout_gives_the_same_training(trained):
     root = trained["root"]
     from drivers.mindrlhf_on_cpu import write_files
 
-    section = {**SECTION, "dump_path": str(root / "replayed"), "rollout_from": str(root / "run")}
+    section = {**EVERYTHING, "dump_path": str(root / "replayed"), "rollout_from": str(root / "run")}
     played = write_files(root / "played", MINDRLHF, mode=trained["mode"], section=section)
     losses, said = start(played, launched=True)
     assert losses == trained["plain"]
@@ -195,7 +183,7 @@ def test_the_patch_by_hand_records_the_same(trained, tmp_path, monkeypatch):
         pytest.skip(f"the patch was made for another version of MindRLHF: {applied.stdout}")
     monkeypatch.setenv("MINDRLHF_PATH", str(tmp_path))
     root = trained["root"]
-    section = {**SECTION, "dump_path": str(root / "by_hand")}
+    section = {**EVERYTHING, "dump_path": str(root / "by_hand")}
     config = write_files(root / "hand", MINDRLHF, mode=GRAPH, section=section)
     assert start(config, launched=False)[0] == trained["plain"]
     assert weights(root / "hand") == weights(root / "plain")
@@ -217,7 +205,7 @@ def test_a_resumed_training_counts_on(trained):
     off = {"msprobe": False} if SHIPS_MSPROBE else None
     first = write_files(root / "first", MINDRLHF, section=off, epochs=1, **as_ckpt)
     start(first, launched=SHIPS_MSPROBE)
-    section = {**SECTION, "actor_infer_dump": False, "dump_path": str(root / "resumed")}
+    section = {**EVERYTHING, "actor_infer_dump": False, "dump_path": str(root / "resumed")}
     second = write_files(root / "second", MINDRLHF, section=section, epochs=3, **as_ckpt)
     saved = root / "first" / "trained"
     frozen = not any((saved / "ref").iterdir())  # then some versions save no reference

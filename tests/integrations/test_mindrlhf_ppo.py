@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 ms = pytest.importorskip("mindspore")
 
+from drivers.launching import EVERYTHING, OF_PPO
 from drivers.standing_in import forget, stand_in
 from helpers.programs import run_python
 from helpers.runs import PHASES
@@ -25,24 +26,8 @@ from mindrlhf_msprobe.integrations import mindrlhf
 
 PPO = ("ppo", "mindrlhf")
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
-ALL = {
-    "msprobe": True,
-    "key_data_dump": True,
-    "configurations_dump": True,
-    "actor_infer_dump": True,
-    "actor_train_dump": True,
-    "reference_dump": True,
-    "critic_train_dump": True,
-    "step_end": 9,
-    "token_range_end": 9,
-}
-ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
-KEYS = {
-    *ROLLOUT,
-    *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
-    *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale"),
-    *("rollout_log_prob", "rollout_prompts", "rollout_tokens", "old_log_prob_tokens"),
-}
+ALL = {**EVERYTHING, "critic_train_dump": True}
+KEYS = OF_PPO
 OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss_inputs"}
 Configure = Callable[..., Any]
 

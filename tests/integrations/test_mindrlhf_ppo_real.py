@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers.launching import RUN, python
+from drivers.launching import EVERYTHING, OF_PPO, RUN, python
 from helpers.runs import PHASES
 
 from mindrlhf_msprobe import open_run
@@ -20,20 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 DRIVER = Path(__file__).parent / "drivers" / "mindrlhf_ppo_on_cpu.py"
 PYNATIVE, GRAPH = 1, 0
-SECTION = {
-    **dict.fromkeys(("msprobe", "key_data_dump", "configurations_dump"), True),
-    **dict.fromkeys(("actor_infer_dump", "actor_train_dump", "reference_dump"), True),
-    "critic_train_dump": True,
-    "token_range_end": 9,
-}
-ROLLOUT = {"probe_rollout", "probe_rollout.batch"}
-KEYS = {
-    *ROLLOUT,
-    *("rollout_log_prob", "rollout_prompts", "rollout_tokens", "old_log_prob_tokens"),
-    *("prompts", "responses", "scores", "old_log_prob", "values", "ref_log_prob"),
-    *("rewards", "advantages", "returns", "loss", "lr", "overflow", "loss_scale", "loss_inputs"),
-    *("log_prob", "ratio", "kl_loss", "actor_loss", "value_loss"),
-}
+SECTION = {**EVERYTHING, "critic_train_dump": True}
+KEYS = OF_PPO | {"loss_inputs", "log_prob", "ratio", "kl_loss", "actor_loss", "value_loss"}
 
 
 def start(config: Path, *arguments: object, launched: bool) -> list[str]:

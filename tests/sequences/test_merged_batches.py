@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, values
+from helpers.causal_phase import PAD, CausalPhase, count_named, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.saved import SavedSample
@@ -48,13 +48,7 @@ class Engine:
     def check(self, samples):
         """Return how many rows are named, of how many; each must be named right."""
         tokens = read_tokens(self.phase.entries, pad=PAD, samples=samples)
-        named = 0
-        for call, rows in zip(tokens.calls, self.truth):
-            for sequence, position, row in zip(call.sequence, call.position, rows):
-                if sequence >= 0:
-                    assert tokens.sequences[sequence][: position + 1].tolist() == [*row]
-                    named += 1
-        return named, sum(map(len, self.truth)), tokens
+        return count_named(tokens, self.truth), sum(map(len, self.truth)), tokens
 
 
 def requests(draw, vocabulary, count, alike=False):

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import CausalPhase, values
+from helpers.causal_phase import CausalPhase, count_named, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.saved import SavedSample
@@ -69,11 +69,10 @@ class Engine:
     def found(self, samples=()):
         """Return the tokens of the phase; each row that is known must stand where it was put."""
         tokens = read_tokens(self.phase.entries, samples=samples)
-        for call, expected in zip(tokens.calls, self.expected):
-            for row in np.flatnonzero(call.sequence >= 0).tolist():
-                before = tokens.sequences[call.sequence[row]][: call.position[row] + 1]
-                assert tuple(before.tolist()) == expected[row]
-                assert call.given[row] == call.position[row]
+        count_named(tokens, self.expected)
+        for call in tokens.calls:
+            known = call.sequence >= 0
+            assert (call.given[known] == call.position[known]).all()
         return tokens
 
 

@@ -57,24 +57,18 @@ def _install() -> None:
 
 
 def _prepare(module: ModuleType) -> None:
-    _supply_save(module)
-    for name, (home, function) in _INSTALLERS.items():
-        defined = vars(module).get(name)
-        if isinstance(defined, type) and defined.__module__ == module.__name__:
-            PREPARED.append(name)
-            getattr(importlib.import_module(home), function)(module)
-
-
-def _supply_save(module: ModuleType) -> None:
-    """Give a module msprobe's `save`, which it calls in a construct: without it none compiles.
-
-    Of a module that was imported before msprobe's names were supplied.
-    """
     names = vars(module)
     if names.get(CALLS_MSPROBE) is False and "save" not in names:
+        # A module that was imported before msprobe's names were supplied calls msprobe's `save` in
+        # a construct: without it none compiles.
         from mindrlhf_msprobe import save
 
         names["save"], names[CALLS_MSPROBE] = save, True
+    for name, (home, function) in _INSTALLERS.items():
+        defined = names.get(name)
+        if isinstance(defined, type) and defined.__module__ == module.__name__:
+            PREPARED.append(name)
+            getattr(importlib.import_module(home), function)(module)
 
 
 def _say_if_nothing_was_prepared() -> None:

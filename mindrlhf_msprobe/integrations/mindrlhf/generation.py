@@ -64,6 +64,11 @@ def as_widths(response: Any, prompt: Any) -> tuple[int, int]:
 def leave_out_rollout(session: Session, why: Message) -> None:
     """Say that the log-probabilities of what is generated cannot be recorded, and why."""
     session.probe.leave_out_data(LOG_PROB, why)
+    note_rollout_lost(session, why)
+
+
+def note_rollout_lost(session: Session, why: Message) -> None:
+    """Write down that nothing of what is generated is recorded; it was said before."""
     for key in KEYS:
         session.note_lost(key, why)
 
@@ -112,14 +117,11 @@ class MindFormersGeneration:
         if model is None or not config.key_data_dump:
             return
         if config.rollout_from:
-            for key in KEYS:
-                session.note_lost(key, message("coverage.rollout_played", path=config.rollout_from))
-            return
+            why = message("coverage.rollout_played", path=config.rollout_from)
+            return note_rollout_lost(session, why)
         if not own and not hasattr(type(model), "postprocess"):
             why = message("trainer.no_method", of=type(model).__name__, method="postprocess")
-            for key in KEYS:
-                session.note_lost(key, why)
-            return
+            return note_rollout_lost(session, why)
         self._model = model
         self._widths = widths
         for method, around in (

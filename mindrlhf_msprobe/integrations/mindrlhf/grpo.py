@@ -62,6 +62,13 @@ _SWITCHED_OFF = (
     ("enable_ref", message("trainer.no_reference"), _REFERENCE, "ref_log_prob"),
 )
 _EACH_REWARD = "rewards_per_func"  # samples × verifier functions
+#: Of each phase the class that runs it, and its method.
+_WORKERS = {
+    _GENERATE: ("InferWorker", "generate"),
+    _REFERENCE: ("RefWorker", "compute_ref_log_prob"),
+    _OLD: ("OldPolicyWorker", "compute_old_log_prob"),
+    _UPDATE: ("TrainWorker", "train"),
+}
 
 
 def allow_section(module: ModuleType) -> None:
@@ -174,59 +181,43 @@ class _Integration:
             self._around_configs,
             message("trainer.dump_path_late"),
         )
-        for worker, watch, phase in (
-            ("InferWorker", self._watch_infer, _GENERATE),
-            ("RefWorker", lambda of, worker: of.watch(_REFERENCE, worker, "ref_model"), _REFERENCE),
-            (
-                "OldPolicyWorker",
-                lambda of, worker: of.watch(_OLD, worker, "old_policy_model"),
-                _OLD,
-            ),
-            ("TrainWorker", self._watch_train, _UPDATE),
-        ):
-            self._wrap(
-                f"{worker}.__init__",
-                partial(self._around_worker, worker, watch),
-                message("trainer.no_layers", phase=phase),
-                _lost_with(phase),
-            )
-        for method, phase in (
-            ("InferWorker.generate", _GENERATE),
-            ("RefWorker.compute_ref_log_prob", _REFERENCE),
-            ("OldPolicyWorker.compute_old_log_prob", _OLD),
-        ):
+        lost = {phase: [phase] for phase in _WORKERS}
+        lost[_GENERATE] += KEYS
+        for phase, (worker, _) in _WORKERS.items():
+            around: Callable[..., Part] = partial(self._around_worker, phase)
             otherwise = message("trainer.no_layers", phase=phase)
-            self._wrap(method, partial(self._around_phase, phase), otherwise, _lost_with(phase))
-        self._wrap(
-            "TrainWorker.train",
-            self._around_train,
-            message("trainer.no_layers_no_step", phase=_UPDATE),
-            [_UPDATE],
-        )
+            self._wrap(f"{worker}.__init__", around, otherwise, lost[phase])
+        for phase, (worker, method) in _WORKERS.items():
+            is_update = phase == _UPDATE
+            around = self._around_train if is_update else partial(self._around_phase, phase)
+            code = "trainer.no_layers_no_step" if is_update else "trainer.no_layers"
+            self._wrap(f"{worker}.{method}", around, message(code, phase=phase), lost[phase])
+        of_result = self._of_result
         for method, keys, around in (
-            (
-                "generate_sequence",
-                ["prompts", "responses"],
-                partial(self._around_data, _prompts_and_responses),
-            ),
-            (
-                "compute_advantages",
-                ["advantages"],
-                partial(self._around_data, lambda result: {"advantages": result}),
-            ),
-            (
-                "compute_ref_log_probs",
-                ["ref_log_prob"],
-                partial(self._around_data, lambda result: {"ref_log_prob": result}),
-            ),
-            ("_generate_old_logps", ["old_log_prob"], partial(self._around_data, _old_log_prob)),
+            ("generate_sequence", ["prompts", "responses"], of_result(_prompts_and_responses)),
+            ("compute_advantages", ["advantages"], of_result(lambda it: {"advantages": it})),
+            ("compute_ref_log_probs", ["ref_log_prob"], of_result(lambda it: {"ref_log_prob": it})),
+            ("_generate_old_logps", ["old_log_prob"], of_result(_old_log_prob)),
             ("compute_rewards", ["rewards"], self._around_rewards),
         ):
             otherwise = message("trainer.no_keys", keys=keys)
             if self._wrap(f"GRPOExperienceMaker.{method}", around, otherwise, keys):
                 self._recorded.update(keys)
-        self._play_rollouts()
-        self._replace_own_msprobe()
+        maker = self._class("GRPOExperienceMaker")
+        if maker is not None:
+            with suppress(NotThere):  # what is generated is recorded, or played, as a rollout
+                self._patches.play(maker, "generate_sequence", self._probe)
+        # What MindRLHF's own MsProbe is called with, where it has one, this probe records.
+        own = self._class("MsProbe")
+        self._trainer_ends_steps = own is not None and hasattr(own, "step")
+        for name, instead in (
+            ("config_init", self._own_config_init),
+            ("save_configs", self._own_save_configs),
+            ("save_data", self._own_save_data),
+            ("save_string_list", self._own_save_data),
+            ("step", self._own_step),
+        ):
+            self._patches.replace(own, name, instead)
         self._vllm.install()
         self._wrap(
             "GRPOExperienceMaker.make_experience",
@@ -238,13 +229,6 @@ class _Integration:
             self._around_run,
             message("trainer.no_configurations"),
         )
-
-    def _play_rollouts(self) -> None:
-        """Let what is generated be recorded, or played, as a rollout; where it is wrapped."""
-        maker = self._class("GRPOExperienceMaker")
-        if maker is not None:
-            with suppress(NotThere):
-                self._patches.play(maker, "generate_sequence", self._probe)
 
     def _probe(self) -> Probe | None:
         return None if self._session is None else self._session.probe
@@ -316,20 +300,27 @@ class _Integration:
 
     def _around_worker(
         self,
-        name: str,
-        watch: Callable[[Session, Any], None],
+        phase: str,
         worker: Any,
         /,
         *args: Any,
         **kwargs: Any,
     ) -> Part:
-        with self._vllm.building() if name == "InferWorker" else nullcontext():
+        with self._vllm.building() if phase == _GENERATE else nullcontext():
             yield
         if self._config is None and (in_ray_actor() or not self._trainer_announces):
-            self._begin(kwargs.get("grpo_config", args[0] if args else None), apart=name)
-        if self._session is not None:
-            self._session.configurations |= model_configs(worker)
-            watch(self._session, worker)
+            config = kwargs.get("grpo_config", args[0] if args else None)
+            self._begin(config, apart=_WORKERS[phase][0])
+        if self._session is None:
+            return
+        self._session.configurations |= model_configs(worker)
+        if phase == _GENERATE:
+            self._watch_infer(self._session, worker)
+        elif phase == _UPDATE:
+            self._watch_train(self._session, worker)
+        else:
+            network = "ref_model" if phase == _REFERENCE else "old_policy_model"
+            self._session.watch(phase, worker, network)
 
     def _watch_infer(self, session: Session, worker: Any) -> None:
         mode = getattr(getattr(worker, "use_vllm", None), "name", "ORIGIN")
@@ -371,12 +362,15 @@ class _Integration:
             with self._session.phase(phase), generating:
                 yield
 
-    def _around_data(
-        self, of_result: Callable[[Any], dict[str, Any]], /, *_: Any, **__: Any
-    ) -> Part:
-        result = yield
-        if self._session is not None:
-            self._session.probe.save_data(of_result(result))
+    def _of_result(self, of_result: Callable[[Any], dict[str, Any]]) -> Callable[..., Part]:
+        """Return what goes around a method whose result holds key data."""
+
+        def around(*_: Any, **__: Any) -> Part:
+            result = yield
+            if self._session is not None:
+                self._session.probe.save_data(of_result(result))
+
+        return around
 
     def _around_rewards(self, maker: Any, *_: Any, **__: Any) -> Part:
         session = self._session
@@ -384,7 +378,12 @@ class _Integration:
             return
         with CURRENT.hold() as values:
             result = yield
-        keys = _keys_of_rewards(getattr(maker, "verifier_function", ()))
+        functions = getattr(maker, "verifier_function", ())
+        names = [getattr(function, "__name__", "") for function in functions]
+        keys = [  # a number tells two functions of a name apart
+            f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
+            for number, name in enumerate(names)
+        ]
         for name, data in values:
             if name != _EACH_REWARD:
                 CURRENT.save(session.probe, name, data)
@@ -449,21 +448,6 @@ class _Integration:
             why = message("trainer.not_returned", of=type(cell).__name__, key=key)
             session.note_lost(key, why)
 
-    # MindRLHF's own MsProbe, where it has one.
-
-    def _replace_own_msprobe(self) -> None:
-        """Let what MindRLHF's own MsProbe is called with be recorded by this probe."""
-        own = self._class("MsProbe")
-        self._trainer_ends_steps = own is not None and hasattr(own, "step")
-        for name, instead in (
-            ("config_init", self._own_config_init),
-            ("save_configs", self._own_save_configs),
-            ("save_data", self._own_save_data),
-            ("save_string_list", self._own_save_data),
-            ("step", self._own_step),
-        ):
-            self._patches.replace(own, name, instead)
-
     def _replace_save(self) -> None:
         """Let an installed msprobe's `save` in MindRLHF's modules be ours while this records."""
         from mindrlhf_msprobe import save
@@ -510,7 +494,13 @@ class _Integration:
     def _around_run(self, trainer: Any, *_: Any, **__: Any) -> Part:
         if self._session is None:
             return
-        self._start_where_it_resumes(self._session.probe, trainer)
+        try:
+            done = trainer.n_epoch * trainer.step_num + trainer.i_step
+        except AttributeError as missing:
+            warn("log.steps_from_0", trainer=_TRAINER, why=missing)
+        else:
+            if done:
+                self._session.probe.start_at(done)
         arguments = getattr(getattr(trainer, "args", None), "__dict__", {})
         self._session.probe.save_configs(
             {
@@ -526,29 +516,6 @@ class _Integration:
                     self._end_step()
         finally:
             self._end()
-
-    def _start_where_it_resumes(self, probe: Probe, trainer: Any) -> None:
-        try:
-            done = trainer.n_epoch * trainer.step_num + trainer.i_step
-        except AttributeError as missing:
-            warn("log.steps_from_0", trainer=_TRAINER, why=missing)
-        else:
-            if done:
-                probe.start_at(done)
-
-
-def _lost_with(phase: str) -> list[str]:
-    """Return what is not recorded without a phase: with generation, its log-probabilities."""
-    return [phase, *(KEYS if phase == _GENERATE else ())]
-
-
-def _keys_of_rewards(functions: Sequence[Any]) -> list[str]:
-    """Return the key of what each verifier function gives; a number tells two of a name apart."""
-    names = [getattr(function, "__name__", "") for function in functions]
-    return [
-        f"rewards.{name}.{number}" if names.count(name) > 1 else f"rewards.{name}"
-        for number, name in enumerate(names)
-    ]
 
 
 def _prompts_and_responses(result: Any) -> dict[str, Any]:

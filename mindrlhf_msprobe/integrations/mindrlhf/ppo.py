@@ -94,26 +94,14 @@ class _Integration:
             *("old_log_prob", _OLD_TOKENS, "ref_log_prob", "values", "scores"),
             *("rewards", "advantages", "returns"),
         )
+        generated = (_GENERATE, "prompts", "responses", *KEYS)
+        no_generation = message("trainer.no_generation", phase=_GENERATE)
+        no_experience, no_update = message("trainer.no_experience"), message("trainer.no_update")
         for name, around, otherwise, lost in (
             ("__init__", self._around_init, message("trainer.no_recording"), ()),
-            (
-                "generate",
-                self._around_generate,
-                message("trainer.no_generation", phase=_GENERATE),
-                (_GENERATE, "prompts", "responses", *KEYS),
-            ),
-            (
-                "make_experience",
-                self._around_experience,
-                message("trainer.no_experience"),
-                experience,
-            ),
-            (
-                "train",
-                self._around_train,
-                message("trainer.no_update"),
-                (*_UPDATES, *_OF_UPDATE),
-            ),
+            ("generate", self._around_generate, no_generation, generated),
+            ("make_experience", self._around_experience, no_experience, experience),
+            ("train", self._around_train, no_update, (*_UPDATES, *_OF_UPDATE)),
         ):
             self._patches.wrap(
                 self._class,
@@ -185,7 +173,10 @@ class _Integration:
             session.watch(_REWARD, trainer, "reward_fn")
         model = getattr(trainer, "ppo_model", None)
         policy = getattr(getattr(model, "policy_model", None), "model", None)
-        self._generation.watch(session, policy, _widths(getattr(trainer, "ppo_config", None)))
+        config = getattr(trainer, "ppo_config", None)
+        names = "max_decode_length", "max_prompt_length"
+        widths = as_widths(*(getattr(config, name, 0) for name in names))
+        self._generation.watch(session, policy, widths)
         if model is not None and session.probe.config.key_data_dump:
             self._loss_values = LossValues(session, model, _OF_LOSS)
         for network, phase, of_result in (
@@ -242,17 +233,13 @@ class _Integration:
             return
         train_step = args[0] if args else kwargs.get("ppo_with_grad")
         if train_step is not self._train_step:
-            self._watch_train_step(self._session, trainer, train_step)
+            self._train_step = train_step
+            self._session.watch_optimizer(_UPDATES, getattr(train_step, "optimizer", None))
+            missing = message("trainer.no_update")
+            self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
         self._step_open = False  # a training that raises leaves the step unfinished
         yield
         self._session.probe.step()
-
-    def _watch_train_step(self, session: Session, trainer: Any, train_step: Any) -> None:
-        self._train_step = train_step
-        optimizer = getattr(train_step, "optimizer", None)
-        session.watch_optimizer(_UPDATES, optimizer)
-        missing = message("trainer.no_update")
-        self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
 
     def _around_update(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
         session = self._session
@@ -283,12 +270,6 @@ def _section(config: Any) -> Any:
         inform("log.no_section_in_file", trainer=_TRAINER, section=SECTION, path=str(path))
         return None
     return load_config(path, ignore=ignored_by(_TRAINER))
-
-
-def _widths(config: Any) -> tuple[int, int]:
-    """Return how wide MindRLHF makes the tables of responses and of prompts; 0: not known."""
-    names = "max_decode_length", "max_prompt_length"
-    return as_widths(*(getattr(config, name, 0) for name in names))
 
 
 def _plain(config: Any) -> Any:

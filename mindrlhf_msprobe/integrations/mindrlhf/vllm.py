@@ -170,13 +170,16 @@ class VllmGeneration:
             given["engine_seed"] = config.seed
         session.probe.note_generation(given)
         outputs = yield
-        rows = [_log_probs(request) for request in outputs]
-        if not rows or any(row is None for row in rows):
+        answers = [request.outputs[0] for request in outputs]
+        if not answers or any(answer.logprobs is None for answer in answers):
             leave_out_rollout(session, _NOT_ASKED)
             return
-        tokens = [list(request.outputs[0].token_ids) for request in outputs]
+        tokens = [list(answer.token_ids) for answer in answers]
         prompts = [list(getattr(request, "prompt_token_ids", None) or ()) for request in outputs]
-        log_probs = [row for row in rows if row is not None]
+        log_probs = [
+            [float(candidates[token].logprob) for token, candidates in zip(own, answer.logprobs)]
+            for own, answer in zip(tokens, answers)
+        ]
         save_rollout(session.probe, log_probs, tokens, prompts, self._widths)
 
 
@@ -207,17 +210,6 @@ def _fields(parameters: Any) -> dict[str, Any]:
         return {name: getattr(parameters, name, None) for name in names}
     found: Mapping[str, Any] = getattr(parameters, "__dict__", {})
     return dict(found)
-
-
-def _log_probs(request: Any) -> list[float] | None:
-    """Return the log-probability of each token that a request was answered with."""
-    answer = request.outputs[0]
-    if answer.logprobs is None:
-        return None
-    return [
-        float(candidates[token].logprob)
-        for token, candidates in zip(answer.token_ids, answer.logprobs)
-    ]
 
 
 def widths_of(worker: Any) -> tuple[int, int]:
