@@ -24,11 +24,11 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.replay.offline.script.folder import words_of
 from mindrlhf_msprobe.replay.offline.script.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.gradients import backward
-from mindrlhf_msprobe.replay.precise.values import Precision, Tape, Value, lowest_precision
+from mindrlhf_msprobe.replay.precise.tape import Precision, Tape, lowest_precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 Node = dict[str, Any]  # of entry.json
@@ -233,7 +233,7 @@ def _of_dropout(
     operand = tape.value(x)
 
     def dropped(mask: np.ndarray) -> Value:
-        return Basic(tape).multiply(operand, tape.value(np.where(mask, scale, 0.0)))
+        return operand * np.where(mask, scale, 0.0)
 
     found: list[tuple[str, dict[str, Any], Value | None]] = [(first["at"], first, dropped(kept))]
     if gradient is not None and "arriving" in first:

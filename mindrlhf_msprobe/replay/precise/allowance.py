@@ -23,7 +23,7 @@ from enum import Enum
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.values import Precision
+from mindrlhf_msprobe.replay.precise.tape import Precision
 
 #: How many times what a rounding explains is still ordinary.
 MOST = 64.0

@@ -41,18 +41,11 @@ from mindrlhf_msprobe.replay.kinds import (
     passes_gradients,
     writes,
 )
-from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, backward
-from mindrlhf_msprobe.replay.precise.values import (
-    PRECISIONS,
-    NoGradientError,
-    Precision,
-    Tape,
-    Value,
-    lowest_precision,
-)
+from mindrlhf_msprobe.replay.precise.tape import PRECISIONS, Precision, Tape, lowest_precision
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, dtype_name
 from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct, defined_function
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
@@ -189,7 +182,6 @@ class SecondRun:
         dtype: Any = np.float64,
     ) -> None:
         self.tape = Tape(precision, seed=seed, dtype=dtype)
-        self._basic = Basic(self.tape)
         self._drawn = [*drawn]
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
@@ -300,8 +292,7 @@ class SecondRun:
     def _transposed(self, tensor: Tensor) -> Any:
         """Return what the property `T` of a tensor gives."""
         value = self._value(tensor)
-        order = range(value.ndim)[::-1]
-        return self._made(self._basic.transpose(value, order), str(tensor.dtype).lower())
+        return self._made(value.transpose(range(value.ndim)[::-1]), str(tensor.dtype).lower())
 
     def _lifted(self, value: Any) -> Any:
         def lifted(leaf: Any) -> Any:
@@ -361,11 +352,11 @@ class SecondRun:
             name = f"a{name}"  # this form returns values without indices
             named = {key: named[key] for key in ("axis", "keepdims") if key in named}
         try:
-            return answer(self._basic, operator.kind, name, given, named, settings)
+            return answer(self.tape, operator.kind, name, given, named, settings)
         except (NoFormulaError, ValueError, IndexError, KeyError):
             pass
         try:  # in another process: one that fails between gradients would end the training
-            return by_kernel(self._basic, operator, given, named, settings)
+            return by_kernel(self.tape, operator, given, named, settings)
         except NoAnswerError:
             return self._inside(call)
 
@@ -410,7 +401,7 @@ class SecondRun:
         named: dict[str, Any] = self._lifted(call.kwargs)
         try:
             name = out_of_place(operator.name)
-            value = answer(self._basic, operator.kind, name, given, named, None)
+            value = answer(self.tape, operator.kind, name, given, named, None)
         except (NoFormulaError, ValueError, IndexError, KeyError):
             raise CannotRepeatError.saying("second.in_place", operator=operator.full_name) from None
         if not isinstance(value, Value) or value.shape != target.shape:
@@ -435,7 +426,7 @@ class SecondRun:
         if given is None or leaves[0].shape != given.shape:
             raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         value = self._value(given)
-        result = self._basic.multiply(value, self._mask(value, leaves[0], call))
+        result = value * self._mask(value, leaves[0], call)
         several = isinstance(before, tuple)
         results = (result, *map(self._constant, leaves[1:])) if several else result
         return self._lowered(results, str(given.dtype).lower())
@@ -457,7 +448,7 @@ class SecondRun:
                 ratio = 1 / (1 - (numbers[0] if numbers else 0.5))
         known = np.where(given != 0, ratio, 0.0)
         draws = [np.where(unknown, ratio * share, known) for share in (0.5, 0.0, 1.0)]
-        return Value([draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
+        return Value(self.tape, [draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
 
     def _draw(self, leaf: Any, call: OperatorCall) -> Any:
         """Return what was drawn; what gradient of it flows to what it was drawn of is not known."""

@@ -18,7 +18,8 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.precise.tape import Precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 

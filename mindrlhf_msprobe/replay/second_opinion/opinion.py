@@ -34,7 +34,8 @@ from mindrlhf_msprobe.replay.held import CannotRepeatError, RunningCalls, State
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.precise.tape import Precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.replay.second_opinion.again import (
     SecondRun,
     computes_floats,
@@ -544,8 +545,8 @@ def _judged(
 
     def by(value: Value | None) -> Judgement:
         assert call.precision is not None
-        exact = Value([np.zeros(actual.shape)] * 2) if value is None else value
-        return judge(actual, exact.exact, exact.draws[1:], call.precision, beside)
+        exact, *draws = [np.zeros(actual.shape)] * 2 if value is None else value.draws
+        return judge(actual, exact, draws, call.precision, beside)
 
     found = by(value)
     if found.opinion is Opinion.WRONG and freely is not value:

@@ -8,7 +8,7 @@ import pytest
 from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
-from mindrlhf_msprobe.replay.precise.values import PRECISIONS
+from mindrlhf_msprobe.replay.precise.tape import PRECISIONS
 from mindrlhf_msprobe.replay.structures import leaves_of
 
 EXACT = PRECISIONS["float64"]
