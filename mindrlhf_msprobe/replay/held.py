@@ -32,7 +32,12 @@ from mindrlhf_msprobe.capture.framework.private import (
     no_gradients,
     not_on_top,
 )
-from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
+from mindrlhf_msprobe.capture.opening.observer import (
+    CallObserver,
+    CellCall,
+    ObservedCall,
+    OperatorCall,
+)
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError
@@ -207,16 +212,45 @@ class HeldCall:
         self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
 
 
-class RunningCalls(threading.local):
-    """The held calls that run in this thread, the outermost first."""
+class Repeating(CallObserver):
+    """Holds calls while they run, and lets them run again when they have returned."""
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []
+        self._of_thread = threading.local()
 
-    def end(self, call: Any) -> None:
+    @property
+    def running(self) -> list[Any]:
+        """The held calls that run in this thread, the outermost first."""
+        calls: list[Any] = vars(self._of_thread).setdefault("calls", [])
+        return calls
+
+    def end(self, held: Any) -> None:
         """Take note that a call is running no longer, nor what it called."""
-        while call in self.calls:
-            self.calls.pop()
+        while held in self.running:
+            self.running.pop()
+
+    def ended(self, call: CellCall | OperatorCall, held: Any, output: Any) -> Any:
+        """Take what a call returned; return what its caller is given instead, or None: the same.
+
+        Args:
+            held: as which it was held; None: it was not.
+        """
+        raise NotImplementedError
+
+
+class Running(ObservedCall):
+    """A call that is running, whether it is held or not."""
+
+    def __init__(self, repeating: Repeating, call: CellCall | OperatorCall, held: Any) -> None:
+        self._repeating, self._call, self._held = repeating, call, held
+
+    def ended(self, output: Any) -> Any:
+        """Hand on what it returned."""
+        return self._repeating.ended(self._call, self._held, output)
+
+    def raised(self) -> None:
+        """Forget it: there is nothing to compare with."""
+        self._repeating.end(self._held)
 
 
 def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:

@@ -12,9 +12,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
-from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
+from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
 
@@ -504,7 +505,7 @@ def test_sum_that_loses_small_terms_is_found(layer_probe):
     found = {}
     for name, function in (("careless", careless), ("careful", None)):
         operator = find_operator("Functional.sum")
-        phase = BenchmarkedPhase(Settings(mode="change_value"), {}, list)
+        phase = BenchmarkedPhase(ProbeConfig(pert_mode="change_value"), {}, list)
         compute = function or (
             lambda x, axis=-1: Tensor(x.asnumpy().astype(np.float64).sum(axis).astype(np.float16))
         )

@@ -141,8 +141,10 @@ def array_of(tensor: Any) -> np.ndarray:
     return found
 
 
-def prepare() -> None:
+def prepare(device: str | None = None) -> None:
     """Let operators run where they are called: there one without a kernel raises, in words."""
+    if device:
+        mindspore.set_device(device)
     WORDS.update(words_of(language()))
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()
@@ -187,10 +189,16 @@ def _values(
     outputs = [*_leaves(side.entry["output"])]
     if len(outputs) != len(found.outputs):
         return
-    pairs: list[tuple[str, dict[str, Any], Value | None]] = [
+    pairs: list[tuple[str, Node, Value | None]] = [
         (node["at"], node, value) for node, value in zip(outputs, found.outputs) if "file" in node
     ]
-    pairs += _gradients(side, found, outputs, given)
+    if any("gradient" in node for node in given):
+        arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
+        pairs += [
+            (f"gradient:{node['at']}", node["gradient"], value)
+            for node, value in zip(given, found.gradients(arriving))
+            if "gradient" in node
+        ]
     for record, node, value in pairs:
         recorded = side.array(node)
         if value is None or value.shape != recorded.shape:
@@ -231,14 +239,13 @@ def _of_dropout(
     scale = 1 / (1 - probability) if probability < 1 else 0.0
     tape = Tape(precision)
     operand = tape.value(x)
-
-    def dropped(mask: np.ndarray) -> Value:
-        return operand * np.where(mask, scale, 0.0)
-
-    found: list[tuple[str, dict[str, Any], Value | None]] = [(first["at"], first, dropped(kept))]
+    found: list[tuple[str, Node, Value | None]] = [
+        (first["at"], first, operand * np.where(kept, scale, 0.0))
+    ]
     if gradient is not None and "arriving" in first:
+        dropped = operand * np.where(again, scale, 0.0)
         arriving = tape.value(side.array(first["arriving"]))
-        exact = backward(tape, [(dropped(again), arriving)], [operand]).of[0]
+        exact = backward(tape, [(dropped, arriving)], [operand]).of[0]
         found.append((f"gradient:{given[0]['at']}", gradient, exact))
     odd = None if name in _OF_CHANNELS else _odd_share(x, kept, probability)
     for at, node, value in found:
@@ -268,20 +275,6 @@ def _odd_share(given: np.ndarray, kept: np.ndarray, probability: float) -> float
     apart = abs(dropped - expected) - 1
     deviation = math.sqrt(expected * (1 - probability))
     return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
-
-
-def _gradients(
-    side: Recomputed, found: Any, outputs: list[dict[str, Any]], given: list[dict[str, Any]]
-) -> list[tuple[str, dict[str, Any], Value | None]]:
-    """Return name, node and what the formula gives of the gradients that were recorded."""
-    if not any("gradient" in node for node in given):
-        return []
-    arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
-    return [
-        (f"gradient:{node['at']}", node["gradient"], value)
-        for node, value in zip(given, found.gradients(arriving))
-        if "gradient" in node
-    ]
 
 
 def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:

@@ -120,48 +120,27 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
         )
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
+        script, on = str(output / folder.SCRIPT), ["--device", asked.device] if asked.device else []
         if not network:
-            _judge_operator(made, subject, asked.device)
+            from mindrlhf_msprobe.replay.offline.computing import prepare
+            from mindrlhf_msprobe.replay.offline.judging import conclude
+
+            prepare(asked.device)
+            conclude(made, subject.called)
+        elif run:  # a network is judged in a process of its own
+            command = [sys.executable, "-m", _JUDGING, str(made), asked.device or ""]
+            _in_a_process(command, script)
         if run:
-            found = _run(made, asked, str(output / folder.SCRIPT), network=network)
-    shown = shlex.join(["python", str(output / folder.SCRIPT), *_on(asked.device)])
+            command = [sys.executable, str(made / folder.SCRIPT), *on, "--json"]
+            found = _in_a_process(command, script)
+            if "sides" not in found:
+                raise ScriptError.saying("replay.failed", script=script, why="")
+    shown = shlex.join(["python", script, *on])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
     text = "\n".join([found["text"], written])
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
-
-
-def _run(made: Path, asked: Asked, script: str, *, network: bool) -> dict[str, Any]:
-    """Judge what a network computes, and return what the script says.
-
-    Args:
-        script: what an error calls it.
-    """
-    if network:
-        _in_a_process([sys.executable, "-m", _JUDGING, str(made), asked.device or ""], script)
-    command = [sys.executable, str(made / folder.SCRIPT), *_on(asked.device), "--json"]
-    found = _in_a_process(command, script)
-    if "sides" not in found:
-        raise ScriptError.saying("replay.failed", script=script, why="")
-    return found
-
-
-def _on(device: str | None) -> list[str]:
-    return ["--device", device] if device else []
-
-
-def _judge_operator(output: Path, subject: _Subject, device: str | None) -> None:
-    """Judge the folder of an operator, in this process."""
-    import mindspore
-
-    from mindrlhf_msprobe.replay.offline.computing import prepare
-    from mindrlhf_msprobe.replay.offline.judging import conclude
-
-    if device:
-        mindspore.set_device(device)
-    prepare()
-    conclude(output, subject.called)
 
 
 @dataclass(frozen=True)
@@ -270,13 +249,9 @@ def replay_operators(
     if not calls:
         raise RunError.saying("replay.no_operators", path=run.path)
     check_mindspore()
-    import mindspore
-
     from mindrlhf_msprobe.replay.offline.computing import prepare
 
-    if asked.device:
-        mindspore.set_device(asked.device)
-    prepare()
+    prepare(asked.device)
     dtype = floating_dtype(asked.compute_dtype)
     found = []
     for number, call in enumerate(calls):

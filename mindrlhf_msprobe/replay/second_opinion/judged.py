@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -212,6 +212,23 @@ class Share:
             self.sums = [a + b for a, b in zip(self.sums, draws)]
 
 
+@dataclass
+class _Uses:
+    """How a parameter was used until its gradient came.
+
+    Attributes:
+        count: of computations through which gradients flow.
+        inside: cell → uses in its calls that no operator which is looked at made.
+        shares: cell or entry → what its calls contribute.
+    """
+
+    parameter: Parameter  # its id must stay its own
+    count: int = 0
+    inside: Counter[str] = field(default_factory=Counter)
+    shares: dict[str, Share] = field(default_factory=dict)
+    gradient: np.ndarray | None = None
+
+
 class ParameterOpinions:
     """Collects what calls contribute to gradients of parameters, and judges these.
 
@@ -221,31 +238,29 @@ class ParameterOpinions:
 
     def __init__(self, judged: Judged) -> None:
         self._judged = judged
-        self._uses: Counter[int] = Counter()
-        self._inside: dict[int, Counter[str]] = {}
-        self._held: dict[int, Parameter] = {}  # their ids must stay theirs
-        self._shares: dict[int, dict[str, Share]] = {}
-        self._arrived: dict[int, np.ndarray] = {}
+        self._of: dict[int, _Uses] = {}
+
+    def _uses_of(self, parameter: Parameter) -> _Uses:
+        return self._of.setdefault(id(parameter), _Uses(parameter))
 
     def used(self, parameter: Parameter) -> None:
         """Count one use in a computation through which gradients flow."""
-        if id(parameter) in self._arrived:  # of the backward pass before
+        if self._uses_of(parameter).gradient is not None:  # of the backward pass before
             self._judge(id(parameter))
-        self._uses[id(parameter)] += 1
-        self._held[id(parameter)] = parameter
+        self._uses_of(parameter).count += 1
 
     def used_inside(self, parameter: Parameter, by_cell: str, count: int) -> None:
         """Count uses in a call of a cell that no operator which is looked at made."""
         if count > 0:
-            self._inside.setdefault(id(parameter), Counter())[by_cell] += count
-            self._held[id(parameter)] = parameter
+            self._uses_of(parameter).inside[by_cell] += count
 
     def arrived(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep a gradient until all calls it comes from are known."""
-        if id(parameter) in self._arrived:
+        uses = self._of.get(id(parameter))
+        if uses is not None and uses.gradient is not None:
             self._judge(id(parameter))
-        if id(parameter) in self._uses or id(parameter) in self._inside:
-            self._arrived[id(parameter)] = host_values(gradient)
+        elif uses is not None and (uses.count or uses.inside):
+            uses.gradient = host_values(gradient)
 
     def share(
         self,
@@ -270,7 +285,7 @@ class ParameterOpinions:
             reach = np.inf if call.overflowed else call.run.tape.reach
             draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
             uses = call.run.uses.get(id(parameter), 0)
-            shares = self._shares.setdefault(id(parameter), {})
+            shares = self._uses_of(parameter).shares
             share = shares.get(call.by_cell)
             if share is not None:
                 share.add(draws, uses, known=known, reach=reach)
@@ -282,15 +297,14 @@ class ParameterOpinions:
 
     def close(self) -> None:
         """Judge what is left."""
-        for key in list(self._arrived):
+        for key in [key for key, uses in self._of.items() if uses.gradient is not None]:
             self._judge(key)
 
     def _judge(self, key: int) -> None:
-        gradient = self._arrived.pop(key)
-        uses, shares = self._uses.pop(key, 0), self._shares.pop(key, {})
-        uses += max(self._inside.pop(key, Counter()).values(), default=0)  # of the outermost cell
-        self._held.pop(key, None)
-        for share in shares.values():
-            if share.known and share.uses == uses:
-                found = judge(gradient, share.sums[0], share.sums[1:], share.precision)
+        uses = self._of.pop(key)
+        assert uses.gradient is not None
+        count = uses.count + max(uses.inside.values(), default=0)  # of the outermost cell
+        for share in uses.shares.values():
+            if share.known and share.uses == count:
+                found = judge(uses.gradient, share.sums[0], share.sums[1:], share.precision)
                 self._judged(share, found)

@@ -13,24 +13,19 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from mindspore import Parameter, Tensor
 
 from mindrlhf_msprobe.capture.framework.private import uncast
-from mindrlhf_msprobe.capture.opening.observer import (
-    CallObserver,
-    CellCall,
-    ObservedCall,
-    OperatorCall,
-)
+from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.pynative.gradients import backward_name, gradients_flow
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.held import CannotRepeatError, RunningCalls, State
+from mindrlhf_msprobe.replay.held import CannotRepeatError, Repeating, Running, State
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
@@ -47,7 +42,7 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
 from mindrlhf_msprobe.replay.second_opinion.judged import JudgedCall, ParameterOpinions, Share
-from mindrlhf_msprobe.replay.structures import leaves_of
+from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
@@ -90,7 +85,7 @@ class Turns:
         self._spent += seconds
 
 
-class SecondOpinion(CallObserver):
+class SecondOpinion(Repeating):
     """Has the calls of one opening of a phase computed again, and judges them.
 
     Args:
@@ -112,39 +107,34 @@ class SecondOpinion(CallObserver):
         dtype: str = "float64",
         declared: str = "",
     ) -> None:
+        super().__init__()
         self._write = write
         self._place = dict(place)
         self._turns = turns
         self._dtype, self._declared = dtype, declared
         self._lock = threading.RLock()
-        self.running = RunningCalls()
         self._waiting: dict[str, JudgedCall] = {}
         self._to_repeat: set[str] = set()  # forward entries
         self._parameters = ParameterOpinions(self._say_of_parameter)
 
     # --- what the recording tells --------------------------------------------------------------
 
-    def cell_begins(self, call: CellCall) -> ObservedCall | None:
+    def cell_begins(self, call: CellCall) -> Running | None:
         """Hold what a cell that is computed again begins with."""
         if not self._turns.takes(self._place["step"], call.name):
             return None
-        return self._cell_held(call)
+        return self._hold(call, JudgedCall(call.entry, call.name, call))
 
-    def cell_repeats(self, call: CellCall) -> ObservedCall | None:
+    def cell_repeats(self, call: CellCall) -> Running | None:
         """Hold what a recomputed cell begins its second run with: gradients come through it."""
         if call.entry not in self._to_repeat:
             return None
         self._to_repeat.discard(call.entry)
-        return self._cell_held(call, repeats=True)
+        return self._hold(call, JudgedCall(call.entry, call.name, call, repeats=True))
 
-    def _cell_held(self, call: CellCall, *, repeats: bool = False) -> ObservedCall:
-        held = JudgedCall(call.entry, call.name, call, repeats=repeats)
-        self.running.calls.append(held)
-        return _Running(self, call, held)
-
-    def operator_begins(self, call: OperatorCall) -> ObservedCall:
+    def operator_begins(self, call: OperatorCall) -> Running:
         """Hold what an operator that is computed again begins with."""
-        entry, held = call.entry, None
+        entry = call.entry
         name = f"{call.around}/{call.operator.full_name}"
         if entry is not None and not self._turns.takes(self._place["step"], name):
             entry = None
@@ -152,72 +142,62 @@ class SecondOpinion(CallObserver):
         if repeats:
             entry = call.repeats
             self._to_repeat.discard(call.repeats)
-        if entry is not None:
-            written = call.args[0] if call.args and in_place(call.operator.name) else None
-            written = written if isinstance(written, Tensor) else None
-            before = None if isinstance(written, Parameter | None) else host_values(written)
-            held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
-            self.running.calls.append(held)
-        return _Running(self, call, held)
+        if entry is None:
+            return Running(self, call, None)
+        written = call.args[0] if call.args and in_place(call.operator.name) else None
+        is_tensor = isinstance(written, Tensor) and not isinstance(written, Parameter)
+        before = host_values(written) if is_tensor else None
+        held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
+        return self._hold(call, held)
 
-    def operator_ran(self, call: OperatorCall, output: Any, *, held: JudgedCall | None) -> None:
-        """Keep what a random operator drew, and count the uses of parameters.
+    def _hold(self, call: CellCall | OperatorCall, held: JudgedCall) -> Running:
+        self.running.append(held)
+        return Running(self, call, held)
 
-        Args:
-            held: what it is looked at by; None: by nothing but the cells around it.
-        """
-        self._met(computes_floats(call, output), draws(call.operator.name), held)
-        if not only_looks(call.operator):
-            self._note_uses(call, output)
-        if draws(call.operator.name):
-            self._note_drawn(call, output)
+    def ended(self, call: CellCall | OperatorCall, held: JudgedCall | None, output: Any) -> None:
+        """Take note of what an operator did; compute again what is held, and judge it."""
 
-    def _met(self, computes: bool, is_random: bool, held: JudgedCall | None) -> None:
-        """Note in the calls around an operator that it ran, and whether it is looked at alone."""
-        for one in self.running.calls:
+        def look() -> None:
+            if isinstance(call, OperatorCall):
+                self._operator_ran(call, output, held)
+            if held is not None:
+                self.end(held)
+                self._judge_output(held, output)
+
+        look() if isinstance(call, CellCall) else uncast(look)()
+
+    def _operator_ran(self, call: OperatorCall, output: Any, held: JudgedCall | None) -> None:
+        """Tell the calls around an operator what it did, and whether it is looked at alone."""
+        computes, is_random = computes_floats(call, output), draws(call.operator.name)
+        for one in self.running:
             one.met += computes
         if held is not None:
             held.alone = computes
         elif computes and not is_random:
-            for one in self.running.calls:
+            for one in self.running:
                 one.alone = True
+        if not only_looks(call.operator):
+            # Uses of parameters, but of what returns one as it is given, as a cast may.
+            flow, returned = gradients_flow(), {id(leaf) for leaf in leaves_of(output)}
+            for leaf in leaves_of([call.args, call.kwargs]):
+                if isinstance(leaf, Parameter) and id(leaf) not in returned:
+                    if flow:
+                        self._parameters.used(leaf)
+                    for one in self.running:
+                        one.uses[id(leaf)] += 1
+        if is_random and self.running:
+            drawn = replaced(output, lambda x: host_values(x) if isinstance(x, Tensor) else x)
+            for one in self.running:
+                one.drawn.append((call.operator.full_name, drawn))
 
-    def _note_uses(self, call: OperatorCall, output: Any) -> None:
-        """Count the uses of parameters, but of what returns one as it is given."""
-        flow = gradients_flow()
-        returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
-        for leaf in leaves_of([call.args, call.kwargs]):
-            if isinstance(leaf, Parameter) and id(leaf) not in returned:
-                if flow:
-                    self._parameters.used(leaf)
-                for one in self.running.calls:
-                    one.uses[id(leaf)] += 1
-
-    def _note_drawn(self, call: OperatorCall, output: Any) -> None:
-        """Keep what a random operator drew, for the calls around it."""
-        calls = self.running.calls
-        if not calls:
-            return
-        drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
-        several = isinstance(output, (tuple, list))
-        kept = call.operator.full_name, tuple(drawn) if several else drawn[0]
-        for one in calls:
-            one.drawn.append(kept)
-
-    def judge_output(self, call: JudgedCall, output: Any) -> None:
+    def _judge_output(self, call: JudgedCall, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""
-        self.running.end(call)
         began = time.perf_counter()
         call.output = output
         if output is None and call.before is not None:
             call.output = call.call.args[0]
-        try:
-            judged = self._computed_again(call)
-        except CannotRepeatError as error:
-            self._say_no_output(call, error.said, began)
-            return
-        except Exception as error:
-            why = message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
+        judged, why = _tried(lambda: self._computed_again(call))
+        if judged is None:
             self._say_no_output(call, why, began)
             return
         if call.repeats:  # what was judged the first time is judged only where it changed
@@ -226,26 +206,23 @@ class SecondOpinion(CallObserver):
             self._say(call.entry, call, judged, began)
         elif call.run is not None and call.run.unseen:
             self._say_no_output(call, message("second.unseen"), began)
-        if gradients_flow():
-            self._wait_for_gradients(call)
+        if not gradients_flow():
+            call.run = None
+            if is_first_run():
+                self._to_repeat.add(call.entry)
             return
-        call.run = None
-        if is_first_run():
-            self._to_repeat.add(call.entry)
-
-    def _say_no_output(self, call: JudgedCall, why: Message, began: float) -> None:
-        """Say why there is no opinion on what a call returned: of a second run, it was said."""
-        if not call.repeats:
-            self._say_none(call.entry, call, why, began)
-
-    def _wait_for_gradients(self, call: JudgedCall) -> None:
-        """Keep a call until its gradients have come."""
+        # Until its gradients have come.
         if call.run is not None and call.cell is not None:
             for key, (parameter, _) in call.run.parameters.items():
                 unseen = call.run.uses.get(key, 0) - call.uses[key]
                 self._parameters.used_inside(parameter, call.by_cell, unseen)
         with self._lock:
             self._waiting[backward_name_of(call.entry)] = call
+
+    def _say_no_output(self, call: JudgedCall, why: Message | None, began: float) -> None:
+        """Say why there is no opinion on what a call returned: of a second run, it was said."""
+        if not call.repeats and why is not None:
+            self._say_none(call.entry, call, why, began)
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
@@ -360,15 +337,16 @@ class SecondOpinion(CallObserver):
         assert call.precision is not None
         if given.kwargs or not all(map(is_tensor, given.args)) or not call.arriving:
             return [], message("second.own_bprop") if call.arriving else None
-        arriving = call.gradients_of_output()
+        arguments = *given.args, call.output, call.gradients_of_output()
         run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
-        try:
+
+        def computed() -> list[Value | None]:
             with State(cell, by_formula=True).again():
-                values = run.run(cell.bprop, (*given.args, call.output, arriving), {}, cell)
-        except CannotRepeatError as error:
-            return [], error.said
-        except Exception as error:
-            return [], message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
+                return run.run(cell.bprop, arguments, {}, cell)
+
+        values, why = _tried(computed)
+        if values is None:
+            return [], why
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
         left = dict(zip(call.inputs(), call.left()))
         call.run, paths = run, call.input_paths(entry)
@@ -424,32 +402,17 @@ class SecondOpinion(CallObserver):
         }
 
 
-class _Running(ObservedCall):
-    """A call that is running.
+_Found = TypeVar("_Found")
 
-    Args:
-        held: what it began with; None of an operator that is not computed again.
-    """
 
-    def __init__(
-        self, opinion: SecondOpinion, call: CellCall | OperatorCall, held: JudgedCall | None
-    ) -> None:
-        self._opinion, self._call, self._held = opinion, call, held
-
-    def ended(self, output: Any) -> None:
-        """Take note of what an operator drew; compute it again, and judge what it returned."""
-        look = self._look if isinstance(self._call, CellCall) else uncast(self._look)
-        look(output)
-
-    def _look(self, output: Any) -> None:
-        if isinstance(self._call, OperatorCall):
-            self._opinion.operator_ran(self._call, output, held=self._held)
-        if self._held is not None:
-            self._opinion.judge_output(self._held, output)
-
-    def raised(self) -> None:
-        """Forget it: there is nothing to judge."""
-        self._opinion.running.end(self._held)
+def _tried(compute: Callable[[], _Found]) -> tuple[_Found | None, Message | None]:
+    """Return what a second run gives, or why there is nothing."""
+    try:
+        return compute(), None
+    except CannotRepeatError as error:
+        return None, error.said
+    except Exception as error:
+        return None, message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
 
 
 def backward_name_of(entry: str) -> str:
