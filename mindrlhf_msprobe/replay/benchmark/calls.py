@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,22 +39,24 @@ from mindrlhf_msprobe.replay.benchmark.disturb import (
 )
 from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
     coarsest_of,
-    inputs_change,
     is_order_free,
     judge,
+    relative_change,
 )
 from mindrlhf_msprobe.replay.benchmark.operators import Higher, OwnKernels, can_be_higher
 from mindrlhf_msprobe.replay.held import (
+    PLAIN,
     CannotRepeatError,
     HeldArguments,
     HeldCall,
     Repeating,
     Running,
     State,
+    said_where_it_raises,
     tensors_in,
-    with_tensors,
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.replay.structures import replaced
 from mindrlhf_msprobe.storage.step_lines import append_rows
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"
 
 Row = dict[str, Any]
-#: Path, dtype, and the elements of one result in both runs; None of what is no number.
-_Pair = tuple[str, str, np.ndarray | None, np.ndarray | None]
+#: Path → dtype and elements of what a run gave; None of what is no number.
+Results = dict[str, tuple[str, np.ndarray | None]]
 
 
 class BenchmarkedPhase(Repeating):
@@ -257,7 +258,7 @@ class _Repeated(HeldCall):
         self._drawn: list[_Drawn] = []
         self._refused: CannotRepeatError | None = None
         self._kernels = OwnKernels(settled=self._mode == NO_CHANGE, differentiated=self._backward)
-        self._first: dict[str, tuple[str, np.ndarray]] = {}  # outputs: path → dtype, elements
+        self._first: Results = {}
 
     def operator_begins(self, call: OperatorCall) -> None:
         """Take note of what an operator that runs inside is about to do."""
@@ -284,7 +285,7 @@ class _Repeated(HeldCall):
     def nbytes(self) -> int:
         """How many bytes it holds."""
         held = sum(tensor.elements.nbytes for tensor in self.held.tensors)
-        return held + sum(values.nbytes for _, values in self._first.values())
+        return held + sum(0 if one is None else one.nbytes for _, one in self._first.values())
 
     def again(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
@@ -298,10 +299,8 @@ class _Repeated(HeldCall):
         self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
         exact = self._mode == NO_CHANGE  # then whole numbers count, too
         judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
-        for path, tensor in judged.items():
-            values = _values(tensor)
-            if values is not None:
-                self._first[path] = str(tensor.dtype), values
+        found = _results(judged.items())
+        self._first = {path: one for path, one in found.items() if one[1] is not None}
         # A kernel that is not there ends what MindSpore is differentiating.
         improves = self._mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
         if improves and not self._fixes and gradients_flow():
@@ -332,7 +331,7 @@ class _Repeated(HeldCall):
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         """Return what it computes of its inputs, with some tensors in the place of others."""
         higher = self._higher()
-        with unseen(), _said_where_it_raises(), self.state.again(differentiated=self._fixes):
+        with unseen(), said_where_it_raises(_raised), self.state.again(differentiated=self._fixes):
             with not_intercepted():
                 if self._own is None:
                     args, kwargs = self.held.rebuilt(tensors)
@@ -354,42 +353,31 @@ class _Repeated(HeldCall):
         if isinstance(self.call, CellCall):
             return self.call.cell(*args, **kwargs)
         with not_intercepted():
-            return self._by_kernel(self.call.operator, self.call.compute, args, kwargs, higher)
+            return self._by_kernel(replace(self.call, args=args, kwargs=kwargs), higher)
 
     def _answers(self, higher: Higher | None) -> Callable[..., Any]:
         """Return what computes the operators of a second run: those that draw do so once."""
         drawn = deque(self._drawn)
 
-        def answer(
-            operator: Operator,
-            original: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any:
-            if draws(operator.name):
-                if not drawn or drawn[0].operator is not operator:
-                    raise _cannot("draws", operator)
-                return drawn.popleft().again(args)
-            return self._by_kernel(operator, original, args, kwargs, higher)
+        def answer(*given: Any) -> Any:
+            call = OperatorCall(*given)
+            if not draws(call.operator.name):
+                return self._by_kernel(call, higher)
+            if not drawn or drawn[0].operator is not call.operator:
+                raise _cannot("draws", call.operator)
+            return drawn.popleft().again(call.args)
 
         return answer
 
-    def _by_kernel(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        higher: Higher | None,
-    ) -> Any:
+    def _by_kernel(self, call: OperatorCall, higher: Higher | None) -> Any:
         """Return what an operator computes, in a higher precision where there is one."""
-
-        def compute(*given: Any, **named: Any) -> Any:
-            return self._kernels.compute(operator, original, given, named)
-
         if higher is None:
-            return compute(*args, **kwargs)
-        return higher.compute(OperatorCall(operator, compute, args, kwargs))
+            return self._kernels.compute(call)
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            return self._kernels.compute(replace(call, args=args, kwargs=kwargs))
+
+        return higher.compute(replace(call, compute=compute))
 
     @property
     def _runs(self) -> int:
@@ -437,7 +425,6 @@ class _Repeated(HeldCall):
         """Return what the training is to go on with, or None; and a row of each output."""
         if not self._first:
             raise CannotRepeatError.saying("benchmark.no_output")
-        before = {path: values for path, (_, values) in self._first.items()}
         worst: dict[str, Row] = {}
         instead = None
         for _ in range(self._runs):
@@ -445,50 +432,43 @@ class _Repeated(HeldCall):
             if output is not None:
                 instead = _like(output, again)
             after = self._outputs(again)
-            rows = self._rows(self._pairs(before, after), disturbed, self._mode)
+            rows = self._rows(self._first, after, disturbed, self._mode)
             if self._mode == NO_CHANGE and self._kernels.used:
                 # The training's own objects may have cut otherwise: that is no more than rounding.
-                rounded = self._rows(self._pairs(before, after), disturbed, ADD_NOISE)
+                rounded = self._rows(self._first, after, disturbed, ADD_NOISE)
                 exact = self._outputs(self._run({}))
-                rows = self._rows(self._pairs(after, exact), disturbed, NO_CHANGE)
+                rows = self._rows(after, exact, disturbed, NO_CHANGE)
                 rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
             _keep_worst(worst, rows)
         return instead, [*worst.values()]
 
-    def _outputs(self, again: Any) -> dict[str, np.ndarray]:
-        """Return what a second run returned, by paths.
+    def _outputs(self, again: Any) -> Results:
+        """Return what a second run returned.
 
         Raises:
             CannotRepeatError: it is not of the shapes of the first.
         """
-        after = dict(tensors_in(again))
-        found: dict[str, np.ndarray] = {}
-        for path, (_, values) in self._first.items():
-            second = _values(after[path]) if path in after else None
-            if second is None or second.shape != values.shape:
+        after = _results(tensors_in(again))
+        found: Results = {}
+        for path, (dtype, first) in self._first.items():
+            _, second = after.get(path, ("", None))
+            if first is None or second is None or second.shape != first.shape:
                 raise CannotRepeatError.saying("benchmark.shapes", path=path or "0")
-            found[path] = second
+            found[path] = dtype, second
         return found
 
-    def _pairs(
-        self, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
-    ) -> Iterator[_Pair]:
-        for path, (dtype, _) in self._first.items():
-            yield path, dtype, before[path], after[path]
-
     def _rows(
-        self, pairs: Iterable[_Pair], disturbed: Mapping[int, np.ndarray], mode: str
+        self, before: Results, after: Results, disturbed: Mapping[int, np.ndarray], mode: str
     ) -> list[Row]:
         """Return a row of each pair of results of one shape, as it is judged by a mode."""
         coarsest, tensors = self._coarsest, self.held.tensors
-        by = inputs_change(
-            [
-                (tensors[n].values(), values_of(bits, tensors[n].dtype))
-                for n, bits in disturbed.items()
-            ]
-        )
+        by = 0.0
+        for n, bits in disturbed.items():
+            after_it = values_of(bits, tensors[n].dtype)
+            by = max(by, relative_change(tensors[n].values(), after_it))
         rows = []
-        for index, (path, dtype, first, second) in enumerate(pairs):
+        for index, (path, (dtype, first)) in enumerate(before.items()):
+            second = after[path][1]
             if first is None or second is None or first.shape != second.shape:
                 continue
             found = judge(
@@ -528,7 +508,7 @@ class _Repeated(HeldCall):
         of the output that is drawn once and the same for both.
         """
         try:
-            with _said_where_it_raises():
+            with said_where_it_raises(_raised):
                 return self._gradient_rows()
         except CannotRepeatError as error:
             return [self._phase.row(self.entry, why=[error.said.as_json()])]
@@ -546,15 +526,11 @@ class _Repeated(HeldCall):
         if not self._floating and not weights:
             raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
         first = self._differentiated(weights, {}, None)
-        self._dtypes |= {str(gradient.dtype) for _, gradient in first}
+        self._dtypes |= {dtype for dtype, _ in first.values()}
         worst: dict[str, Row] = {}
         for _ in range(self._runs):
             second = self._differentiated(weights, disturbed, self._higher())
-            pairs = (
-                (name, str(a.dtype), _values(a), _values(b))
-                for (name, a), (_, b) in zip(first, second)
-            )
-            _keep_worst(worst, self._rows(pairs, disturbed, self._mode))
+            _keep_worst(worst, self._rows(first, second, disturbed, self._mode))
         return [*worst.values()]
 
     def _differentiated(
@@ -562,7 +538,7 @@ class _Repeated(HeldCall):
         weights: Sequence[Parameter],
         bits: Mapping[int, np.ndarray],
         higher: Higher | None,
-    ) -> list[tuple[str, Tensor]]:
+    ) -> Results:
         """Return the gradients, by the paths of inputs and the names of parameters."""
         floating = self._floating
 
@@ -597,7 +573,7 @@ class _Repeated(HeldCall):
         of_inputs, of_weights = gradients if weights else (gradients, ())
         found = [(self.held.tensors[n].path, g) for n, g in zip(floating, of_inputs)]
         found += [(f"parameters_grad.{p.name}", g) for p, g in zip(weights, of_weights)]
-        return [(name, g) for name, g in found if isinstance(g, Tensor)]
+        return _results((name, g) for name, g in found if isinstance(g, Tensor))
 
 
 def _check_cell(cell: nn.Cell) -> None:
@@ -629,16 +605,8 @@ def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
-@contextmanager
-def _said_where_it_raises() -> Iterator[None]:
-    """Let what a second run raises be the reason why there was none."""
-    try:
-        yield
-    except CannotRepeatError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise CannotRepeatError.saying("benchmark.raised", why=why) from error
+def _raised(error: str) -> CannotRepeatError:
+    return CannotRepeatError.saying("benchmark.raised", why=error.splitlines()[0][:200])
 
 
 @dataclass(frozen=True)
@@ -661,35 +629,42 @@ class _Drawn:
             return self.output
         if given.shape != first.shape or new.shape != first.shape:
             return self.output
-        mask = _dropout_mask(given, first)
-        if mask is None:
+        before, after = _values(given), _values(first)
+        if before is None or after is None:
             return self.output
+        # By what each element was multiplied.
+        kept = after != 0
+        factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
+        scale = float(np.median(factors)) if factors.size else 1.0
+        mask = np.where(kept, scale, 0.0).astype(np.float32)
         dropped = new * Tensor(mask).astype(new.dtype)
         return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
 
 
-def _dropout_mask(given: Tensor, returned: Tensor) -> np.ndarray | None:
-    """Return by what a dropout multiplied each element, float32; None of others than numbers."""
-    before, after = _values(given), _values(returned)
-    if before is None or after is None:
-        return None
-    kept = after != 0
-    factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
-    scale = float(np.median(factors)) if factors.size else 1.0
-    return np.where(kept, scale, 0.0).astype(np.float32)
-
-
 def _like(output: Any, again: Any) -> Any:
-    """Return the result of the second run in the structure and the dtypes of the first."""
+    """Return the result of the second run in the structure and the dtypes of the first.
+
+    Raises:
+        CannotRepeatError: there is a structure in it that cannot be made anew.
+    """
     after = iter([tensor for _, tensor in tensors_in(again)])
 
-    def cast(tensor: Tensor) -> Any:
+    def cast(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, PLAIN):
+            return leaf
+        if not isinstance(leaf, Tensor):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
         second = next(after, None)
-        if second is None or second.shape != tensor.shape or str(tensor.dtype) not in FORMATS:
-            return tensor
-        return second if second.dtype == tensor.dtype else second.astype(tensor.dtype)
+        if second is None or second.shape != leaf.shape or str(leaf.dtype) not in FORMATS:
+            return leaf
+        return second if second.dtype == leaf.dtype else second.astype(leaf.dtype)
 
-    return with_tensors(output, cast)
+    return replaced(output, cast)
+
+
+def _results(tensors: Iterable[tuple[str, Tensor]]) -> Results:
+    return {path: (str(tensor.dtype), _values(tensor)) for path, tensor in tensors}
 
 
 def _values(tensor: Tensor) -> np.ndarray | None:

@@ -21,7 +21,7 @@ from mindspore import Tensor, ops
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.replay.offline.script.folder import words_of
+from mindrlhf_msprobe.replay.offline.script.folder import leaves_in, tensors_in, words_of
 from mindrlhf_msprobe.replay.offline.script.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
@@ -186,7 +186,7 @@ def _values(
         yield from _of_dropout(side, name, (args, kwargs, primitive), given, precision)
         return
     found = compute_operator(operator.kind, name, args, kwargs, precision, settings=primitive)
-    outputs = [*_leaves(side.entry["output"])]
+    outputs = [*leaves_in(side.entry["output"])]
     if len(outputs) != len(found.outputs):
         return
     pairs: list[tuple[str, Node, Value | None]] = [
@@ -223,7 +223,7 @@ def _of_dropout(
         NoFormulaError: its arguments are not those of a dropout.
     """
     args, kwargs, settings = called
-    first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
+    first, *more = tensors_in(side.entry["output"])
     output, gradient = side.array(first), given[0].get("gradient")
     x = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
     if x is None or x.shape != output.shape:
@@ -296,16 +296,6 @@ def _made(side: Recomputed, node: dict[str, Any], given: list[dict[str, Any]]) -
     if "dtype" in node:
         return node["dtype"].lower()
     return side.value(node, {}, None)
-
-
-def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what stands in structures, in order."""
-    for node in nodes:
-        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
-        if "list" in node or "dict" in node:
-            yield from _leaves(inside)
-        else:
-            yield node
 
 
 def _probability(args: Sequence[Any], kwargs: Mapping[str, Any], settings: Any) -> float:

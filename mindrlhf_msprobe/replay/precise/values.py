@@ -406,11 +406,6 @@ class Value:
         """Return the array reversed along axes."""
         return self.move(lambda x: np.flip(x, axes), lambda g, a: g.flip(axes))
 
-    def roll(self, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Value:
-        """Return the array rolled along axes."""
-        opposite = tuple(-s for s in shifts)
-        return self.move(lambda x: np.roll(x, shifts, axes), lambda g, a: g.roll(opposite, axes))
-
     def index(self, key: Any) -> Value:
         """Return self[key]; the key may hold values, slices, None and numbers."""
         parts = key if isinstance(key, tuple) else (key,)

@@ -136,26 +136,22 @@ class JudgedCall(HeldCall):
         None where it is not known, or holds more: of what is returned as it was given.
         """
         assert self.run is not None
+        assert self.precision is not None
         passed_on = {id(leaf) for leaf in leaves_of(self.output)} | {*self.run.parameters}
         found: list[tuple[np.ndarray, np.ndarray | float] | None] = []
         for key in self.inputs():
             gradient, after, whole = self.leaving.get(key, (None, None, True))
             if gradient is None or whole or key in passed_on:
                 found.append(None)
-            else:
-                found.append(self._less(np.asarray(gradient, np.float64), after))
+                continue
+            gradient = np.asarray(gradient, np.float64)
+            if after is None:
+                found.append((gradient, 0.0))
+                continue
+            with np.errstate(all="ignore"):  # less its part from after the call; Inf less Inf
+                beside = self.precision.unit * np.maximum(np.abs(gradient), np.abs(after))
+                found.append((gradient - np.asarray(after, np.float64), beside))
         return found
-
-    def _less(
-        self, gradient: np.ndarray, after: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | float]:
-        """Return a gradient less its part from after the call, and the rounding of that."""
-        assert self.precision is not None
-        if after is None:
-            return gradient, 0.0
-        with np.errstate(all="ignore"):  # Inf less Inf
-            beside = self.precision.unit * np.maximum(np.abs(gradient), np.abs(after))
-            return gradient - np.asarray(after, np.float64), beside
 
     def output_paths(self) -> dict[int, str]:
         """Return the records of outputs by their ids."""
@@ -182,10 +178,6 @@ def _paths(value: Any, path: str) -> dict[int, str]:
     return found
 
 
-#: Takes the share that was judged, and the judgement.
-Judged = Callable[["Share", Judgement], None]
-
-
 @dataclass
 class Share:
     """What calls of one cell contribute to the gradient of a parameter.
@@ -203,13 +195,13 @@ class Share:
     known: bool
     reach: float = 0.0
 
-    def add(self, draws: list[np.ndarray], uses: int, *, known: bool, reach: float) -> None:
+    def add(self, other: Share) -> None:
         """Add what another call contributes."""
-        self.reach = max(self.reach, reach)
-        self.uses += uses
-        self.known &= known and len(draws) == len(self.sums)
+        self.reach = max(self.reach, other.reach)
+        self.uses += other.uses
+        self.known &= other.known and len(other.sums) == len(self.sums)
         if self.known:
-            self.sums = [a + b for a, b in zip(self.sums, draws)]
+            self.sums = [a + b for a, b in zip(self.sums, other.sums)]
 
 
 @dataclass
@@ -233,10 +225,10 @@ class ParameterOpinions:
     """Collects what calls contribute to gradients of parameters, and judges these.
 
     Args:
-        judged: takes each judgement.
+        judged: takes what was judged, and the judgement.
     """
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: Callable[[Share, Judgement], None]) -> None:
         self._judged = judged
         self._of: dict[int, _Uses] = {}
 
@@ -285,15 +277,11 @@ class ParameterOpinions:
             reach = np.inf if call.overflowed else call.run.tape.reach
             draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
             uses = call.run.uses.get(id(parameter), 0)
-            shares = self._uses_of(parameter).shares
-            share = shares.get(call.by_cell)
-            if share is not None:
-                share.add(draws, uses, known=known, reach=reach)
-                continue
             record = f"{entry}.parameters.{parameter.name}"
-            shares[call.by_cell] = Share(
-                entry, call.cell_name, record, call.precision, draws, uses, known, reach
-            )
+            one = Share(entry, call.cell_name, record, call.precision, draws, uses, known, reach)
+            kept = self._uses_of(parameter).shares.setdefault(call.by_cell, one)
+            if kept is not one:
+                kept.add(one)
 
     def close(self) -> None:
         """Judge what is left."""

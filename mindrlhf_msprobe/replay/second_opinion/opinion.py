@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Parameter, Tensor
@@ -25,7 +25,13 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.held import CannotRepeatError, Repeating, Running, State
+from mindrlhf_msprobe.replay.held import (
+    CannotRepeatError,
+    Repeating,
+    Running,
+    State,
+    said_where_it_raises,
+)
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
@@ -196,16 +202,17 @@ class SecondOpinion(Repeating):
         call.output = output
         if output is None and call.before is not None:
             call.output = call.call.args[0]
-        judged, why = _tried(lambda: self._computed_again(call))
-        if judged is None:
-            self._say_no_output(call, why, began)
+        try:
+            with said_where_it_raises(_raised):
+                judged = self._computed_again(call)
+        except CannotRepeatError as error:
+            if not call.repeats:  # of a second run, it was said
+                self._say(call.entry, call, began, [], error.said)
             return
         if call.repeats:  # what was judged the first time is judged only where it changed
             judged = [one for one in judged if one[1].opinion is Opinion.WRONG]
-        if judged:
-            self._say(call.entry, call, judged, began)
-        elif call.run is not None and call.run.unseen:
-            self._say_no_output(call, message("second.unseen"), began)
+        unseen = call.run is not None and call.run.unseen and not call.repeats
+        self._say(call.entry, call, began, judged, message("second.unseen") if unseen else None)
         if not gradients_flow():
             call.run = None
             if is_first_run():
@@ -214,15 +221,10 @@ class SecondOpinion(Repeating):
         # Until its gradients have come.
         if call.run is not None and call.cell is not None:
             for key, (parameter, _) in call.run.parameters.items():
-                unseen = call.run.uses.get(key, 0) - call.uses[key]
-                self._parameters.used_inside(parameter, call.by_cell, unseen)
+                inside = call.run.uses.get(key, 0) - call.uses[key]
+                self._parameters.used_inside(parameter, call.by_cell, inside)
         with self._lock:
             self._waiting[backward_name_of(call.entry)] = call
-
-    def _say_no_output(self, call: JudgedCall, why: Message | None, began: float) -> None:
-        """Say why there is no opinion on what a call returned: of a second run, it was said."""
-        if not call.repeats and why is not None:
-            self._say_none(call.entry, call, why, began)
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
@@ -239,19 +241,15 @@ class SecondOpinion(Repeating):
         if call is None or call.run is None:
             return
         began = time.perf_counter()
-        judged: list[tuple[str, Judgement]] = []
-        why = None
+        judged, why = [], None
+        by_bprop = call.cell is not None and has_librarys_bprop(call.cell)
         try:
-            if call.cell is not None and has_librarys_bprop(call.cell):
-                judged, why = self._judged_bprop(entry, call)
-            else:
-                judged, why = self._judged_gradients(entry, call)
+            judged = (self._judged_bprop if by_bprop else self._judged_gradients)(entry, call)
+        except CannotRepeatError as error:
+            why = error.said
         finally:
             call.run = None
-        if judged:
-            self._say(entry, call, judged, began)
-        elif why is not None:
-            self._say_none(entry, call, why, began)
+        self._say(entry, call, began, judged, why)
 
     def parameter_gradient(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep the gradient of a parameter until all calls it comes from are known."""
@@ -302,16 +300,19 @@ class SecondOpinion(Repeating):
 
     # --- backward ------------------------------------------------------------------------------
 
-    def _judged_gradients(
-        self, entry: str, call: JudgedCall
-    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
-        """Return a judgement of each gradient, or why there is none."""
+    def _judged_gradients(self, entry: str, call: JudgedCall) -> list[tuple[str, Judgement]]:
+        """Return a judgement of each gradient; none where none arrived.
+
+        Raises:
+            CannotRepeatError: they are not known.
+        """
         run = call.run
         assert run is not None
         arriving, complete = call.arrived()
+        if not arriving and not (call.arriving and call.leaving):
+            return []
         if not arriving:
-            unknown = call.arriving and call.leaving
-            return [], message("second.gradients_unknown") if unknown else None
+            raise CannotRepeatError.saying("second.gradients_unknown")
         inputs, parameters = call.inputs(), [*run.parameters.values()]
         wanted = [*inputs.values(), *(value for _, value in parameters)]
         left = call.left()
@@ -319,34 +320,35 @@ class SecondOpinion(Repeating):
         known = complete and not found.stopped_at
         shares = zip((one[0] for one in parameters), free[len(inputs) :])
         self._parameters.share(entry, call, shares, known=known and not run.unseen)
+        if found.stopped_at:
+            operators = ", ".join(sorted(set(found.stopped_at))[:4])
+            raise CannotRepeatError.saying("second.no_gradient", operators=operators)
         if not known:
-            return [], _why_unknown(found)
+            raise CannotRepeatError.saying("second.gradients_unknown")
         paths = call.input_paths(entry)
         return [
             (paths[key], _judged(call, gradient, value, other))
             for key, gradient, value, other in zip(inputs, left, found.of, freely)
             if gradient is not None
-        ], None
+        ]
 
-    def _judged_bprop(
-        self, entry: str, call: JudgedCall
-    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
-        """Judge the gradients of a cell by its own bprop, computed again."""
+    def _judged_bprop(self, entry: str, call: JudgedCall) -> list[tuple[str, Judgement]]:
+        """Judge the gradients of a cell by its own bprop, computed again.
+
+        Raises:
+            CannotRepeatError: it cannot be.
+        """
         given, cell = call.call, call.cell
         assert cell is not None
         assert call.precision is not None
-        if given.kwargs or not all(map(is_tensor, given.args)) or not call.arriving:
-            return [], message("second.own_bprop") if call.arriving else None
+        if not call.arriving:
+            return []
+        if given.kwargs or not all(map(is_tensor, given.args)):
+            raise CannotRepeatError.saying("second.own_bprop")
         arguments = *given.args, call.output, call.gradients_of_output()
         run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
-
-        def computed() -> list[Value | None]:
-            with State(cell, by_formula=True).again():
-                return run.run(cell.bprop, arguments, {}, cell)
-
-        values, why = _tried(computed)
-        if values is None:
-            return [], why
+        with said_where_it_raises(_raised), State(cell, by_formula=True).again():
+            values = run.run(cell.bprop, arguments, {}, cell)
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
         left = dict(zip(call.inputs(), call.left()))
         call.run, paths = run, call.input_paths(entry)
@@ -355,25 +357,36 @@ class SecondOpinion(Repeating):
             value = found.get(key)
             if gradient is not None and value is not None:
                 judged.append((paths[key], _judged(call, gradient, value, value)))
-        return judged, None if judged else message("second.own_bprop")
+        if not judged:
+            raise CannotRepeatError.saying("second.own_bprop")
+        return judged
 
     # --- what is written -----------------------------------------------------------------------
 
     def _say(
-        self, entry: str, call: JudgedCall, judged: Sequence[tuple[str, Judgement]], began: float
+        self,
+        entry: str,
+        call: JudgedCall,
+        began: float,
+        judged: Sequence[tuple[str, Judgement]],
+        why: Message | None,
     ) -> None:
+        """Write what is thought of a call, or why there is no opinion, if there is a reason."""
+        if not judged and why is None:
+            return
         line = self._line(entry, call.cell_name, call.precision, began)
+        met = 0 if call.run is None else call.run.met
+        # MindSpore computes inside a cell without an operator that is looked at.
+        hidden = call.cell is not None and call.met < max(1, met)
+        compiled = not judged and why is not None and why.code == "second.compiled"
         unseen = any(one.reason == "unseen" for _, one in judged)
-        if not (unseen or self._needed(call, None)):
-            line["needed"] = False
-        self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
-
-    @staticmethod
-    def _needed(call: JudgedCall, why: Message | None) -> bool:
-        """Return whether an opinion is missed where there is none."""
-        if call.cell is not None and call.met < max(1, 0 if call.run is None else call.run.met):
-            return True  # MindSpore computes inside it without an operator that is looked at
-        return call.alone or (why is not None and why.code == "second.compiled")
+        if not (hidden or call.alone or unseen or compiled):
+            line["needed"] = False  # no opinion is missed where there is none
+        if judged:
+            line["tensors"] = [_as_json(name, one) for name, one in judged]
+        elif why is not None:
+            line["why"] = why.as_json()
+        self._write(line)
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:
         began = time.perf_counter()
@@ -381,12 +394,6 @@ class SecondOpinion(Repeating):
             found = by_reach(found, share.reach, share.precision)
         line = self._line(share.entry, share.cell_name, share.precision, began)
         self._write(line | {"tensors": [_as_json(share.record, found)]})
-
-    def _say_none(self, entry: str, call: JudgedCall, why: Message, began: float) -> None:
-        line = self._line(entry, call.cell_name, call.precision, began)
-        if not self._needed(call, why):
-            line["needed"] = False
-        self._write(line | {"why": why.as_json()})
 
     def _line(
         self, entry: str, cell_name: str, precision: Precision | None, began: float
@@ -402,17 +409,8 @@ class SecondOpinion(Repeating):
         }
 
 
-_Found = TypeVar("_Found")
-
-
-def _tried(compute: Callable[[], _Found]) -> tuple[_Found | None, Message | None]:
-    """Return what a second run gives, or why there is nothing."""
-    try:
-        return compute(), None
-    except CannotRepeatError as error:
-        return None, error.said
-    except Exception as error:
-        return None, message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
+def _raised(error: str) -> CannotRepeatError:
+    return CannotRepeatError.saying("second.raised", error=error[:300])
 
 
 def backward_name_of(entry: str) -> str:
@@ -435,28 +433,20 @@ def _doubted(found: Judgement, call: JudgedCall, gradients: Iterable[np.ndarray]
         return replace(found, opinion=Opinion.ORDINARY, reason="given_not_finite")
     if found.opinion is not Opinion.WRONG or found.reason == "shape":
         return found
-    if (reason := _other_reason(call.run, finite=finite)) is not None:
-        return _undecided(found, reason)
+    given = [value.exact for value in call.run.inputs if value is not None]
+    reason = ""  # what else than a fault may be the reason of a distance
+    if call.run.unseen:
+        reason = "unseen"
+    elif call.run.tape.ties:
+        reason = "ties"
+    elif not finite or any(np.isnan(array).any() for array in given):
+        reason = "given_not_finite"
+    if reason:
+        return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
     if found.reason == "not_finite":
         reach = np.inf if call.overflowed else call.run.tape.reach
         return by_reach(found, reach, call.run.tape.precision)
     return found
-
-
-def _other_reason(run: SecondRun, *, finite: bool) -> str | None:
-    """Return what else than a fault may be the reason of a distance; None for nothing."""
-    if run.unseen:
-        return "unseen"
-    if run.tape.ties:
-        return "ties"
-    given = (value.exact for value in run.inputs if value is not None)
-    if not finite or any(np.isnan(array).any() for array in given):
-        return "given_not_finite"
-    return None
-
-
-def _undecided(found: Judgement, reason: str) -> Judgement:
-    return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
 
 
 def _fitted(
@@ -484,13 +474,6 @@ def _fitted(
     return found, free if sharing.broken else found.of, free
 
 
-def _why_unknown(found: Gradients) -> Message:
-    if not found.stopped_at:
-        return message("second.gradients_unknown")
-    operators = ", ".join(sorted(set(found.stopped_at))[:4])
-    return message("second.no_gradient", operators=operators)
-
-
 def _judged(
     call: JudgedCall,
     gradient: tuple[np.ndarray, np.ndarray | float],
@@ -515,7 +498,7 @@ def _judged(
     if found.opinion is Opinion.WRONG and freely is not value:
         other = by(freely)
         if other.opinion is not Opinion.WRONG:
-            return _undecided(found, "ties")
+            return replace(found, opinion=Opinion.UNDECIDED, reason="ties")
     return _doubted(found, call, call.arriving.values())
 
 

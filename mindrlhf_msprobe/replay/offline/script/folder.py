@@ -138,7 +138,7 @@ class _Written:
             for name, item in (kwargs.items() if isinstance(kwargs, dict) else ())
         }
         returned = [self._node("output", item, str(i)) for i, item in _listed(values.get("output"))]
-        given, outputs = _tensors([*args, *named.values()]), _tensors(returned)
+        given, outputs = tensors_in([*args, *named.values()]), tensors_in(returned)
         recorded = {node["at"]: node for node in outputs}
         for node in (*given, *parameters):
             if "gradient" in node:
@@ -269,13 +269,18 @@ class _Written:
         return node if leaf.rounding is None else {**node, "rounding": leaf.rounding}
 
 
-def _tensors(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tensors among values, and in them."""
-    found = []
+def leaves_in(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what stands in the structures of entry.json, in order."""
     for node in nodes:
-        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
-        found += [node] if "file" in node else _tensors(inside)
-    return found
+        if "list" in node or "dict" in node:
+            yield from leaves_in([*node.get("list", ()), *node.get("dict", {}).values()])
+        else:
+            yield node
+
+
+def tensors_in(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tensors among values, and in them."""
+    return [node for node in leaves_in(nodes) if "file" in node]
 
 
 def _attribute_node(value: Any, name: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Asked:
         runs: the dump_path of one run or of two.
         entry: the name of an entry, forward or backward; None: all operators.
         output: the folder.
-        phase, step, rank: where the entry is; None: the first place that has its elements.
+        place: where the entry is; the first that has its elements.
         network: `module:factory` or a YAML of MindFormers, for a cell.
         device: where it is computed; None: as MindSpore chooses.
         compute_dtype: the lowest dtype that it computes in; None: of inputs, parameters, outputs.
@@ -56,17 +56,10 @@ class Asked:
     runs: tuple[str, ...]
     entry: str | None
     output: str
-    phase: str | None = None
-    step: int | None = None
-    rank: int | None = None
+    place: CallPlace = field(default_factory=CallPlace)
     network: str | None = None
     device: str | None = None
     compute_dtype: str | None = None
-
-    @property
-    def place(self) -> CallPlace:
-        """Where it is looked for."""
-        return CallPlace(self.phase, self.step, self.rank)
 
 
 @dataclass(frozen=True)
@@ -344,7 +337,7 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
     """
     entry, at = _blamed(comparison)
     runs = (comparison.run_a, comparison.run_b)
-    return Asked(runs, entry, output, at.phase, at.step, at.rank, network=network)
+    return Asked(runs, entry, output, at, network=network)
 
 
 def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:

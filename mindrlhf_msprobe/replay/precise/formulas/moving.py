@@ -211,10 +211,10 @@ def _flip(input: Value, *dims: int) -> Value:
 
 @formula("roll")
 def _roll(input: Value, shifts: Ints, dim: Any = None, **named: Any) -> Value:
-    axes = named.get("dims", dim)
-    if axes is None:
+    if named.get("dims", dim) is None:
         raise OtherFormError
-    return input.roll(shifts, numbers(axes))
+    axes, opposite = numbers(named.get("dims", dim)), tuple(-s for s in shifts)
+    return input.move(lambda x: np.roll(x, shifts, axes), lambda g, a: _roll(g, opposite, axes))
 
 
 @formula("cat concat concatenate")
