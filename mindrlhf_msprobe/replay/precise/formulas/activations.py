@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.formulas.table import Floats, formula, number, primitive
+from mindrlhf_msprobe.replay.precise.formulas.table import (
+    Floats,
+    formula,
+    number,
+    of_one,
+    primitive,
+)
 from mindrlhf_msprobe.replay.precise.values import Value, where
 
 _SELU, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
@@ -38,27 +44,10 @@ def _gelu_tanh(p: Any, input: Value) -> Value:
     return _gelu(input, "tanh")
 
 
-def _size(input: Value) -> Value:
-    """Return the magnitude; its slope at 0 is 0."""
-    return input.elementwise(np.abs, lambda a, out: a.plain(np.sign), rounds=False)
-
-
-@formula("fast_gelu", "FastGeLU")
-def _fast_gelu(input: Value) -> Value:
-    size = _size(input)
-    factor = (0.851 * (input - size)).exp()
-    return input / (1.0 + (-1.702 * size).exp()) * factor
-
-
 @formula("softplus", "Softplus")
 def _softplus(input: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
     scaled = input * beta
     return where(scaled.plain(lambda a: a > threshold), input, scaled.softplus() / beta)
-
-
-@formula("logsigmoid")
-def _logsigmoid(input: Value) -> Value:
-    return -(-input).softplus()
 
 
 @formula("leaky_relu", "LeakyReLU", "alpha")
@@ -98,26 +87,6 @@ def _celu(input: Value, alpha: float = 1.0) -> Value:
     return alpha * _exponential(input / alpha, 1.0)
 
 
-@formula("selu", "SeLU")
-def _selu(input: Value) -> Value:
-    return _SELU * _exponential(input, _SELU_ALPHA)
-
-
-@formula("mish", "Mish")
-def _mish(input: Value) -> Value:
-    return input * input.softplus().tanh()
-
-
-@formula("softsign", "Softsign")
-def _softsign(input: Value) -> Value:
-    return input / (1.0 + _size(input))
-
-
-@formula("tanhshrink")
-def _tanhshrink(input: Value) -> Value:
-    return input - input.tanh()
-
-
 def _clamped(input: Value, least: float, most: float) -> Value:
     return input.bent(
         lambda a: np.clip(a, least, most),
@@ -136,16 +105,6 @@ def _hardtanh(
 @formula("relu6", "ReLU6")
 def _relu6(input: Value, inplace: Any = False) -> Value:
     return _clamped(input, 0.0, 6.0)
-
-
-@formula("hardsigmoid", "HSigmoid")
-def _hardsigmoid(input: Value) -> Value:
-    return _clamped(input + 3.0, 0.0, 6.0) / 6.0
-
-
-@formula("hardswish", "HSwish")
-def _hardswish(input: Value) -> Value:
-    return input * _hardsigmoid(input)
 
 
 @formula("softshrink", "SoftShrink", "lambd")
@@ -179,3 +138,31 @@ def _glu(input: Floats, dim: int = -1) -> Value:
 def _swiglu(input: Floats, dim: int = -1) -> Value:
     left, right = _halves(input, dim)
     return _silu(left) * right
+
+
+def _size(a: Value) -> Value:
+    """Return the magnitude; its slope at 0 is 0."""
+    return a.elementwise(np.abs, lambda a, out: a.plain(np.sign), rounds=False)
+
+
+def _fast_gelu(a: Value) -> Value:
+    size = _size(a)
+    factor = (0.851 * (a - size)).exp()
+    return a / (1.0 + (-1.702 * size).exp()) * factor
+
+
+def _hardsigmoid(a: Value) -> Value:
+    return _clamped(a + 3.0, 0.0, 6.0) / 6.0
+
+
+for _names, _classes, _function in (
+    ("fast_gelu", "FastGeLU", _fast_gelu),
+    ("hardsigmoid", "HSigmoid", _hardsigmoid),
+    ("hardswish", "HSwish", lambda a: a * _hardsigmoid(a)),
+    ("logsigmoid", "", lambda a: -(-a).softplus()),
+    ("mish", "Mish", lambda a: a * a.softplus().tanh()),
+    ("selu", "SeLU", lambda a: _SELU * _exponential(a, _SELU_ALPHA)),
+    ("softsign", "Softsign", lambda a: a / (1.0 + _size(a))),
+    ("tanhshrink", "", lambda a: a - a.tanh()),
+):
+    of_one(_names, _classes, _function)

@@ -15,6 +15,7 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     formula,
     number,
     numbers,
+    of_two,
     primitive,
 )
 from mindrlhf_msprobe.replay.precise.values import Value, concatenate
@@ -32,9 +33,7 @@ def _addmm(input: Value, left: Value, right: Value, beta: Any = 1, alpha: Any = 
     return number(beta) * input + product
 
 
-@formula("outer")
-def _outer(input: Value, other: Value) -> Value:
-    return input.reshape((-1, 1)) * other.reshape((1, -1))
+of_two("outer", "", lambda a, b: a.reshape((-1, 1)) * b.reshape((1, -1)))
 
 
 @primitive("MatMul BatchMatMul MatMulExt BatchMatMulExt")

@@ -12,6 +12,8 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     Values,
     formula,
     number,
+    of_one,
+    of_two,
 )
 from mindrlhf_msprobe.replay.precise.values import Operand, Value, where
 
@@ -24,45 +26,6 @@ def _add(input: Value, other: Operand, alpha: Any = 1) -> Value:
 @formula("sub subtract __sub__", "Sub SubExt")
 def _sub(input: Value, other: Operand, alpha: Any = 1) -> Value:
     return input - (other if alpha == 1 else input.tape.of(other) * number(alpha))
-
-
-def _of_two(computed: Any) -> Any:
-    """Return the formula of an operation on two operands."""
-
-    def of_two(input: Value, other: Operand) -> Value:
-        result: Value = computed(input, other)
-        return result
-
-    return of_two
-
-
-for _names, _classes, _operation in (
-    ("mul multiply __mul__ __rmul__", "Mul Muls", lambda a, b: a * b),
-    ("pow __pow__ float_power", "Pow", lambda a, b: a**b),
-    ("matmul bmm mm dot mv __matmul__", "", lambda a, b: a @ b),
-    ("maximum", "Maximum", lambda a, b: a.maximum(b)),
-    ("minimum", "Minimum", lambda a, b: a.minimum(b)),
-    ("__rsub__", "", lambda a, b: b - a),
-    ("__rtruediv__", "", lambda a, b: b / a),
-    ("__rpow__", "", lambda a, b: b**a),
-    ("__rmatmul__", "", lambda a, b: b @ a),
-    ("logaddexp", "", lambda a, b: b + (a - b).softplus()),
-    ("fmod", "Mod", lambda a, b: a - a.plain(lambda a, d: np.trunc(a / d), b) * b),
-    ("floor_divide floor_div __floordiv__", "FloorDiv", lambda a, b: a.plain(np.floor_divide, b)),
-    ("eq equal __eq__", "Equal", lambda a, b: a.plain(np.equal, b)),
-    ("ne not_equal __ne__", "NotEqual", lambda a, b: a.plain(np.not_equal, b)),
-    ("gt greater __gt__", "Greater", lambda a, b: a.plain(np.greater, b)),
-    ("ge greater_equal __ge__", "GreaterEqual", lambda a, b: a.plain(np.greater_equal, b)),
-    ("lt less __lt__", "Less", lambda a, b: a.plain(np.less, b)),
-    ("le less_equal __le__", "LessEqual", lambda a, b: a.plain(np.less_equal, b)),
-    ("logical_and", "LogicalAnd", lambda a, b: a.plain(np.logical_and, b)),
-    ("logical_or", "LogicalOr", lambda a, b: a.plain(np.logical_or, b)),
-    ("logical_xor", "", lambda a, b: a.plain(np.logical_xor, b)),
-    ("bitwise_and __and__", "", lambda a, b: a.plain(np.bitwise_and, b)),
-    ("bitwise_or __or__", "", lambda a, b: a.plain(np.bitwise_or, b)),
-    ("bitwise_xor __xor__", "", lambda a, b: a.plain(np.bitwise_xor, b)),
-):
-    formula(_names, _classes)(_of_two(_operation))
 
 
 def _sin(a: Value) -> Value:
@@ -112,18 +75,50 @@ def _atan(a: Value) -> Value:
     )
 
 
+def _remainder(a: Value, b: Operand) -> Value:
+    if not (a.floating or a.tape.of(b).floating):
+        return a.plain(np.mod, b)
+    return a - a.plain(np.floor_divide, b) * b  # MindSpore rounds the product
+
+
+def _xlogy(a: Value, b: Operand) -> Value:
+    return a * where(a.plain(lambda a: a == 0), 1.0, b).log()
+
+
 def _log1p(a: Value) -> Value:
     return a.elementwise(np.log1p, lambda a, out: 1.0 / (a + 1.0))
 
 
-def _of_one(computed: Any) -> Any:
-    """Return the formula of a function of each element."""
-
-    def of_one(input: Value) -> Value:
-        result: Value = computed(input)
-        return result
-
-    return of_one
+for _names, _classes, _operation in (
+    ("mul multiply __mul__ __rmul__", "Mul Muls", lambda a, b: a * b),
+    ("pow __pow__ float_power", "Pow", lambda a, b: a**b),
+    ("matmul bmm mm dot mv __matmul__", "", lambda a, b: a @ b),
+    ("maximum", "Maximum", lambda a, b: a.maximum(b)),
+    ("minimum", "Minimum", lambda a, b: a.minimum(b)),
+    ("__rsub__", "", lambda a, b: b - a),
+    ("__rtruediv__", "", lambda a, b: b / a),
+    ("__rpow__", "", lambda a, b: b**a),
+    ("__rmatmul__", "", lambda a, b: b @ a),
+    ("logaddexp", "", lambda a, b: b + (a - b).softplus()),
+    ("fmod", "Mod", lambda a, b: a - a.plain(lambda a, d: np.trunc(a / d), b) * b),
+    ("remainder __mod__ floor_mod", "FloorMod", _remainder),
+    ("xlogy", "Xlogy", _xlogy),
+    ("type_as view_as_dtype", "", lambda a, b: a.cast(a.tape.of(b).exact.dtype)),
+    ("floor_divide floor_div __floordiv__", "FloorDiv", lambda a, b: a.plain(np.floor_divide, b)),
+    ("eq equal __eq__", "Equal", lambda a, b: a.plain(np.equal, b)),
+    ("ne not_equal __ne__", "NotEqual", lambda a, b: a.plain(np.not_equal, b)),
+    ("gt greater __gt__", "Greater", lambda a, b: a.plain(np.greater, b)),
+    ("ge greater_equal __ge__", "GreaterEqual", lambda a, b: a.plain(np.greater_equal, b)),
+    ("lt less __lt__", "Less", lambda a, b: a.plain(np.less, b)),
+    ("le less_equal __le__", "LessEqual", lambda a, b: a.plain(np.less_equal, b)),
+    ("logical_and", "LogicalAnd", lambda a, b: a.plain(np.logical_and, b)),
+    ("logical_or", "LogicalOr", lambda a, b: a.plain(np.logical_or, b)),
+    ("logical_xor", "", lambda a, b: a.plain(np.logical_xor, b)),
+    ("bitwise_and __and__", "", lambda a, b: a.plain(np.bitwise_and, b)),
+    ("bitwise_or __or__", "", lambda a, b: a.plain(np.bitwise_or, b)),
+    ("bitwise_xor __xor__", "", lambda a, b: a.plain(np.bitwise_xor, b)),
+):
+    of_two(_names, _classes, _operation)
 
 
 for _names, _classes, _function in (
@@ -170,7 +165,7 @@ for _names, _classes, _function in (
     ("long", "", lambda a: a.cast(np.dtype(np.int64))),
     ("bool", "", lambda a: a.cast(np.dtype(bool))),
 ):
-    formula(_names, _classes)(_of_one(_function))
+    of_one(_names, _classes, _function)
 
 
 @formula("round", "Round")
@@ -188,14 +183,6 @@ def _div(input: Value, other: Value, rounding_mode: Any = None) -> Value:
 def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     quotient = np.trunc(a / b)
     return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
-
-
-@formula("remainder __mod__ floor_mod", "FloorMod")
-def _remainder(input: Value, other: Operand) -> Value:
-    if not (input.floating or input.tape.of(other).floating):
-        return input.plain(np.mod, other)
-    whole = input.plain(np.floor_divide, other)
-    return input - whole * other  # MindSpore rounds the product
 
 
 @formula("logit")
@@ -226,12 +213,6 @@ def _addcmul(input: Value, tensor1: Value, tensor2: Value, value: Operand = 1) -
 @formula("addcdiv")
 def _addcdiv(input: Value, tensor1: Value, tensor2: Value, value: Operand = 1) -> Value:
     return input + value * (tensor1 / tensor2)
-
-
-@formula("xlogy", "Xlogy")
-def _xlogy(input: Value, other: Operand) -> Value:
-    safe = where(input.plain(lambda a: a == 0), 1.0, other)
-    return input * safe.log()
 
 
 @formula("addn accumulate_n", "AddN")
@@ -273,11 +254,6 @@ def _cast(input: Value, dtype: Any, *_: Any, **__: Any) -> Value:
     if isinstance(dtype, Value):
         raise OtherFormError
     return input.rounded_to(dtype)
-
-
-@formula("type_as view_as_dtype")
-def _type_as(input: Value, other: Value) -> Value:
-    return input.cast(other.exact.dtype)
 
 
 @formula("identity clone copy contiguous depend deepcopy", "Identity Depend")

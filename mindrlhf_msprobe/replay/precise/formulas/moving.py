@@ -15,6 +15,8 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     number,
     numbers,
     numpy_dtype,
+    of_one,
+    of_two,
     primitive,
 )
 from mindrlhf_msprobe.replay.precise.values import Operand, Value, concatenate, where
@@ -103,9 +105,9 @@ def _reshape(input: Value, *shape: int) -> Value:
     return input.reshape(shape)
 
 
-@formula("view_as reshape_as")
-def _view_as(input: Value, other: Value) -> Value:
-    return input.reshape(other.shape)
+of_two("view_as reshape_as", "", lambda a, b: a.reshape(b.shape))
+of_two("expand_as", "", lambda a, b: a.broadcast(b.shape))
+of_one("t T", "", lambda a: a.transpose(range(a.ndim)[::-1]))
 
 
 @formula("flatten")
@@ -135,11 +137,6 @@ def _transpose(input: Value, *dims: Any, **named: Any) -> Value:
     return input.transpose(order)  # ops.transpose(x, (1, 0))
 
 
-@formula("t T")
-def _t(input: Value) -> Value:
-    return input.transpose(range(input.ndim)[::-1])
-
-
 @formula("unsqueeze expand_dims", "ExpandDims")
 def _unsqueeze(input: Value, dim: int) -> Value:
     axis = dim % (input.ndim + 1)
@@ -166,11 +163,6 @@ def _expand(input: Value, *shape: int) -> Value:
 @primitive("BroadcastTo")
 def _broadcast_to_primitive(p: Any, input: Value, *shape: Any) -> Value:
     return _expand(input, *numbers(shape[0] if shape else p.shape))
-
-
-@formula("expand_as")
-def _expand_as(input: Value, other: Value) -> Value:
-    return input.broadcast(other.shape)
 
 
 @formula("moveaxis movedim")

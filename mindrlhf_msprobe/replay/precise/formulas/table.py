@@ -159,6 +159,22 @@ def primitive(classes: str) -> _Registers:
     return register
 
 
+def of_one(functions: str, primitives: str, computed: Callable[[Value], Value]) -> None:
+    """Register a function of one tensor."""
+
+    @formula(functions, primitives)
+    def function(input: Value) -> Value:
+        return computed(input)
+
+
+def of_two(functions: str, primitives: str, computed: Callable[[Value, Any], Value]) -> None:
+    """Register a function of two; the second may be a number."""
+
+    @formula(functions, primitives)
+    def function(input: Value, other: Any) -> Value:
+        return computed(input, other)
+
+
 def numpy_dtype(dtype: Any) -> np.dtype:
     """Return numpy's dtype for one of MindSpore; any floating one is float64 here."""
     name = dtype_name(dtype)
