@@ -68,11 +68,7 @@ class KernelProcess:
                 raise NoAnswerError(question.operator)
             try:
                 said = self._answer_to(question)
-            except (
-                OSError,
-                EOFError,
-                ValueError,
-            ) as error:  # it has ended, and is another one next
+            except (OSError, EOFError, ValueError) as error:  # it has ended: another one is next
                 self._fatal.add(question.operator)
                 self._end()
                 raise NoAnswerError(question.operator) from error
@@ -188,37 +184,27 @@ def by_kernel(
     draws = _disturbed(tape, operands)
     question = Question(operator.full_name, given, named, draws, attributes)
     answer = KERNELS.ask(question)
-    values = [
-        _output(tape, question, answer, number, operands)
-        for number in range(len(answer.results[0]))
-    ]
+
+    def output(number: int) -> Value:
+        def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
+            last = len(g.draws) - 1
+            arriving = tuple(
+                np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(draws))
+            )
+            try:
+                found = KERNELS.ask(replace(question, arriving=arriving, output=number))
+            except NoAnswerError:
+                raise NoGradientError(question.operator) from None
+            known = [
+                [one for one in of_draws if one is not None] for of_draws in zip(*found.results)
+            ]
+            return [_rounded(tape, arrays) if arrays else None for arrays in known]
+
+        value = _rounded(tape, [np.asarray(result[number]) for result in answer.results])
+        return tape.made_of(value, operands, pull)
+
+    values = [output(number) for number in range(len(answer.results[0]))]
     return tuple(values) if answer.several else values[0]
-
-
-def _output(
-    tape: Tape, question: Question, answer: Answer, number: int, operands: Sequence[Value]
-) -> Value:
-    """Return one output."""
-    arrays = [np.asarray(result[number]) for result in answer.results]
-
-    def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
-        last = len(g.draws) - 1
-        arriving = tuple(
-            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(question.draws))
-        )
-        try:
-            found = KERNELS.ask(replace(question, arriving=arriving, output=number))
-        except NoAnswerError:
-            raise NoGradientError(question.operator) from None
-        gradients: list[Value | None] = []
-        for at in range(len(parents)):
-            of_draws = [result[at] for result in found.results]
-            known = [one for one in of_draws if one is not None]
-            gradients.append(_rounded(tape, known) if known else None)
-        return gradients
-
-    value = _rounded(tape, arrays)
-    return tape.made_of(value, operands, pull)
 
 
 def _rounded(tape: Tape, arrays: Sequence[np.ndarray]) -> Value:
