@@ -319,12 +319,10 @@ class _Repeated(HeldCall):
             what the training goes on with; None: with what it has.
         """
         try:
-            instead, rows = self._compared(output, self._disturbed())
+            return self._compared(output, self._disturbed())
         except CannotRepeatError as error:
             self._phase.say(self.entry, error.said)
             return None
-        self._phase.add(rows)
-        return instead
 
     # --- the second run --------------------------------------------------------------------------
 
@@ -421,8 +419,8 @@ class _Repeated(HeldCall):
 
     # --- outputs ---------------------------------------------------------------------------------
 
-    def _compared(self, output: Any, disturbed: Mapping[int, np.ndarray]) -> tuple[Any, list[Row]]:
-        """Return what the training is to go on with, or None; and a row of each output."""
+    def _compared(self, output: Any, disturbed: Mapping[int, np.ndarray]) -> Any:
+        """Hand over a row of each output; return what the training is to go on with, or None."""
         if not self._first:
             raise CannotRepeatError.saying("benchmark.no_output")
         worst: dict[str, Row] = {}
@@ -440,7 +438,8 @@ class _Repeated(HeldCall):
                 rows = self._rows(after, exact, disturbed, NO_CHANGE)
                 rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
             _keep_worst(worst, rows)
-        return instead, [*worst.values()]
+        self._phase.add([*worst.values()])
+        return instead
 
     def _outputs(self, again: Any) -> Results:
         """Return what a second run returned.
@@ -677,15 +676,14 @@ def _values(tensor: Tensor) -> np.ndarray | None:
 
 def _keep_worst(worst: dict[str, Row], rows: Iterable[Row]) -> None:
     """Keep of each output the row that is worst."""
+
+    def badness(row: Row) -> tuple[bool, float]:
+        return not row["consistent"], float("inf") if row["change"] is None else row["change"]
+
     for row in rows:
         path = row["path"]
-        if path not in worst or _badness(row) > _badness(worst[path]):
+        if path not in worst or badness(row) > badness(worst[path]):
             worst[path] = row
-
-
-def _badness(row: Row) -> tuple[bool, float]:
-    change = row["change"]
-    return not row["consistent"], float("inf") if change is None else change
 
 
 def _finite(number: float) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
+from mindrlhf_msprobe.replay.precise.formulas.table import FUNCTIONS, NoFormulaError
 from mindrlhf_msprobe.replay.precise.tape import PRECISIONS
 from mindrlhf_msprobe.replay.structures import leaves_of
 
@@ -30,33 +32,23 @@ def convolution(**given):
 
 
 def calls():
-    """Yield operators with arguments; the first floating array is differentiated."""
+    """Yield operators with arguments; what one or two tensors are enough for is found by itself."""
     r = np.random.default_rng(7)
     x, y, w = r.normal(size=(4, 6)), r.normal(size=(4, 6)), r.normal(size=(5, 6))
     positive, ids = np.abs(x) + 0.5, np.array([[0, 3], [2, 2]])
     labels, row = np.array([1, 0, 5, -100]), r.normal(size=(6,))
     image, kernel = r.normal(size=(2, 3, 5, 5)), r.normal(size=(4, 3, 2, 2))
-    for name in ("exp", "tanh", "sigmoid", "erf", "silu", "gelu", "relu", "sin", "square", "abs"):
-        yield "Mint", name, (x,), {}
-    for name in ("log", "sqrt", "rsqrt", "reciprocal", "log1p", "softplus"):
-        yield "Mint", name, (positive,), {}
     yield "Mint", "add", (x, row), {"alpha": 2}
-    yield "Tensor", "__rsub__", (x, 2.0), {}
-    yield "Tensor", "__truediv__", (x, positive), {}
     yield "Tensor", "__pow__", (positive, 3), {}
-    yield "Mint", "pow", (positive, y), {}
     yield "Mint", "clamp", (x, -0.3, 0.4), {}
     yield "Mint", "where", (x > 0, x, y), {}
     yield "Mint", "sum", (x,), {"dim": -1, "keepdim": True}
     yield "Functional", "mean", (x, 0), {}
     yield "Mint", "max", (x, 1), {}
     yield "Mint", "cumsum", (x, 1), {}
-    yield "Mint", "prod", (positive,), {"dim": 1}
     yield "Mint", "var", (x, 1), {}
-    yield "Mint", "std", (x,), {"dim": 0}
     yield "Mint", "logsumexp", (x, -1), {}
     yield "Mint", "topk", (x, 2), {}
-    yield "Mint", "matmul", (x, w.T), {}
     yield "Mint", "matmul", (x, row), {}
     yield "MintFunctional", "linear", (x, w, r.normal(size=5)), {}
     yield "Primitive", "MatMul", (x, w), {"settings": Settings(transpose_a=False, transpose_b=True)}
@@ -79,8 +71,6 @@ def calls():
     yield "Mint", "index_add", (x, 0, np.array([1, 1, 3]), y[:3]), {}
     yield "Mint", "meshgrid", (row, row[:3]), {}
     yield "Tensor", "moveaxis", (image, 1, -1), {}
-    for name in ("mish", "selu", "celu", "hardswish", "softshrink", "fast_gelu", "softsign"):
-        yield "Functional", name, (x,), {}
     for layout, shape in (("BSH", (2, 3, 8)), ("BNSD", (2, 2, 3, 4)), ("SBH", (3, 2, 8))):
         queries, keys, values = (r.normal(size=shape) for _ in range(3))
         attributes = Settings(
@@ -89,15 +79,12 @@ def calls():
         vars(attributes).update(pre_tokens=1 << 31, next_tokens=1 << 31)
         given = queries, keys, values, None, None, None, np.triu(np.ones((3, 3)), 1)
         yield "Primitive", "FlashAttentionScore", given, {"settings": attributes}
-    yield "Tensor", "remainder", (x, positive), {}
     yield "Functional", "logit", (x, 0.01), {}
     yield "MintFunctional", "softmax", (x,), {"dim": -1}
     yield "Functional", "log_softmax", (x, 0), {}
     yield "Primitive", "Softmax", (x,), {"settings": Settings(axis=(-1,))}
     yield "MintFunctional", "layer_norm", (x, (6,), row, row), {}
-    yield "Functional", "rms_norm", (x, row), {}
     yield "MintFunctional", "batch_norm", (x, row, positive[0], row, row), {"training": True}
-    yield "Mint", "reshape", (x, (3, 8)), {}
     yield "Tensor", "transpose", (x, 0, 1), {}
     yield "Mint", "cat", ([x, y], 1), {}
     yield "Mint", "stack", ([x, y],), {"dim": -1}
@@ -114,10 +101,6 @@ def calls():
     yield "Mint", "tril", (x, 1), {}
     yield "Functional", "cross_entropy", (x, labels), {}
     yield "Functional", "nll_loss", (x, labels), {"reduction": "sum"}
-    yield "Functional", "mse_loss", (x, y), {}
-    yield "Functional", "smooth_l1_loss", (x, y), {"reduction": "mean"}
-    yield "Functional", "kl_div", (x, positive), {"reduction": "sum"}
-    yield "MintFunctional", "binary_cross_entropy_with_logits", (x, (y > 0) * 1.0), {}
 
 
 CALLS = list(calls())
@@ -133,6 +116,23 @@ def computed(kind, name, args, kwargs, precision=EXACT, **options):
 @pytest.mark.parametrize(("kind", "name", "args", "kwargs"), CALLS, ids=NAMES)
 def test_gradients_are_what_differences_say(kind, name, args, kwargs):
     """Along a direction, of every floating input, in float64."""
+    assert differences_agree(kind, name, args, kwargs)
+
+
+def test_gradients_of_all_functions_of_one_and_two_tensors_are_what_differences_say():
+    """Of numbers of any sign, of those between 0 and 1, and of square matrices."""
+    r, found = np.random.default_rng(3), set()
+    pairs = [r.normal(size=(2, 4, 6)), r.uniform(0.1, 0.9, (2, 4, 6)), r.normal(size=(2, 5, 5))]
+    for name in FUNCTIONS:
+        for x, y in pairs:
+            for args in ((x,), (x, y)):
+                with suppress(NoFormulaError, ValueError, IndexError, np.AxisError):
+                    found |= {name} if differences_agree("Functional", name, args, {}) else set()
+    assert len(found) > 100
+
+
+def differences_agree(kind, name, args, kwargs):
+    """Make sure of the gradients of an operator; return how many it has."""
     rng = np.random.default_rng(3)
     found = computed(kind, name, args, kwargs, draws=0)
     arriving = [
@@ -140,12 +140,14 @@ def test_gradients_are_what_differences_say(kind, name, args, kwargs):
     ]
     if name == "rms_norm":
         arriving[1] = None  # what it keeps for its gradient has none
+    if not all(np.isfinite(o.exact).all() for o in found.outputs if o is not None):
+        return 0  # of a logarithm of what is negative
     gradients = found.gradients(arriving)
     arrays = [leaf for leaf in leaves_of(list(args)) if isinstance(leaf, np.ndarray)]
     assert len(arrays) == len(gradients)
     checked = 0
     for number, (array, gradient) in enumerate(zip(arrays, gradients)):
-        if gradient is None:
+        if gradient is None or (name == "batch_norm" and number in (1, 2)):
             continue
         direction, step = rng.normal(size=array.shape), 1e-6
         ends = []
@@ -156,11 +158,10 @@ def test_gradients_are_what_differences_say(kind, name, args, kwargs):
             pairs = zip(there.outputs, arriving)
             ends.append(sum(np.sum(o.exact * g) for o, g in pairs if g is not None))
         expected = (ends[0] - ends[1]) / (2 * step)
-        if name == "batch_norm" and number in (1, 2):
-            continue
-        assert np.sum(gradient.exact * direction) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        along = np.sum(gradient.exact * direction)
+        assert along == pytest.approx(expected, rel=1e-5, abs=1e-5), name
         checked += 1
-    assert checked
+    return checked
 
 
 def _replaced(value, arrays):
@@ -313,10 +314,10 @@ def test_faults_are_wrong(seed, length):
     assert opinion_on(0.5 * (arriving @ w), gradient) is Opinion.WRONG
 
 
-FUNCTIONS = ["tanh", "sigmoid", "exp", "erf", "silu", "gelu", "log_softmax", "softmax", "softplus"]
+ROUNDED = ["tanh", "sigmoid", "exp", "erf", "silu", "gelu", "log_softmax", "softmax", "softplus"]
 
 
-@given(name=st.sampled_from(FUNCTIONS), wide=st.booleans(), seed=SEEDS)
+@given(name=st.sampled_from(ROUNDED), wide=st.booleans(), seed=SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_functions_that_were_rounded_are_wrong(name, wide, seed):
     """To float16, results and gradients, in every draw of arguments."""
