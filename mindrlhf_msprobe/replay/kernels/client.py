@@ -184,27 +184,31 @@ def by_kernel(
     draws = _disturbed(tape, operands)
     question = Question(operator.full_name, given, named, draws, attributes)
     answer = KERNELS.ask(question)
-
-    def output(number: int) -> Value:
-        def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
-            last = len(g.draws) - 1
-            arriving = tuple(
-                np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(draws))
-            )
-            try:
-                found = KERNELS.ask(replace(question, arriving=arriving, output=number))
-            except NoAnswerError:
-                raise NoGradientError(question.operator) from None
-            known = [
-                [one for one in of_draws if one is not None] for of_draws in zip(*found.results)
-            ]
-            return [_rounded(tape, arrays) if arrays else None for arrays in known]
-
-        value = _rounded(tape, [np.asarray(result[number]) for result in answer.results])
-        return tape.made_of(value, operands, pull)
-
-    values = [output(number) for number in range(len(answer.results[0]))]
+    values = [
+        _output(tape, question, number, [result[number] for result in answer.results], operands)
+        for number in range(len(answer.results[0]))
+    ]
     return tuple(values) if answer.several else values[0]
+
+
+def _output(
+    tape: Tape, question: Question, number: int, arrays: Sequence[Any], operands: Sequence[Value]
+) -> Value:
+    """Return one output, whose gradients are asked for when they are needed."""
+
+    def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
+        last = len(g.draws) - 1
+        arriving = tuple(
+            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(question.draws))
+        )
+        try:
+            found = KERNELS.ask(replace(question, arriving=arriving, output=number))
+        except NoAnswerError:
+            raise NoGradientError(question.operator) from None
+        known = [[one for one in of_draws if one is not None] for of_draws in zip(*found.results)]
+        return [_rounded(tape, arrays) if arrays else None for arrays in known]
+
+    return tape.made_of(_rounded(tape, [*map(np.asarray, arrays)]), operands, pull)
 
 
 def _rounded(tape: Tape, arrays: Sequence[np.ndarray]) -> Value:

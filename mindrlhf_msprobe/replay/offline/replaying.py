@@ -108,39 +108,53 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
         place = calls[0].place  # the same in the second run
     subject, calls = _subject(calls, asked)
     output = Path(asked.output)
-    words = folder.words_of(language())
+    script, words = str(output / folder.SCRIPT), folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
     network = subject.called is None
     if network and run:
         check_installed()
-    found: dict[str, Any] | None = None
     with staged(output) as made:
         folder.write_folder(
             made, calls, subject.python, words, network=network, compute_dtype=dtype
         )
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
-        script, on = str(output / folder.SCRIPT), ["--device", asked.device] if asked.device else []
-        if not network:
-            from mindrlhf_msprobe.replay.offline.computing import prepare
-            from mindrlhf_msprobe.replay.offline.judging import conclude
-
-            prepare(asked.device)
-            conclude(made, subject.called)
-        elif run:  # a network is judged in a process of its own
-            command = [sys.executable, "-m", _JUDGING, str(made), asked.device or ""]
-            _in_a_process(command, script)
-        if run:
-            command = [sys.executable, str(made / folder.SCRIPT), *on, "--json"]
-            found = _in_a_process(command, script)
-            if "sides" not in found:
-                raise ScriptError.saying("replay.failed", script=script, why="")
-    shown = shlex.join(["python", script, *on])
+        found = _judged(made, subject, asked, script, run=run)
+    shown = shlex.join(["python", script, *_on(asked.device)])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
     text = "\n".join([found["text"], written])
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
+
+
+def _on(device: str | None) -> list[str]:
+    return ["--device", device] if device else []
+
+
+def _judged(
+    made: Path, subject: _Subject, asked: Asked, script: str, *, run: bool
+) -> dict[str, Any] | None:
+    """Judge what was written, and return what the script says, if it is run.
+
+    Args:
+        script: what an error calls it.
+    """
+    if subject.called is not None:
+        from mindrlhf_msprobe.replay.offline.computing import prepare
+        from mindrlhf_msprobe.replay.offline.judging import conclude
+
+        prepare(asked.device)
+        conclude(made, subject.called)
+    elif run:  # a network is judged in a process of its own
+        _in_a_process([sys.executable, "-m", _JUDGING, str(made), asked.device or ""], script)
+    if not run:
+        return None
+    command = [sys.executable, str(made / folder.SCRIPT), *_on(asked.device), "--json"]
+    found = _in_a_process(command, script)
+    if "sides" not in found:
+        raise ScriptError.saying("replay.failed", script=script, why="")
+    return found
 
 
 @dataclass(frozen=True)
