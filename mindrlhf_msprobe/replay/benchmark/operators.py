@@ -124,12 +124,14 @@ class Higher:
 
     def raised(self, value: Any) -> Any:
         """Return a value with its floating tensors, and dtypes that ask for one, in the dtype."""
-        return replaced(value, self._raised)
 
-    def _raised(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.astype(_HIGHER) if leaf.dtype in self._lower else leaf
-        return _HIGHER if _is_one_of(leaf, self._lower) else leaf
+        def raised(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return leaf.astype(_HIGHER) if leaf.dtype in self._lower else leaf
+            is_dtype = type(leaf).__module__.startswith("mindspore._c_expression")
+            return _HIGHER if is_dtype and any(leaf == one for one in self._lower) else leaf
+
+        return replaced(value, raised)
 
     def compute(self, call: OperatorCall) -> Any:
         """Return what an operator computes of its operands in the higher precision."""
@@ -145,19 +147,10 @@ class Higher:
             return self._as_asked(call)
 
     def _as_asked(self, call: OperatorCall) -> Any:
-        self.without.add(call.operator.full_name)
-        args, kwargs = self._lowered(call.args), self._lowered(call.kwargs)
-        return self.raised(uncast(lambda: call.compute(*args, **kwargs))())
-
-    def _lowered(self, value: Any) -> Any:
         def lowered(leaf: Any) -> Any:
             is_higher = isinstance(leaf, Tensor) and leaf.dtype == _HIGHER
             return leaf.astype(self._coarsest) if is_higher else leaf
 
-        return replaced(value, lowered)
-
-
-def _is_one_of(value: Any, dtypes: tuple[Any, ...]) -> bool:
-    return type(value).__module__.startswith("mindspore._c_expression") and any(
-        value == dtype for dtype in dtypes
-    )
+        self.without.add(call.operator.full_name)
+        args, kwargs = replaced(call.args, lowered), replaced(call.kwargs, lowered)
+        return self.raised(uncast(lambda: call.compute(*args, **kwargs))())

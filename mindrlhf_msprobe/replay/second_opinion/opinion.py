@@ -49,15 +49,10 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
 from mindrlhf_msprobe.replay.second_opinion.judged import JudgedCall, ParameterOpinions, Share
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
-from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
-
-
-#: Takes what is thought of one call, as JSON.
-Write = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
@@ -95,29 +90,26 @@ class SecondOpinion(Repeating):
     """Has the calls of one opening of a phase computed again, and judges them.
 
     Args:
-        write: takes the opinions.
+        config: what is computed in, and what all of it is declared to compute in.
         place: `step`, `rank` and `phase`, which every line has.
         turns: decides what is computed again.
-        dtype: what is computed in, `float64` or `float32`.
-        declared: a floating dtype that all of it is declared to compute in; "": none.
+        write: takes the opinions.
     """
 
     lost = "lost.opinion"
 
     def __init__(
         self,
-        write: Write,
+        config: ProbeConfig,
         place: Mapping[str, Any],
         turns: Turns,
-        *,
-        dtype: str = "float64",
-        declared: str = "",
+        write: Callable[[Mapping[str, Any]], None],
     ) -> None:
         super().__init__()
         self._write = write
         self._place = dict(place)
         self._turns = turns
-        self._dtype, self._declared = dtype, declared
+        self._dtype, self._declared = np.dtype(config.precision), config.compute_dtype
         self._lock = threading.RLock()
         self._waiting: dict[str, JudgedCall] = {}
         self._to_repeat: set[str] = set()  # forward entries
@@ -224,7 +216,7 @@ class SecondOpinion(Repeating):
                 inside = call.run.uses.get(key, 0) - call.uses[key]
                 self._parameters.used_inside(parameter, call.by_cell, inside)
         with self._lock:
-            self._waiting[backward_name_of(call.entry)] = call
+            self._waiting[backward_name(call.entry)] = call
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
@@ -269,7 +261,7 @@ class SecondOpinion(Repeating):
             call.cell, given.args, given.kwargs, call.output, declared=self._declared
         )
         call.precision = precision
-        run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=np.dtype(self._dtype))
+        run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=self._dtype)
         if isinstance(given, CellCall):
             assert call.state is not None
             with call.state.again():
@@ -346,7 +338,7 @@ class SecondOpinion(Repeating):
         if given.kwargs or not all(map(is_tensor, given.args)):
             raise CannotRepeatError.saying("second.own_bprop")
         arguments = *given.args, call.output, call.gradients_of_output()
-        run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
+        run = SecondRun(call.precision, seed=_seed(entry), dtype=self._dtype)
         with said_where_it_raises(_raised), State(cell, by_formula=True).again():
             values = run.run(cell.bprop, arguments, {}, cell)
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
@@ -411,14 +403,6 @@ class SecondOpinion(Repeating):
 
 def _raised(error: str) -> CannotRepeatError:
     return CannotRepeatError.saying("second.raised", error=error[:300])
-
-
-def backward_name_of(entry: str) -> str:
-    """Return the backward entry of a forward entry of a cell or an operator."""
-    operator = parse_operator(entry)
-    if operator is None:
-        return backward_name(entry)
-    return f"{entry.removesuffix('.forward')}.backward"
 
 
 def _seed(entry: str) -> int:
@@ -517,12 +501,6 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
 
     def observer_of(phase: Phase, opening: int) -> SecondOpinion:
         place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
-        return SecondOpinion(
-            write,
-            place | {"opening": opening},
-            turns,
-            dtype=config.precision,
-            declared=config.compute_dtype,
-        )
+        return SecondOpinion(config, place | {"opening": opening}, turns, write)
 
     recorder.observe_calls(observer_of)
