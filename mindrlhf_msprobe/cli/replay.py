@@ -54,16 +54,16 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
     from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.replay.offline.script.recorded import Asked
+    from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace
 
     what = arguments.what
     entry = what[-1] if len(what) > 1 and _is_entry(what) else None
     runs = what if entry is None else what[:-1]
     if len(runs) > 2 or (len(what) > 1 and entry is None) or "" in runs:
         raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
-    place = {name: getattr(arguments, name) for name in ("phase", "step", "rank")}
+    place = CallPlace(arguments.phase, arguments.step, arguments.rank)
     given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
-    return Asked(tuple(runs), entry, arguments.output, **place, **given)
+    return Asked(tuple(runs), entry, arguments.output, place, **given)
 
 
 def _is_entry(what: list[str]) -> bool:

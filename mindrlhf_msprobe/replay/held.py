@@ -32,7 +32,12 @@ from mindrlhf_msprobe.capture.framework.private import (
     no_gradients,
     not_on_top,
 )
-from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
+from mindrlhf_msprobe.capture.opening.observer import (
+    CallObserver,
+    CellCall,
+    ObservedCall,
+    OperatorCall,
+)
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError
@@ -207,16 +212,45 @@ class HeldCall:
         self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
 
 
-class RunningCalls(threading.local):
-    """The held calls that run in this thread, the outermost first."""
+class Repeating(CallObserver):
+    """Holds calls while they run, and lets them run again when they have returned."""
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []
+        self._of_thread = threading.local()
 
-    def end(self, call: Any) -> None:
+    @property
+    def running(self) -> list[Any]:
+        """The held calls that run in this thread, the outermost first."""
+        calls: list[Any] = vars(self._of_thread).setdefault("calls", [])
+        return calls
+
+    def end(self, held: Any) -> None:
         """Take note that a call is running no longer, nor what it called."""
-        while call in self.calls:
-            self.calls.pop()
+        while held in self.running:
+            self.running.pop()
+
+    def ended(self, call: CellCall | OperatorCall, held: Any, output: Any) -> Any:
+        """Take what a call returned; return what its caller is given instead, or None: the same.
+
+        Args:
+            held: as which it was held; None: it was not.
+        """
+        raise NotImplementedError
+
+
+class Running(ObservedCall):
+    """A call that is running, whether it is held or not."""
+
+    def __init__(self, repeating: Repeating, call: CellCall | OperatorCall, held: Any) -> None:
+        self._repeating, self._call, self._held = repeating, call, held
+
+    def ended(self, output: Any) -> Any:
+        """Hand on what it returned."""
+        return self._repeating.ended(self._call, self._held, output)
+
+    def raised(self) -> None:
+        """Forget it: there is nothing to compare with."""
+        self._repeating.end(self._held)
 
 
 def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
@@ -241,7 +275,8 @@ def _end_casts(trace: TracebackType | None) -> None:
         trace = trace.tb_next
 
 
-_PLAIN = (bool, int, float, complex, str, bytes, slice, type, Enum, np.generic, np.dtype)
+#: What a call may be given and return that no second run changes.
+PLAIN = (bool, int, float, complex, str, bytes, slice, type, Enum, np.generic, np.dtype)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 
 
@@ -249,15 +284,32 @@ class CannotRepeatError(SpokenError):
     """A call cannot run a second time; `said` says why."""
 
 
+@contextmanager
+def said_where_it_raises(said: Callable[[str], CannotRepeatError]) -> Iterator[None]:
+    """Let what a second run raises be the reason why there was none.
+
+    Args:
+        said: makes the error of the type and text of what was raised.
+    """
+    try:
+        yield
+    except CannotRepeatError:
+        raise
+    except Exception as error:
+        raise said(f"{type(error).__name__}: {error}") from error
+
+
 @dataclass(frozen=True)
 class HeldTensor:
     """One tensor as it was when the call began.
 
     Attributes:
+        number: which of the tensors among the arguments it is.
         path: where it lies, e.g. `input.0`.
         dtype, elements: MindSpore's name, and the elements; of floating ones their bits.
     """
 
+    number: int
     path: str
     dtype: str
     elements: np.ndarray
@@ -303,9 +355,8 @@ class HeldArguments:
         given = tensors or {}
 
         def made(leaf: Any) -> Any:
-            if isinstance(leaf, _Slot):
-                number = leaf.number
-                return given[number] if number in given else self.tensors[number].tensor()
+            if isinstance(leaf, HeldTensor):
+                return given[leaf.number] if leaf.number in given else leaf.tensor()
             return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
         return tuple(replaced(self._args, made)), replaced(self._kwargs, made)
@@ -322,7 +373,12 @@ class HeldArguments:
             self.parameters.append(value)
             return value
         if type(value) is Tensor:
-            return self._hold_tensor(value, path)
+            host = to_host(value)
+            elements = np.array(host.array)
+            if host.dtype in FORMATS:
+                elements = bits_of(elements, host.dtype)
+            self.tensors.append(HeldTensor(len(self.tensors), path, host.dtype, elements))
+            return self.tensors[-1]
         if type(value) in (list, tuple):
             return type(value)(self._hold(v, child_path(path, i)) for i, v in enumerate(value))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -331,27 +387,12 @@ class HeldArguments:
             return {key: self._hold(v, child_path(path, str(key))) for key, v in value.items()}
         if isinstance(value, np.ndarray):
             return np.array(value)
-        if value is None or value is Ellipsis or isinstance(value, (*_PLAIN, *_FUNCTIONS)):
+        if value is None or value is Ellipsis or isinstance(value, (*PLAIN, *_FUNCTIONS)):
             return value
         if type(value).__module__.startswith("mindspore._c_expression"):  # a dtype
             return value
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise CannotRepeatError.saying("benchmark.object", path=path, kind=kind)
-
-    def _hold_tensor(self, tensor: Tensor, path: str) -> _Slot:
-        host = to_host(tensor)
-        elements = np.array(host.array)
-        if host.dtype in FORMATS:
-            elements = bits_of(elements, host.dtype)
-        self.tensors.append(HeldTensor(path, host.dtype, elements))
-        return _Slot(len(self.tensors) - 1)
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """Stands in the place of a tensor."""
-
-    number: int
 
 
 def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -364,21 +405,3 @@ def tensors_in(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
         items = enumerate(value) if isinstance(value, (list, tuple)) else ()
     for key, item in items:
         yield from tensors_in(item, child_path(path, str(key)))
-
-
-def with_tensors(value: Any, take: Callable[[Tensor], Any]) -> Any:
-    """Return what a call returned with something else in the place of each tensor.
-
-    Raises:
-        CannotRepeatError: there is a structure in it that cannot be made anew.
-    """
-
-    def taken(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return take(leaf)
-        if leaf is None or isinstance(leaf, _PLAIN):
-            return leaf
-        kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-        raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
-
-    return replaced(value, taken)

@@ -68,6 +68,12 @@ def with_gradients(network, loss, *, of=None):
     return ms.value_and_grad(loss, of, network.trainable_params())
 
 
+def squared(network, call=None, *, of=None):
+    """Return what computes gradients of the sum of the squares of what a network returns."""
+    call = network if call is None else call
+    return with_gradients(network, lambda x: (call(x) ** 2).sum(), of=of)
+
+
 def trained(probe=None, *, recompute=False, seed=3, steps=2, scale=1.0):
     """Return every loss, gradient and parameter of a short training, as bytes, and the network."""
     ms.set_seed(seed)
@@ -198,14 +204,20 @@ def last_row_dropped(original):
     return computed
 
 
-def half_the_gradient(original):
-    """The right result, with half its gradient."""
+def with_gradient(factor):
+    """Return what gives a function another gradient."""
 
-    def computed(*args, **kwargs):
-        found = original(*args, **kwargs)
-        return found * 0.5 + ops.stop_gradient(found * 0.5)
+    def fault(original):
+        def computed(*args, **kwargs):
+            found = original(*args, **kwargs)
+            return found * factor + ops.stop_gradient(found * (1 - factor))
 
-    return computed
+        return computed
+
+    return fault
+
+
+half_the_gradient = with_gradient(0.5)
 
 
 def without_the_maximum(original):
@@ -283,19 +295,6 @@ def ratio_is_one(log_probs, advantages):
     return -mint.minimum(ratio * advantages, mint.clamp(ratio, 0.8, 1.2) * advantages).mean()
 
 
-def with_gradient(factor):
-    """Return what gives a function another gradient."""
-
-    def fault(original):
-        def computed(*args, **kwargs):
-            found = original(*args, **kwargs)
-            return found * factor + ops.stop_gradient(found * (1 - factor))
-
-        return computed
-
-    return fault
-
-
 def to_the_first(minimum):
     """A minimum that gives all of its gradient to its first operand, where both are equal."""
 
@@ -330,17 +329,11 @@ def dropped_gradient(original):
 )
 def test_equal_operands_share_a_gradient_and_no_more(judged, monkeypatch, name, fault, status):
     """As in PPO's first update: in any shares whose sum is the gradient that arrived."""
-    rng = np.random.default_rng(0)
-    log_probs, advantages = (
-        Tensor(rng.standard_normal((6, 5)).astype(np.float32)) for _ in range(2)
-    )
+    log_probs, advantages = numbers(2, 6, 5)
     network = nn.Dense(5, 5)
     monkeypatch.setattr(mint, name, fault(getattr(mint, name)))
-
-    def loss(x):
-        return ratio_is_one(network(x), advantages)
-
-    found = judged(network, with_gradients(network, loss), log_probs, level="L1")
+    loss = with_gradients(network, lambda x: ratio_is_one(network(x), advantages))
+    found = judged(network, loss, log_probs, level="L1")
     assert found.status is status
     if status is Accuracy.WRONG:
         assert [one.call for one in found.origins] == [f"Mint.{name}.backward"] * len(found.origins)
@@ -415,14 +408,9 @@ def test_a_view_that_is_written_has_no_opinion(judged):
 
 def test_infinite_gradients_raise_no_warning(judged, recwarn):
     """The difference of two is not a number."""
-    x = Tensor(np.ones((3, 4), np.float32))
-    network = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU())
-    judged(
-        network,
-        ms.grad(lambda x: (network(x * 1.0) * float("inf")).sum() + (x * float("inf")).sum()),
-        x,
-        level="mix",
-    )
+    network, inf = nn.SequentialCell(nn.Dense(4, 4), nn.ReLU()), float("inf")
+    call = ms.grad(lambda x: (network(x * 1.0) * inf).sum() + (x * inf).sum())
+    judged(network, call, Tensor(np.ones((3, 4), np.float32)), level="mix")
     assert [str(one.message) for one in recwarn if one.category is RuntimeWarning] == []
 
 
@@ -443,7 +431,7 @@ def test_the_first_step_that_is_wrong_is_named(layer_probe, monkeypatch):
     assert {one.place.step for one in checked.findings if one.rule == "accuracy.wrong"} == {1}
 
 
-def test_a_derivative_beyond_float16_is_no_fault(layer_probe):
+def test_a_derivative_beyond_float16_is_no_fault(judged):
     """That of 1/sqrt(x) overflows, where the gradient itself would not."""
     x = Tensor(np.float16([[1e-4, 0.5, 2e-4]]))
 
@@ -452,13 +440,9 @@ def test_a_derivative_beyond_float16_is_no_fault(layer_probe):
             return mint.rsqrt(x * 1)
 
     network = Norm()
-    probe = layer_probe(task="accuracy_check", level="mix")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        gradient = ms.grad(lambda x: (network(x) * 1e-3).sum())(x)
-    probe.step()
-    assert not np.isfinite(gradient.asnumpy()).all()
-    found = result(probe)
+    call = ms.grad(lambda x: (network(x) * 1e-3).sum())
+    assert not np.isfinite(call(x).asnumpy()).all()
+    found = judged(network, call, x, level="mix")
     assert found.status is Accuracy.ORDINARY
     assert found.gaps == 0
     assert "overflowed" in {one.worst.reason for one in found.ranked}
@@ -522,10 +506,7 @@ def test_a_layer_that_rounds_is_named(judged):
 def test_what_was_drawn_is_known_where_no_operator_is_recorded(judged):
     """At level L0 the mask of a dropout is used again, forward and backward."""
     network = nn.SequentialCell(nn.Dense(16, 16), nn.Dropout(p=0.3)).set_train()
-    x = numbers(8, 16)
-    found = judged(
-        network, with_gradients(network, lambda x: network(x).sum()), x, level="L0", strict=True
-    )
+    found = judged(network, squared(network), numbers(8, 16), level="L0", strict=True)
     assert found.status is Accuracy.ORDINARY
     opinions = [*opinion_lines(Path(found.path), 0).read()]
     assert [one.why for one in opinions if one.why is not None] == []
@@ -601,10 +582,8 @@ def test_what_a_cell_holds_in_the_place_of_an_operator_from_the_start(
     """Is judged by the operator that the cell's class says; the cell itself, too."""
     network = Holder(transposed=True)
     setattr(network, attribute, fault(getattr(network, attribute)))
-    x = numbers(6, 6)
-    found = judged(
-        network, ms.value_and_grad(lambda x: (network(x) ** 2).sum()), x, level=level, strict=True
-    )
+    call = ms.value_and_grad(lambda x: (network(x) ** 2).sum())
+    found = judged(network, call, numbers(6, 6), level=level, strict=True)
     assert found.without_opinion == ()
     assert found.status is (Accuracy.WRONG if call else Accuracy.ORDINARY)
     if call and level == "L1":
@@ -669,20 +648,15 @@ def test_a_bprop_of_a_library_is_judged_by_itself(judged):
     assert {"Cell.root.CrossEntropyLoss.backward", "Cell._nllloss._NLLLoss.backward"} <= calls
 
 
-def test_what_cannot_run_twice_is_said(layer_probe, capsys):
+def test_what_cannot_run_twice_is_said(judged, capsys):
     """With the reason; the layers in it are looked at all the same."""
-    network = Cache()
-    probe = layer_probe(task="accuracy_check")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        network(Tensor(np.ones((8, 16), np.float32)))
-    kept = network.kept.asnumpy()
-    probe.step()
-    found = result(probe)
+    network, x = Cache(), Tensor(np.ones((8, 16), np.float32))
+    kept = network.dense(x).asnumpy()
+    found = judged(network, network, x)
     assert [one.why.code for one in found.not_computed] == ["second.in_place"]
     assert [one.cell for one in found.ranked] == ["dense"]
     assert np.array_equal(network.kept.asnumpy(), kept)
-    assert main(["accuracy", str(probe.config.dump_path)]) == 2
+    assert main(["accuracy", str(found.path)]) == 2
     said = capsys.readouterr().out
     assert said.startswith("UNDECIDED")
     assert "nothing wrong in 1 call(s); 1 without an opinion: Functional.assign" in said
@@ -707,21 +681,18 @@ def test_complex_numbers_have_no_opinion(judged, level):
         assert {"Tensor.__add__", "Functional.abs"} <= {*found.without_opinion}
 
 
-def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, capsys):
+def test_one_operator_without_an_opinion_leaves_the_run_undecided(judged, capsys):
     """By its name; what computes no floating numbers is not missed, and a fault is a fault."""
     x = numbers(4, 6)
     whole = Tensor(np.arange(6, dtype=np.int32))
     network = nn.Dense(6, 6)
     for computed, code in ((lambda: None, 0), (lambda: ops.cdist(x, x), 2)):
-        probe = layer_probe(task="accuracy_check", level="mix", existing="overwrite")
-        probe.watch(actor=network)
-        with probe.phase("actor_update"):
-            network(x)
-            ops.gcd(whole, whole)  # no formula either
-            computed()
-        probe.step()
-        probe.close()
-        path = str(probe.config.dump_path)
+
+        def call(also):
+            return network(x), ops.gcd(whole, whole), also()  # gcd has no formula either
+
+        found = judged(network, call, computed, level="mix")
+        path = str(found.path)
         assert main(["accuracy", path]) == code
         said = capsys.readouterr().out
         assert ("without an opinion: Functional.cdist" in said) is (code == 2)
@@ -733,17 +704,13 @@ def test_one_operator_without_an_opinion_leaves_the_run_undecided(layer_probe, c
 
 def test_outside_every_cell_is_said(judged, capsys):
     """Where the cell's name would stand."""
-    kept = Tensor(np.ones(4, np.float32))
-    found = judged(
-        nn.Dense(2, 2),
-        lambda: (ops.cdist(kept.reshape(2, 2), kept.reshape(2, 2)), ops.exp(kept)),
-        level="L1",
-    )
+    kept = Tensor(np.ones((2, 2), np.float32))
+    found = judged(nn.Dense(2, 2), lambda: (ops.cdist(kept, kept), ops.exp(kept)), level="L1")
     main(["accuracy", str(found.path), "--lang", "en"])
     assert "Functional.cdist.forward (outside every cell)" in capsys.readouterr().out
 
 
-def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
+def test_an_operator_without_a_formula_does_not_end_the_training(judged):
     """Nor one whose kernel refuses float64: it is said, with and without gradients."""
     x = numbers(4, 6)
     network = nn.Dense(6, 6)
@@ -751,17 +718,17 @@ def test_an_operator_without_a_formula_does_not_end_the_training(layer_probe):
     def loss(x):
         return ops.cdist(network(x), x + 1).sum()
 
-    expected = with_gradients(network, loss)(x)[1]
-    probe = layer_probe(task="accuracy_check", level="L1")
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        gradients = with_gradients(network, loss)(x)[1]
-        loss(x)
-    probe.step()
-    for one, other in zip(gradients, expected):
+    computed = []
+
+    def call(x):
+        computed.extend(with_gradients(network, loss)(x)[1])
+        return loss(x)
+
+    call(x)
+    found = judged(network, call, x, level="L1")
+    for one, other in zip(computed[:2], computed[2:], strict=True):
         assert np.array_equal(one.asnumpy(), other.asnumpy())
-    codes = {one.why.code for one in result(probe).not_computed}
-    assert codes == {"second.no_formula"}
+    assert {one.why.code for one in found.not_computed} == {"second.no_formula"}
 
 
 @pytest.mark.parametrize(
@@ -786,9 +753,8 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
             return ops.hypot(ops.erfinv(x), ops.interpolate(x[None], size=6, mode="linear")[0])
 
     network = Layer()
-    found = judged(
-        network, ms.grad(lambda x: (network(x * 1.0) * 3).sum()), x, level="mix", strict=True
-    )
+    call = ms.grad(lambda x: (network(x * 1.0) * 3).sum())
+    found = judged(network, call, x, level="mix", strict=True)
     assert found.without_opinion == ()
     assert found.status is (Accuracy.ORDINARY if fault is None else Accuracy.WRONG)
     assert [one.call for one in found.origins[:1]] == ([] if call is None else [call])
@@ -801,15 +767,9 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
 def test_attention_of_mindspore_is_judged(judged, monkeypatch, level):
     """It computes in a function that is no operator: by what that is made of."""
     network = nn.MultiheadAttention(8, 2)
-    x = numbers(3, 5, 8)
+    call = squared(network, lambda x: network(x, x, x)[0])
     for status in (Accuracy.ORDINARY, Accuracy.WRONG):
-        found = judged(
-            network,
-            with_gradients(network, lambda x: (network(x, x, x)[0] ** 2).sum()),
-            x,
-            level=level,
-            strict=True,
-        )
+        found = judged(network, call, numbers(3, 5, 8), level=level, strict=True)
         assert found.without_opinion == ()
         assert found.status is status
         calls = {(one.call, one.tensor) for one in found.ranked}
@@ -841,14 +801,8 @@ def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
     replacement = fault(own) if name.startswith("_check") else unlike
     monkeypatch.setattr(functions, name, replacement)
     network = nn.MultiheadAttention(8, 2)
-    x = numbers(3, 5, 8)
-    found = judged(
-        network,
-        with_gradients(network, lambda x: (network(x, x, x)[0] ** 2).sum()),
-        x,
-        level="mix",
-        strict=True,
-    )
+    call = squared(network, lambda x: network(x, x, x)[0])
+    found = judged(network, call, numbers(3, 5, 8), level="mix", strict=True)
     assert getattr(functions, name) is replacement
     said = json.loads(Path(found.path, "run.json").read_text())["coverage"]
     assert f"mindspore.ops.function.nn_func.{name}" in said["operators"]
@@ -871,15 +825,9 @@ def test_what_replaces_a_function_of_mindspores_layers_is_not_asked(
 def test_convolutions_of_mindspore_are_judged(judged, monkeypatch, kind, shape, settings, operator):
     """By their formulas, forward and backward."""
     network = kind(2, 4, 3, has_bias=True, **settings)
-    x = numbers(*shape)
+    call = squared(network, lambda x: network(x * 1), of=0)
     for status in (Accuracy.ORDINARY, Accuracy.WRONG)[: 1 if operator is None else 2]:
-        found = judged(
-            network,
-            with_gradients(network, lambda x: (network(x * 1) ** 2).sum(), of=0),
-            x,
-            level="mix",
-            strict=True,
-        )
+        found = judged(network, call, numbers(*shape), level="mix", strict=True)
         assert found.without_opinion == ()
         assert found.status is status
         back = {one.tensor for one in found.ranked if "onv" in one.call and "back" in one.call}
@@ -890,15 +838,10 @@ def test_convolutions_of_mindspore_are_judged(judged, monkeypatch, kind, shape, 
 
 def test_what_moves_elements_draws_nothing(judged):
     """Though it is called a shuffle; gradients of what is drawn are not known."""
+    shuffled = ms.grad(lambda x: (ops.pixel_shuffle(x * 1.0, 2) * 2).sum())
+    drawn = ms.grad(lambda x: (ops.gumbel_softmax(x * 1.0) * x).sum())
     x = numbers(2, 4, 3, 3)
-    found = judged(
-        nn.Dense(2, 2),
-        lambda: (
-            ms.grad(lambda x: (ops.pixel_shuffle(x * 1.0, 2) * 2).sum())(x),
-            ms.grad(lambda x: (ops.gumbel_softmax(x * 1.0) * x).sum())(x),
-        ),
-        level="L1",
-    )
+    found = judged(nn.Dense(2, 2), lambda: (shuffled(x), drawn(x)), level="L1")
     assert {one.opinion for one in found.ranked} == {Accuracy.ORDINARY}
     assert ("Functional.pixel_shuffle.backward", "output.0") in {
         (one.call, one.tensor) for one in found.ranked

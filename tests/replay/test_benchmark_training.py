@@ -12,9 +12,10 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
-from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase, Settings
+from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
 
@@ -94,13 +95,27 @@ def run_once(probe, network, *inputs):
     return rows_of(probe), output
 
 
+@pytest.fixture
+def benchmarked(layer_probe):
+    """Return a function that calls a network once, and returns the rows and what it returned."""
+
+    def once(network, *inputs, **settings):
+        given = {"task": "free_benchmark", "strict": True, "existing": "overwrite"}
+        probe = layer_probe(**given, **settings)
+        found = run_once(probe, network, *inputs)
+        probe.close()
+        return found
+
+    return once
+
+
 def numbers(*shape, dtype=ms.float32, scale=1.0):
     return Tensor((np.random.standard_normal(shape) * scale).astype(np.float32)).astype(dtype)
 
 
 @pytest.mark.parametrize("mode", MODES[:4])
 @pytest.mark.parametrize("level", ["L0", "L1"])
-def test_inputs_that_are_not_finite_keep_their_rows(layer_probe, mode, level):
+def test_inputs_that_are_not_finite_keep_their_rows(benchmarked, mode, level):
     """A NaN that changes its place changes the inputs by no number."""
 
     class Sum(nn.Cell):
@@ -109,8 +124,7 @@ def test_inputs_that_are_not_finite_keep_their_rows(layer_probe, mode, level):
 
     values = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
     values[0, 0], values[1, 3] = np.nan, np.inf
-    settings = {"task": "free_benchmark", "pert_mode": mode, "level": level, "strict": True}
-    rows, _ = run_once(layer_probe(**settings), Sum(), Tensor(values))
+    rows, _ = benchmarked(Sum(), Tensor(values), pert_mode=mode, level=level)
     assert len(rows) == (1 if level == "L0" else 2)
     assert not any("why" in row for row in rows)
 
@@ -199,7 +213,7 @@ def test_gradients_of_inputs_and_parameters_are_compared(layer_probe):
     }
 
 
-def test_reduction_that_is_not_deterministic_is_found(layer_probe):
+def test_reduction_that_is_not_deterministic_is_found(benchmarked):
     """In any order of its terms, as atomic additions have it."""
     order = itertools.count()
 
@@ -216,9 +230,7 @@ def test_reduction_that_is_not_deterministic_is_found(layer_probe):
         def construct(self, x):
             return self.scale(self.reduction(x))
 
-    rows, _ = run_once(
-        layer_probe(task="free_benchmark", pert_mode="no_change"), Around(), numbers(999, 16)
-    )
+    rows, _ = benchmarked(Around(), numbers(999, 16), pert_mode="no_change")
     consistent = {row["entry"]: row["consistent"] for row in rows}
     assert consistent == {
         "Cell.reduction.Reduction.forward.0": False,
@@ -228,7 +240,7 @@ def test_reduction_that_is_not_deterministic_is_found(layer_probe):
     assert rows[0]["differing"] > 0
 
 
-def test_cancellation_is_found(layer_probe):
+def test_cancellation_is_found(benchmarked):
     """A variance from the mean of squares loses what the last bit of its input decides."""
 
     class Normalised(nn.Cell):
@@ -247,18 +259,14 @@ def test_cancellation_is_found(layer_probe):
     x = numbers(8, 64) * 0.1 + 200
     found = {}
     for careless in (True, False):
-        probe = layer_probe(
-            task="free_benchmark", pert_mode="bit_noise", existing="overwrite", include=["root"]
-        )
-        rows, _ = run_once(probe, Normalised(careless), x)
+        rows, _ = benchmarked(Normalised(careless), x, pert_mode="bit_noise", include=["root"])
         found[careless] = rows[0]["consistent"]
-        probe.close()
     assert found == {True: False, False: True}
 
 
 @pytest.mark.parametrize("dtype", [ms.float32, ms.float16, ms.bfloat16])
 @pytest.mark.parametrize("mode", MODES)
-def test_healthy_network_is_silent(layer_probe, dtype, mode):
+def test_healthy_network_is_silent(benchmarked, dtype, mode):
     """Attention and MLP in any dtype, with large logits and masks."""
 
     def product(a, b):  # the CPU has none of bfloat16
@@ -287,19 +295,15 @@ def test_healthy_network_is_silent(layer_probe, dtype, mode):
             return (x.astype(ms.float32) + y.astype(ms.float32)).astype(dtype)
 
     mask = Tensor(np.tril(np.ones((12, 12), np.float32))).astype(dtype)
-    rows, _ = run_once(
-        layer_probe(task="free_benchmark", pert_mode=mode, strict=True),
-        Layer(),
-        numbers(2, 12, 16, dtype=dtype, scale=4),
-        mask,
-    )
+    x = numbers(2, 12, 16, dtype=dtype, scale=4)
+    rows, _ = benchmarked(Layer(), x, mask, pert_mode=mode)
     judged = [row for row in rows if "why" not in row]
     improves = mode == "improve_precision"
     assert len(judged) == (0 if improves and dtype == ms.float32 else 5 if improves else 7)
     assert [row for row in judged if not row["consistent"]] == []
 
 
-def test_calls_that_cannot_run_again_are_said(layer_probe):
+def test_calls_that_cannot_run_again_are_said(benchmarked):
     """Whole numbers, objects, graphs, hooks of others: nothing is claimed of them."""
 
     class Cache:
@@ -326,7 +330,7 @@ def test_calls_that_cannot_run_again_are_said(layer_probe):
             self.empty(x[:0])
             return self.graph(self.hooked(self.object(x, Cache())))
 
-    rows, _ = run_once(layer_probe(task="free_benchmark", pert_mode="add_noise"), All(), numbers(3))
+    rows, _ = benchmarked(All(), numbers(3), pert_mode="add_noise")
     why = {row["entry"].split(".")[1]: row["why"][0]["code"] for row in rows}
     assert why == {
         "whole": "benchmark.nothing_to_disturb",
@@ -338,7 +342,7 @@ def test_calls_that_cannot_run_again_are_said(layer_probe):
     }
 
 
-def test_cell_that_writes_into_its_input_and_its_parameters(layer_probe):
+def test_cell_that_writes_into_its_input_and_its_parameters(benchmarked):
     """Both runs begin with the same numbers, and what the first one wrote stays."""
 
     class Writes(nn.Cell):
@@ -353,16 +357,14 @@ def test_cell_that_writes_into_its_input_and_its_parameters(layer_probe):
 
     network, x = Writes(), numbers(5)
     expected = [14.0, *(x.asnumpy()[1:] * 2)]
-    rows, output = run_once(
-        layer_probe(task="free_benchmark", pert_mode="no_change", strict=True), network, x
-    )
+    rows, output = benchmarked(network, x, pert_mode="no_change")
     assert [row["consistent"] for row in rows] == [True]
     assert network.count.asnumpy().tolist() == [1.0]
     assert x.asnumpy()[0] == 7
     assert output.asnumpy().tolist() == expected
 
 
-def test_cell_that_raises_the_second_time(layer_probe):
+def test_cell_that_raises_the_second_time(benchmarked):
     """The training goes on, and it is said."""
 
     class Once(nn.Cell):
@@ -374,9 +376,7 @@ def test_cell_that_raises_the_second_time(layer_probe):
                 raise ValueError("once")
             return x
 
-    rows, _ = run_once(
-        layer_probe(task="free_benchmark", pert_mode="bit_noise", strict=True), Once(), numbers(3)
-    )
+    rows, _ = benchmarked(Once(), numbers(3), pert_mode="bit_noise")
     assert rows[0]["why"][0]["params"]["why"] == "ValueError: once"
 
 
@@ -446,7 +446,7 @@ def test_what_cannot_be_done_is_refused(layer_probe, settings):
         layer_probe(handler_type="fix", **settings)
 
 
-def test_operators_run_again(layer_probe):
+def test_operators_run_again(benchmarked):
     """Each recorded operator, by its own name; what draws or talks is said."""
 
     class Computes(nn.Cell):
@@ -457,11 +457,7 @@ def test_operators_run_again(layer_probe):
 
     network, x = Computes(), numbers(6, 8)
     for mode in MODES[:-1]:
-        probe = layer_probe(
-            task="free_benchmark", pert_mode=mode, level="L1", strict=True, existing="overwrite"
-        )
-        rows, output = run_once(probe, network, x)
-        probe.close()
+        rows, output = benchmarked(network, x, pert_mode=mode, level="L1")
         found = {row["entry"]: row.get("consistent") for row in rows}
         assert found["Functional.softmax.0.forward"] is True
         assert found["Tensor.__mul__.0.forward"] is True
@@ -504,7 +500,7 @@ def test_sum_that_loses_small_terms_is_found(layer_probe):
     found = {}
     for name, function in (("careless", careless), ("careful", None)):
         operator = find_operator("Functional.sum")
-        phase = BenchmarkedPhase(Settings(mode="change_value"), {}, list)
+        phase = BenchmarkedPhase(ProbeConfig(pert_mode="change_value"), {}, list)
         compute = function or (
             lambda x, axis=-1: Tensor(x.asnumpy().astype(np.float64).sum(axis).astype(np.float16))
         )

@@ -32,6 +32,11 @@ def spoken() -> None:
     prepare()
 
 
+def added(path: Path, **where: Any) -> Path:
+    """Write a run in which two tensors are added."""
+    return write_run(path, [Operation("Mint.add", (X, X), {}, (X,))], **where)
+
+
 def written(tmp_path: Path, *calls: Operation, entry: str | None = None) -> Path:
     """Write the folder of the first call, and return it."""
     run = write_run(tmp_path / "run", [*calls])
@@ -164,8 +169,8 @@ def test_lists_are_tried_where_tuples_are_refused(tmp_path):
 
 def test_a_second_replay_into_a_folder_leaves_nothing_of_the_first(tmp_path):
     """Of two runs, then of one."""
-    run = write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))])
-    other = write_run(tmp_path / "other", [Operation("Mint.add", (X, X), {}, (X,))])
+    run = added(tmp_path / "run")
+    other = added(tmp_path / "other")
     entry, output = "Mint.add.0.forward", str(tmp_path / "out")
     replay_entry(Asked((str(run), str(other)), entry, output), run=False)
     assert (tmp_path / "out" / "b" / "entry.json").exists()
@@ -175,7 +180,7 @@ def test_a_second_replay_into_a_folder_leaves_nothing_of_the_first(tmp_path):
 
 def test_of_a_refused_replay_nothing_is_left_and_nothing_is_lost(tmp_path):
     """Neither where nothing was, nor beside an earlier replay and what a user put there."""
-    healthy = write_run(tmp_path / "healthy", [Operation("Mint.add", (X, X), {}, (X,))])
+    healthy = added(tmp_path / "healthy")
     text = Leaf({"type": "str", "value": "/etc/passwd"})
     odd = write_run(tmp_path / "odd", [Operation("Mint.add", (X, text), {}, (X,))])
     command, entry = ["--no-run", "--lang", "en", "-o"], "Mint.add.0.forward"
@@ -201,8 +206,8 @@ def test_of_a_refused_replay_nothing_is_left_and_nothing_is_lost(tmp_path):
 
 
 def test_an_entry_of_several_phases_asks_for_one(tmp_path):
-    run = write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))])
-    write_run(run, [Operation("Mint.add", (X, X), {}, (X,))], phase="critic_update")
+    run = added(tmp_path / "run")
+    added(run, phase="critic_update")
     asked = Asked((str(run),), "Mint.add.0.forward", str(tmp_path / "out"))
     with pytest.raises(UsageError, match="critic_update"):
         replay_entry(asked, run=False)
@@ -216,7 +221,7 @@ def test_what_is_no_run_and_no_entry_is_refused(tmp_path, capsys, what):
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_name_that_is_no_entry_is_said_with_the_nearest(tmp_path, capsys, runs):
-    run = str(write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))]))
+    run = str(added(tmp_path / "run"))
     command = ["replay", *[run] * runs, "Mint.ad", "-o", str(tmp_path / "out"), "--lang", "en"]
     assert main(command) == 2
     said = capsys.readouterr().err
@@ -227,7 +232,7 @@ def test_a_name_that_is_no_entry_is_said_with_the_nearest(tmp_path, capsys, runs
 
 def test_without_mindspore_it_is_said(tmp_path, monkeypatch, capsys):
     """For an operator and for the table, before anything is written."""
-    run = write_run(tmp_path / "run", [Operation("Mint.add", (X, X), {}, (X,))])
+    run = added(tmp_path / "run")
     monkeypatch.setitem(sys.modules, "mindspore", None)
     for entry in (["Mint.add.0.forward"], []):
         command = ["replay", str(run), *entry, "-o", str(tmp_path / "out"), "--lang", "en"]

@@ -16,6 +16,7 @@ from replay.operator_runs import BFloat16, Operation, replayed, write_run
 
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.findings.accuracy import ReplayedOperators
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_formula
 from mindrlhf_msprobe.replay.offline.judging import conclude
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
@@ -132,9 +133,12 @@ def pynative() -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
-def verdicts(run: Path, output: Path, **asked: Any) -> dict[str, str]:
-    table = replay_operators(Asked((str(run),), None, str(output), **asked))
-    return {one.entry: one.verdict for one in table.operators}
+def table_of(run: Path, output: Path) -> ReplayedOperators:
+    return replay_operators(Asked((str(run),), None, str(output)))
+
+
+def verdicts(run: Path, output: Path) -> dict[str, str]:
+    return {one.entry: one.verdict for one in table_of(run, output).operators}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -159,9 +163,8 @@ def test_a_sum_in_another_order_is_ordinary(tmp_path):
     for row in np.random.default_rng(1).permutation(values).sum(1, dtype=np.float32):
         other += row
     call.output = (np.asarray(other),)
-    assert {*verdicts(write_run(tmp_path / "run", [call]), tmp_path / "out").values()} == {
-        "ordinary"
-    }
+    found = verdicts(write_run(tmp_path / "run", [call]), tmp_path / "out")
+    assert {*found.values()} == {"ordinary"}
 
 
 def test_statistics_alone_judge_the_operator_as_it_computes_here(tmp_path, capsys):
@@ -197,10 +200,8 @@ def test_what_cannot_be_computed_again_is_said(tmp_path):
         Operation("Primitive.reduce.AllReduce", (x,), {}, (x,)),
         Operation("Mint.matmul", (x, np.ones((3, 3), np.float32)), {}, (x,)),
     ]
-    table = replay_operators(
-        Asked((str(write_run(tmp_path / "run", calls)),), None, str(tmp_path / "out"))
-    )
-    assert {one.verdict for one in table.operators} == {"undecided"}
+    table = table_of(write_run(tmp_path / "run", calls), tmp_path / "out")
+    assert {*table.verdicts} == {"undecided"}
     assert all(one.notes for one in table.operators), table.operators
 
 
@@ -303,13 +304,9 @@ def test_attributes_of_primitives_follow_from_what_came_out(tmp_path):
 
 def test_attributes_that_cannot_be_known_accuse_nobody(tmp_path):
     """An epsilon, a probability: there is nothing to try."""
-    layer = ops.LayerNorm(begin_norm_axis=1, begin_params_axis=1, epsilon=0.5)
-    ones, zeros = np.ones(16, np.float32), np.zeros(16, np.float32)
-    output = [one.asnumpy() for one in layer(Tensor(normal(4, 16)), Tensor(ones), Tensor(zeros))]
-    call = Operation("Primitive.norm.LayerNorm", (normal(4, 16), ones, zeros), {}, (*output,))
-    table = replay_operators(
-        Asked((str(write_run(tmp_path / "run", [call])),), None, str(tmp_path / "out"))
-    )
+    call = layer_norm(0.5)
+    call.attributes = None
+    table = table_of(write_run(tmp_path / "run", [call]), tmp_path / "out")
     assert table.verdicts == ["undecided"]
     assert "attributes" in table.operators[0].notes[0]
 
@@ -340,12 +337,9 @@ def test_attributes_that_were_recorded_are_used(tmp_path):
     axes = primitive("softmax", ops.Softmax(axis=(0,)), normal(16, 16))
     axes.attributes = {"axis": [0]}
     run = write_run(tmp_path / "run", [layer_norm(0.5), call, axes])
-    table = replay_operators(Asked((str(run),), None, str(tmp_path / "out")))
-    found = {one.entry.split(".")[1]: one for one in table.operators}
-    assert {name: one.verdict for name, one in found.items()} == {
-        **{"norm": "ordinary", "softmax": "ordinary"},
-        "conv": "ordinary",  # it has no kernel of float64 on a CPU
-    }
+    found = verdicts(run, tmp_path / "out")
+    assert {*found.values()} == {"ordinary"}, found  # conv has no kernel of float64 on a CPU
+    assert {name.split(".")[1] for name in found} == {"norm", "softmax", "conv"}
 
 
 def test_each_side_is_made_with_its_own_attributes(tmp_path):

@@ -5,25 +5,19 @@ from __future__ import annotations
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, gradients_flow, no_gradients
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.graph.wrappers import number_of
-from mindrlhf_msprobe.capture.opening.observer import (
-    CallObserver,
-    CellCall,
-    ObservedCall,
-    OperatorCall,
-)
+from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
@@ -44,24 +38,25 @@ from mindrlhf_msprobe.replay.benchmark.disturb import (
     values_of,
 )
 from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
-    MOST_TIMES,
-    THRESHOLDS,
     coarsest_of,
-    inputs_change,
     is_order_free,
     judge,
+    relative_change,
 )
 from mindrlhf_msprobe.replay.benchmark.operators import Higher, OwnKernels, can_be_higher
 from mindrlhf_msprobe.replay.held import (
+    PLAIN,
     CannotRepeatError,
     HeldArguments,
     HeldCall,
-    RunningCalls,
+    Repeating,
+    Running,
     State,
+    said_where_it_raises,
     tensors_in,
-    with_tensors,
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
+from mindrlhf_msprobe.replay.structures import replaced
 from mindrlhf_msprobe.storage.manifest.notes import ChangedTraining
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
@@ -72,37 +67,15 @@ FORWARD, BACKWARD = "forward", "backward"
 CHECK, FIX = "check", "fix"
 
 Row = dict[str, Any]
-#: Path, dtype, and the elements of one result in both runs; None of what is no number.
-_Pair = tuple[str, str, np.ndarray | None, np.ndarray | None]
-_Held = TypeVar("_Held", bound="_Repeated")
+#: Path → dtype and elements of what a run gave; None of what is no number.
+Results = dict[str, tuple[str, np.ndarray | None]]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How to disturb, and from when on a change is too large.
-
-    Attributes:
-        mode: `pert_mode`.
-        handler: `handler_type`: check or fix.
-        stage: `fuzz_stage`: forward or backward.
-        runs: how often each call runs again.
-        thresholds, most_times: as `free_benchmark.judge`.
-        held_bytes: of inputs that may wait until the phase ends, for its gradients.
-    """
-
-    mode: str = IMPROVE_PRECISION
-    handler: str = CHECK
-    stage: str = FORWARD
-    runs: int = 1
-    thresholds: Mapping[str, float] = field(default_factory=lambda: dict(THRESHOLDS))
-    most_times: float = MOST_TIMES
-    held_bytes: int = 512 << 20
-
-
-class BenchmarkedPhase(CallObserver):
+class BenchmarkedPhase(Repeating):
     """Has the calls of one opening of a phase run again.
 
     Args:
+        config: how to disturb, and from when on a change is too large.
         place: what every row begins with: `step`, `phase`, `rank`.
         take: is given the rows when the phase ends.
     """
@@ -111,14 +84,14 @@ class BenchmarkedPhase(CallObserver):
 
     def __init__(
         self,
-        settings: Settings,
+        config: ProbeConfig,
         place: Mapping[str, Any],
         take: Callable[[Sequence[Row]], None],
     ) -> None:
-        self.settings = settings
+        super().__init__()
+        self.config = config
         self._place = dict(place)
         self._take = take
-        self.running = RunningCalls()
         self._computing = threading.local()  # `depth`: computations of gradients, nested
         self._rows: list[Row] = []
         self._lock = threading.Lock()
@@ -131,37 +104,49 @@ class BenchmarkedPhase(CallObserver):
     def open(self) -> None:
         """Begin to see parameters written, and gradients computed."""
         self._set_data = vars(Parameter)["set_data"]
-        self._instead = self._written(self._set_data)
-        Parameter.set_data = self._instead
+
+        @functools.wraps(self._set_data)
+        def written(parameter: Parameter, *args: Any, **kwargs: Any) -> Any:
+            for call in self.running:  # a cell may write by it, too
+                call.state.keep(parameter)
+            return self._set_data(parameter, *args, **kwargs)
+
+        Parameter.set_data = self._instead = written
         self._stood_there = vars(EXECUTOR).get("grad")
         self._own_grad = EXECUTOR.grad
         vars(EXECUTOR)["grad"] = self._grad
         self._open = True
 
-    def _written(self, set_data: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what stands in for `Parameter.set_data`: a cell may write by it, too."""
-
-        @functools.wraps(set_data)
-        def written(parameter: Parameter, *args: Any, **kwargs: Any) -> Any:
-            for call in self.running.calls:
-                call.state.keep(parameter)
-            return set_data(parameter, *args, **kwargs)
-
-        return written
-
-    def cell_begins(self, call: CellCall) -> _CellCall | None:
+    def cell_begins(self, call: CellCall) -> Running | None:
         """Hold what a call begins with; None where it cannot run again, which is said."""
-        held = self._held_call(_CellCall, call)
-        if held is not None:
-            self.running.calls.append(held)
-        return held
-
-    def _held_call(self, kind: Callable[[BenchmarkedPhase, Any], _Held], call: Any) -> _Held | None:
-        try:
-            return kind(self, call)
-        except CannotRepeatError as error:
-            self.say(call.entry, error.said)
+        held = self._hold(call)
+        if held is None:
             return None
+        self.running.append(held)
+        return Running(self, call, held)
+
+    def operator_begins(self, call: OperatorCall) -> Running | None:
+        """Take note of what an operator is about to do; hold what a recorded one begins with."""
+        for one in self.running:
+            one.operator_begins(call)
+        held = None if call.entry is None else self._hold(call)
+        return Running(self, call, held) if self.running or held is not None else None
+
+    def _hold(self, call: CellCall | OperatorCall) -> _Repeated | None:
+        try:
+            return _Repeated(self, call)
+        except CannotRepeatError as error:
+            self.say(str(call.entry), error.said)
+            return None
+
+    def ended(self, call: CellCall | OperatorCall, held: _Repeated | None, output: Any) -> Any:
+        """Take note of what an operator drew in cells; run again what is held."""
+        if isinstance(call, OperatorCall):
+            for one in self.running:
+                one.operator_ended(call, output)
+        else:
+            self.end(held)
+        return None if held is None else held.again(output)
 
     @property
     def rows(self) -> list[Row]:
@@ -194,7 +179,7 @@ class BenchmarkedPhase(CallObserver):
             waiting: `until_closed`, or `until_computed`.
         """
         with self._lock:
-            if self._held + call.nbytes <= self.settings.held_bytes:
+            if self._held + call.nbytes <= self.config.buffer_mb << 20:
                 self._held += call.nbytes
                 waiting.append(call)
                 return
@@ -232,93 +217,93 @@ class BenchmarkedPhase(CallObserver):
 
     def row(self, entry: str, **more: Any) -> Row:
         """Return a row of an entry."""
-        settings = self.settings
-        head = {"entry": entry, "pert_mode": settings.mode, "stage": settings.stage}
-        return {**self._place, **head, "handler_type": settings.handler, **more}
-
-    def operator_begins(self, call: OperatorCall) -> _Inside | None:
-        """Take note of what an operator is about to do; hold what a recorded one begins with."""
-        calls = self.running.calls
-        for one in calls:
-            one.operator_begins(call)
-        own = None if call.entry is None else self._held_call(_OperatorCall, call)
-        return _Inside(call, calls, own) if calls or own is not None else None
-
-
-class _Inside(ObservedCall):
-    """A call of an operator.
-
-    Args:
-        calls: the observed calls of cells that are running around it.
-        own: itself, where it is to run again.
-    """
-
-    def __init__(
-        self, call: OperatorCall, calls: Sequence[_CellCall], own: _OperatorCall | None
-    ) -> None:
-        self._call, self._calls, self._own = call, calls, own
-
-    def ended(self, output: Any) -> Any:
-        """Take note of what it drew; run it again."""
-        for one in self._calls:
-            one.operator_ended(self._call, output)
-        return None if self._own is None else self._own.again(output)
+        head = {"entry": entry, "pert_mode": self.config.pert_mode, "stage": self.config.fuzz_stage}
+        return {**self._place, **head, "handler_type": self.config.handler_type, **more}
 
 
 class _Repeated(HeldCall):
     """One call that is to run again.
 
-    Args:
-        given: what it runs with, through which gradients flow.
-
     Raises:
         CannotRepeatError: it cannot.
     """
 
-    order_free = False
     state: State
 
-    def __init__(
-        self,
-        phase: BenchmarkedPhase,
-        call: CellCall | OperatorCall,
-        given: tuple[tuple[Any, ...], dict[str, Any]],
-    ) -> None:
-        self.held = HeldArguments(*given)
-        assert call.entry is not None
-        super().__init__(call.entry, call, by_formula=False)
-        self._phase, self._settings = phase, phase.settings
-        self._fixes = phase.settings.handler == FIX
+    def __init__(self, phase: BenchmarkedPhase, call: CellCall | OperatorCall) -> None:
+        config = self._config = phase.config
+        self._phase, self._mode = phase, config.pert_mode
+        self._fixes, self._backward = config.handler_type == FIX, config.fuzz_stage == BACKWARD
+        # What it runs with, through which gradients flow.
+        if isinstance(call, CellCall):
+            given, parameters = call.given, [*call.cell.get_parameters()]
+            _check_cell(call.cell)
+            self.held = HeldArguments(*given)
+        else:
+            given = call.args, call.kwargs
+            _check_operator(call.operator)
+            self.held = HeldArguments(*given)
+            parameters = self.held.parameters
+            if writes(call.operator.name) and (parameters or self._backward or self._fixes):
+                raise _cannot("in_place", call.operator)
+        super().__init__(str(call.entry), call, by_formula=False)
         self._own = given if self._fixes else None
         self._dtypes = {tensor.dtype for tensor in self.held.tensors}
-        self._drawn: list[_Drawn] = []
-        self._kernels = OwnKernels(
-            settled=phase.settings.mode == NO_CHANGE,
-            differentiated=phase.settings.stage == BACKWARD,
+        self._dtypes |= {str(parameter.dtype) for parameter in parameters}
+        self._order_free = (
+            isinstance(call, OperatorCall)
+            and self._mode == CHANGE_VALUE
+            and not self._backward
+            and is_order_free(call.operator.full_name)
         )
-        self._first: dict[str, tuple[str, np.ndarray]] = {}  # outputs: path → dtype, elements
+        self._drawn: list[_Drawn] = []
+        self._refused: CannotRepeatError | None = None
+        self._kernels = OwnKernels(settled=self._mode == NO_CHANGE, differentiated=self._backward)
+        self._first: Results = {}
+
+    def operator_begins(self, call: OperatorCall) -> None:
+        """Take note of what an operator that runs inside is about to do."""
+        operator = call.operator
+        if communicates(operator.kind, operator.name):
+            self._refused = self._refused or _cannot("communicates", operator)
+        if not writes(operator.name):
+            return
+        for value in (*call.args, *call.kwargs.values()):
+            if isinstance(value, Parameter):
+                if not (value.requires_grad and is_norm(operator.name)):
+                    self.state.keep(value)
+            elif isinstance(value, Tensor) and self.state.holds(value):
+                self._refused = self._refused or _cannot("own_state", operator)
+
+    def operator_ended(self, call: OperatorCall, output: Any) -> None:
+        """Take note of what an operator that ran inside returned."""
+        for _, tensor in tensors_in(output):
+            self._dtypes.add(str(tensor.dtype))
+        if draws(call.operator.name):
+            self._drawn.append(_Drawn(call.operator, call.args, output))
 
     @property
     def nbytes(self) -> int:
         """How many bytes it holds."""
         held = sum(tensor.elements.nbytes for tensor in self.held.tensors)
-        return held + sum(values.nbytes for _, values in self._first.values())
+        return held + sum(0 if one is None else one.nbytes for _, one in self._first.values())
 
     def again(self, output: Any) -> Any:
         """Run it again, and return what the training goes on with, if that is another output."""
-        if self._settings.stage == BACKWARD:
+        if self._refused is not None:
+            self._phase.say(self.entry, self._refused.said)
+            return None
+        if self._backward:
             self._phase.wait(self, self._phase.until_closed)
             return None
         first = dict(tensors_in(output))
         self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
-        exact = self._settings.mode == NO_CHANGE  # then whole numbers count, too
+        exact = self._mode == NO_CHANGE  # then whole numbers count, too
         judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
-        for path, tensor in judged.items():
-            values = _values(tensor)
-            if values is not None:
-                self._first[path] = str(tensor.dtype), values
+        found = _results(judged.items())
+        self._first = {path: one for path, one in found.items() if one[1] is not None}
         # A kernel that is not there ends what MindSpore is differentiating.
-        improves = self._settings.mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
+        improves = self._mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
         if improves and not self._fixes and gradients_flow():
             self._phase.wait(self, self._phase.until_computed)
             return None
@@ -335,20 +320,26 @@ class _Repeated(HeldCall):
             what the training goes on with; None: with what it has.
         """
         try:
-            instead, rows = self._compared(output, self._disturbed())
+            return self._compared(output, self._disturbed())
         except CannotRepeatError as error:
             self._phase.say(self.entry, error.said)
             return None
-        self._phase.add(rows)
-        return instead
 
     # --- the second run --------------------------------------------------------------------------
 
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         """Return what it computes of its inputs, with some tensors in the place of others."""
         higher = self._higher()
-        with unseen(), _said_where_it_raises(), self.state.again(differentiated=self._fixes):
-            args, kwargs = self._given(tensors, higher)
+        with unseen(), said_where_it_raises(_raised), self.state.again(differentiated=self._fixes):
+            with not_intercepted():
+                if self._own is None:
+                    args, kwargs = self.held.rebuilt(tensors)
+                elif self.held.holds(*self._own):
+                    args, kwargs = self._own
+                else:
+                    raise CannotRepeatError.saying("benchmark.changed")
+                if higher is not None:
+                    args, kwargs = higher.raised(args), higher.raised(kwargs)
             if self.cell is None:
                 return self._computed(args, kwargs, higher)
             with Interception(self._answers(higher), network=self.cell):
@@ -358,42 +349,38 @@ class _Repeated(HeldCall):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
     ) -> Any:
         """Return what it computes, where its operators are answered by those of a second run."""
-        raise NotImplementedError
+        if isinstance(self.call, CellCall):
+            return self.call.cell(*args, **kwargs)
+        with not_intercepted():
+            return self._by_kernel(replace(self.call, args=args, kwargs=kwargs), higher)
 
     def _answers(self, higher: Higher | None) -> Callable[..., Any]:
         """Return what computes the operators of a second run: those that draw do so once."""
         drawn = deque(self._drawn)
 
-        def answer(
-            operator: Operator,
-            original: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-        ) -> Any:
-            if draws(operator.name):
-                if not drawn or drawn[0].operator is not operator:
-                    raise _cannot("draws", operator)
-                return drawn.popleft().again(args)
-            return self._by_kernel(operator, original, args, kwargs, higher)
+        def answer(*given: Any) -> Any:
+            call = OperatorCall(*given)
+            if not draws(call.operator.name):
+                return self._by_kernel(call, higher)
+            if not drawn or drawn[0].operator is not call.operator:
+                raise _cannot("draws", call.operator)
+            return drawn.popleft().again(call.args)
 
         return answer
 
-    def _by_kernel(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        higher: Higher | None,
-    ) -> Any:
+    def _by_kernel(self, call: OperatorCall, higher: Higher | None) -> Any:
         """Return what an operator computes, in a higher precision where there is one."""
-
-        def compute(*given: Any, **named: Any) -> Any:
-            return self._kernels.compute(operator, original, given, named)
-
         if higher is None:
-            return compute(*args, **kwargs)
-        return higher.compute(OperatorCall(operator, compute, args, kwargs))
+            return self._kernels.compute(call)
+
+        def compute(*args: Any, **kwargs: Any) -> Any:
+            return self._kernels.compute(replace(call, args=args, kwargs=kwargs))
+
+        return higher.compute(replace(call, compute=compute))
+
+    @property
+    def _runs(self) -> int:
+        return self._config.fuzz_runs if self._mode == NO_CHANGE else 1
 
     @property
     def _coarsest(self) -> str:
@@ -401,14 +388,11 @@ class _Repeated(HeldCall):
 
     def _higher(self) -> Higher | None:
         """Return what computes in a higher precision, where that is what disturbs."""
-        if self._settings.mode != IMPROVE_PRECISION:
+        if self._mode != IMPROVE_PRECISION:
             return None
         if not can_be_higher(self._coarsest):
             raise CannotRepeatError.saying("benchmark.nothing_to_improve")
         return Higher(self._coarsest)
-
-    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
-        return DISTURBANCES[self._settings.mode](bits, dtype)
 
     @property
     def _floating(self) -> list[int]:
@@ -417,92 +401,74 @@ class _Repeated(HeldCall):
 
     def _disturbed(self) -> dict[int, np.ndarray]:
         """Return the tensors among the inputs that are disturbed, with their new bits."""
-        if self._settings.mode not in DISTURBANCES:
+        if self._mode not in DISTURBANCES:
             return {}
         tensors, floating = self.held.tensors, self._floating
-        chosen = [n for n in floating if not is_mask(tensors[n].values())] or floating
-        disturbed = {n: self._disturbance(tensors[n].elements, tensors[n].dtype) for n in chosen}
-        found = {
-            n: bits
-            for n, bits in disturbed.items()
-            if not np.array_equal(bits, tensors[n].elements)
-        }
+        axis = _axis_of(self.call.args, self.call.kwargs) if self._order_free else None
+        found = {}
+        for n in [n for n in floating if not is_mask(tensors[n].values())] or floating:
+            bits = tensors[n].elements
+            if axis is not None and -bits.ndim <= axis < bits.ndim:
+                other = ends_exchanged(bits, axis)
+            else:
+                other = DISTURBANCES[self._mode](bits, tensors[n].dtype)
+            if not np.array_equal(other, bits):
+                found[n] = other
         if not found:
             raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
         return found
 
-    def _given(
-        self, tensors: Mapping[int, Tensor], higher: Higher | None
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        with not_intercepted():
-            if self._own is None:
-                args, kwargs = self.held.rebuilt(tensors)
-            else:
-                args, kwargs = self._own
-                if not self.held.holds(args, kwargs):
-                    raise CannotRepeatError.saying("benchmark.changed")
-            if higher is None:
-                return args, kwargs
-            return higher.raised(args), higher.raised(kwargs)
-
     # --- outputs ---------------------------------------------------------------------------------
 
-    def _compared(self, output: Any, disturbed: Mapping[int, np.ndarray]) -> tuple[Any, list[Row]]:
-        """Return what the training is to go on with, or None; and a row of each output."""
+    def _compared(self, output: Any, disturbed: Mapping[int, np.ndarray]) -> Any:
+        """Hand over a row of each output; return what the training is to go on with, or None."""
         if not self._first:
             raise CannotRepeatError.saying("benchmark.no_output")
-        before = {path: values for path, (_, values) in self._first.items()}
         worst: dict[str, Row] = {}
         instead = None
-        for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
+        for _ in range(self._runs):
             again = self._run({n: self.held.tensors[n].tensor(b) for n, b in disturbed.items()})
             if output is not None:
                 instead = _like(output, again)
             after = self._outputs(again)
-            rows = self._rows(self._pairs(before, after), disturbed, self._settings.mode)
-            if self._settings.mode == NO_CHANGE and self._kernels.used:
+            rows = self._rows(self._first, after, disturbed, self._mode)
+            if self._mode == NO_CHANGE and self._kernels.used:
                 # The training's own objects may have cut otherwise: that is no more than rounding.
-                rounded = self._rows(self._pairs(before, after), disturbed, ADD_NOISE)
+                rounded = self._rows(self._first, after, disturbed, ADD_NOISE)
                 exact = self._outputs(self._run({}))
-                rows = self._rows(self._pairs(after, exact), disturbed, NO_CHANGE)
+                rows = self._rows(after, exact, disturbed, NO_CHANGE)
                 rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
             _keep_worst(worst, rows)
-        return instead, [*worst.values()]
+        self._phase.add([*worst.values()])
+        return instead
 
-    def _outputs(self, again: Any) -> dict[str, np.ndarray]:
-        """Return what a second run returned, by paths.
+    def _outputs(self, again: Any) -> Results:
+        """Return what a second run returned.
 
         Raises:
             CannotRepeatError: it is not of the shapes of the first.
         """
-        after = dict(tensors_in(again))
-        found: dict[str, np.ndarray] = {}
-        for path, (_, values) in self._first.items():
-            second = _values(after[path]) if path in after else None
-            if second is None or second.shape != values.shape:
+        after = _results(tensors_in(again))
+        found: Results = {}
+        for path, (dtype, first) in self._first.items():
+            _, second = after.get(path, ("", None))
+            if first is None or second is None or second.shape != first.shape:
                 raise CannotRepeatError.saying("benchmark.shapes", path=path or "0")
-            found[path] = second
+            found[path] = dtype, second
         return found
 
-    def _pairs(
-        self, before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]
-    ) -> Iterator[_Pair]:
-        for path, (dtype, _) in self._first.items():
-            yield path, dtype, before[path], after[path]
-
     def _rows(
-        self, pairs: Iterable[_Pair], disturbed: Mapping[int, np.ndarray], mode: str
+        self, before: Results, after: Results, disturbed: Mapping[int, np.ndarray], mode: str
     ) -> list[Row]:
         """Return a row of each pair of results of one shape, as it is judged by a mode."""
-        settings, coarsest, tensors = self._settings, self._coarsest, self.held.tensors
-        by = inputs_change(
-            [
-                (tensors[n].values(), values_of(bits, tensors[n].dtype))
-                for n, bits in disturbed.items()
-            ]
-        )
+        coarsest, tensors = self._coarsest, self.held.tensors
+        by = 0.0
+        for n, bits in disturbed.items():
+            after_it = values_of(bits, tensors[n].dtype)
+            by = max(by, relative_change(tensors[n].values(), after_it))
         rows = []
-        for index, (path, dtype, first, second) in enumerate(pairs):
+        for index, (path, (dtype, first)) in enumerate(before.items()):
+            second = after[path][1]
             if first is None or second is None or first.shape != second.shape:
                 continue
             found = judge(
@@ -512,9 +478,9 @@ class _Repeated(HeldCall):
                 mode=mode,
                 disturbed_by=by,
                 coarsest=coarsest,
-                thresholds=settings.thresholds,
-                most_times=settings.most_times,
-                order_free=self.order_free,
+                thresholds=self._config.fuzz_limits,
+                most_times=self._config.fuzz_ratio,
+                order_free=self._order_free,
             )
             row = self._phase.row(
                 self.entry,
@@ -542,44 +508,37 @@ class _Repeated(HeldCall):
         of the output that is drawn once and the same for both.
         """
         try:
-            with _said_where_it_raises():
+            with said_where_it_raises(_raised):
                 return self._gradient_rows()
         except CannotRepeatError as error:
             return [self._phase.row(self.entry, why=[error.said.as_json()])]
 
     def _gradient_rows(self) -> list[Row]:
-        self._check_that_it_can_be_differentiated()
-        disturbed = self._disturbed()
-        trained = () if self.cell is None else self.cell.trainable_params()
-        weights = [parameter for parameter in trained if not parameter.hooks()]
-        if not self._floating and not weights:
-            raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
-        first = self._differentiated(weights, {}, None)
-        self._dtypes |= {str(gradient.dtype) for _, gradient in first}
-        worst: dict[str, Row] = {}
-        for _ in range(self._settings.runs if self._settings.mode == NO_CHANGE else 1):
-            second = self._differentiated(weights, disturbed, self._higher())
-            pairs = (
-                (name, str(a.dtype), _values(a), _values(b))
-                for (name, a), (_, b) in zip(first, second)
-            )
-            _keep_worst(worst, self._rows(pairs, disturbed, self._settings.mode))
-        return [*worst.values()]
-
-    def _check_that_it_can_be_differentiated(self) -> None:
         if gradients_flow():
             raise CannotRepeatError.saying("benchmark.differentiated")
         if self._drawn:
             raise _cannot("draws", self._drawn[0].operator)
         if name := self.state.trained:
             raise CannotRepeatError.saying("benchmark.writes", parameter=name)
+        disturbed = self._disturbed()
+        trained = () if self.cell is None else self.cell.trainable_params()
+        weights = [parameter for parameter in trained if not parameter.hooks()]
+        if not self._floating and not weights:
+            raise CannotRepeatError.saying("benchmark.nothing_to_disturb")
+        first = self._differentiated(weights, {}, None)
+        self._dtypes |= {dtype for dtype, _ in first.values()}
+        worst: dict[str, Row] = {}
+        for _ in range(self._runs):
+            second = self._differentiated(weights, disturbed, self._higher())
+            _keep_worst(worst, self._rows(first, second, disturbed, self._mode))
+        return [*worst.values()]
 
     def _differentiated(
         self,
         weights: Sequence[Parameter],
         bits: Mapping[int, np.ndarray],
         higher: Higher | None,
-    ) -> list[tuple[str, Tensor]]:
+    ) -> Results:
         """Return the gradients, by the paths of inputs and the names of parameters."""
         floating = self._floating
 
@@ -614,106 +573,24 @@ class _Repeated(HeldCall):
         of_inputs, of_weights = gradients if weights else (gradients, ())
         found = [(self.held.tensors[n].path, g) for n, g in zip(floating, of_inputs)]
         found += [(f"parameters_grad.{p.name}", g) for p, g in zip(weights, of_weights)]
-        return [(name, g) for name, g in found if isinstance(g, Tensor)]
+        return _results((name, g) for name, g in found if isinstance(g, Tensor))
 
 
-class _CellCall(_Repeated, ObservedCall):
-    """One call of a cell that is to run again.
-
-    Raises:
-        CannotRepeatError: it cannot.
-    """
-
-    def __init__(self, phase: BenchmarkedPhase, call: CellCall) -> None:
-        for name, one in named_cells(call.cell).items():
-            if is_jitted(one) or number_of(one) in SITES.compiled:
-                raise CannotRepeatError.saying("benchmark.compiled", cell=name)
-            if has_hooks_of_others(one):
-                raise CannotRepeatError.saying("benchmark.hooks", cell=name)
-        super().__init__(phase, call, call.given)
-        self._dtypes |= {str(parameter.dtype) for parameter in call.cell.get_parameters()}
-        self._refused: CannotRepeatError | None = None
-
-    def operator_begins(self, call: OperatorCall) -> None:
-        """Take note of what an operator that runs inside is about to do."""
-        operator = call.operator
-        if communicates(operator.kind, operator.name):
-            self._refuse("communicates", operator)
-        if not writes(operator.name):
-            return
-        for value in (*call.args, *call.kwargs.values()):
-            if isinstance(value, Parameter):
-                if not (value.requires_grad and is_norm(operator.name)):
-                    self.state.keep(value)
-            elif isinstance(value, Tensor) and self.state.holds(value):
-                self._refuse("own_state", operator)
-
-    def operator_ended(self, call: OperatorCall, output: Any) -> None:
-        """Take note of what an operator that ran inside returned."""
-        for _, tensor in tensors_in(output):
-            self._dtypes.add(str(tensor.dtype))
-        if draws(call.operator.name):
-            self._drawn.append(_Drawn(call.operator, call.args, output))
-
-    def _refuse(self, why: str, operator: Operator) -> None:
-        self._refused = self._refused or _cannot(why, operator)
-
-    def raised(self) -> None:
-        """It raised: there is nothing to compare with."""
-        self._phase.running.end(self)
-
-    def ended(self, output: Any) -> Any:
-        """Run it again, and return what the training goes on with, if that is another output."""
-        self._phase.running.end(self)
-        if self._refused is not None:
-            self._phase.say(self.entry, self._refused.said)
-            return None
-        return self.again(output)
-
-    def _computed(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
-    ) -> Any:
-        assert self.cell is not None
-        return self.cell(*args, **kwargs)
+def _check_cell(cell: nn.Cell) -> None:
+    """Raise CannotRepeatError where a cell holds what does not run again."""
+    for name, one in named_cells(cell).items():
+        if is_jitted(one) or number_of(one) in SITES.compiled:
+            raise CannotRepeatError.saying("benchmark.compiled", cell=name)
+        if has_hooks_of_others(one):
+            raise CannotRepeatError.saying("benchmark.hooks", cell=name)
 
 
-class _OperatorCall(_Repeated):
-    """One call of a recorded operator that is to run again.
-
-    Raises:
-        CannotRepeatError: it cannot.
-    """
-
-    def __init__(self, phase: BenchmarkedPhase, call: OperatorCall) -> None:
-        operator, args, kwargs = call.operator, call.args, call.kwargs
-        if communicates(operator.kind, operator.name):
-            raise _cannot("communicates", operator)
-        if draws(operator.name):
-            raise _cannot("draws", operator)
-        super().__init__(phase, call, (args, kwargs))
-        settings, parameters = phase.settings, self.held.parameters
-        lasts = bool(parameters) or settings.stage == BACKWARD or self._fixes
-        if writes(operator.name) and lasts:
-            raise _cannot("in_place", operator)
-        self._operator, self._compute = operator, call.compute
-        self._dtypes |= {str(parameter.dtype) for parameter in parameters}
-        self.order_free = (
-            settings.mode == CHANGE_VALUE
-            and settings.stage == FORWARD
-            and is_order_free(operator.full_name)
-        )
-        self._axis = _axis_of(args, kwargs) if self.order_free else None
-
-    def _disturbance(self, bits: np.ndarray, dtype: str) -> np.ndarray:
-        if self.order_free and self._axis is not None and -bits.ndim <= self._axis < bits.ndim:
-            return ends_exchanged(bits, self._axis)
-        return super()._disturbance(bits, dtype)
-
-    def _computed(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
-    ) -> Any:
-        with not_intercepted():
-            return self._by_kernel(self._operator, self._compute, args, kwargs, higher)
+def _check_operator(operator: Operator) -> None:
+    """Raise CannotRepeatError where an operator does more than computing."""
+    if communicates(operator.kind, operator.name):
+        raise _cannot("communicates", operator)
+    if draws(operator.name):
+        raise _cannot("draws", operator)
 
 
 def _cannot(why: str, operator: Operator) -> CannotRepeatError:
@@ -728,16 +605,8 @@ def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
-@contextmanager
-def _said_where_it_raises() -> Iterator[None]:
-    """Let what a second run raises be the reason why there was none."""
-    try:
-        yield
-    except CannotRepeatError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        raise CannotRepeatError.saying("benchmark.raised", why=why) from error
+def _raised(error: str) -> CannotRepeatError:
+    return CannotRepeatError.saying("benchmark.raised", why=error.splitlines()[0][:200])
 
 
 @dataclass(frozen=True)
@@ -760,35 +629,42 @@ class _Drawn:
             return self.output
         if given.shape != first.shape or new.shape != first.shape:
             return self.output
-        mask = _dropout_mask(given, first)
-        if mask is None:
+        before, after = _values(given), _values(first)
+        if before is None or after is None:
             return self.output
+        # By what each element was multiplied.
+        kept = after != 0
+        factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
+        scale = float(np.median(factors)) if factors.size else 1.0
+        mask = np.where(kept, scale, 0.0).astype(np.float32)
         dropped = new * Tensor(mask).astype(new.dtype)
         return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
 
 
-def _dropout_mask(given: Tensor, returned: Tensor) -> np.ndarray | None:
-    """Return by what a dropout multiplied each element, float32; None of others than numbers."""
-    before, after = _values(given), _values(returned)
-    if before is None or after is None:
-        return None
-    kept = after != 0
-    factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
-    scale = float(np.median(factors)) if factors.size else 1.0
-    return np.where(kept, scale, 0.0).astype(np.float32)
-
-
 def _like(output: Any, again: Any) -> Any:
-    """Return the result of the second run in the structure and the dtypes of the first."""
+    """Return the result of the second run in the structure and the dtypes of the first.
+
+    Raises:
+        CannotRepeatError: there is a structure in it that cannot be made anew.
+    """
     after = iter([tensor for _, tensor in tensors_in(again)])
 
-    def cast(tensor: Tensor) -> Any:
+    def cast(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, PLAIN):
+            return leaf
+        if not isinstance(leaf, Tensor):
+            kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
         second = next(after, None)
-        if second is None or second.shape != tensor.shape or str(tensor.dtype) not in FORMATS:
-            return tensor
-        return second if second.dtype == tensor.dtype else second.astype(tensor.dtype)
+        if second is None or second.shape != leaf.shape or str(leaf.dtype) not in FORMATS:
+            return leaf
+        return second if second.dtype == leaf.dtype else second.astype(leaf.dtype)
 
-    return with_tensors(output, cast)
+    return replaced(output, cast)
+
+
+def _results(tensors: Iterable[tuple[str, Tensor]]) -> Results:
+    return {path: (str(tensor.dtype), _values(tensor)) for path, tensor in tensors}
 
 
 def _values(tensor: Tensor) -> np.ndarray | None:
@@ -801,15 +677,14 @@ def _values(tensor: Tensor) -> np.ndarray | None:
 
 def _keep_worst(worst: dict[str, Row], rows: Iterable[Row]) -> None:
     """Keep of each output the row that is worst."""
+
+    def badness(row: Row) -> tuple[bool, float]:
+        return not row["consistent"], float("inf") if row["change"] is None else row["change"]
+
     for row in rows:
         path = row["path"]
-        if path not in worst or _badness(row) > _badness(worst[path]):
+        if path not in worst or badness(row) > badness(worst[path]):
             worst[path] = row
-
-
-def _badness(row: Row) -> tuple[bool, float]:
-    change = row["change"]
-    return not row["consistent"], float("inf") if change is None else change
 
 
 def _finite(number: float) -> float | None:
@@ -823,17 +698,8 @@ def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
         benchmark_lines(recorder.root, recorder.rank).append(rows)
 
     def observer_of(phase: Phase, _: int) -> BenchmarkedPhase:
-        settings = Settings(
-            mode=config.pert_mode,
-            handler=config.handler_type,
-            stage=config.fuzz_stage,
-            runs=config.fuzz_runs,
-            thresholds={**THRESHOLDS, **config.fuzz_limits},
-            most_times=config.fuzz_ratio,
-            held_bytes=config.buffer_mb << 20,
-        )
         place = {"step": recorder.step, "phase": phase.name, "rank": recorder.rank}
-        return BenchmarkedPhase(settings, place, take)
+        return BenchmarkedPhase(config, place, take)
 
     if config.changes_training:
         changed_by = {"task": config.task, "pert_mode": config.pert_mode}

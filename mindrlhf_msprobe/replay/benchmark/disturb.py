@@ -9,6 +9,7 @@ number becomes Inf.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -66,11 +67,18 @@ def values_of(bits: np.ndarray, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(bits).view(FORMATS[dtype].values).reshape(bits.shape)
 
 
+def _magnitudes(bits: np.ndarray, kind: FloatFormat) -> tuple[np.ndarray, np.ndarray, Any, Any]:
+    """Return magnitudes, as bits, and which are negative; and those of the normal numbers' ends."""
+    width = np.dtype(kind.bits).itemsize * 8
+    sign = kind.bits(1 << (width - 1))
+    infinity = ((1 << (width - 1 - kind.mantissa)) - 1) << kind.mantissa
+    return bits & ~sign, (bits & sign) != 0, kind.bits(1 << kind.mantissa), kind.bits(infinity - 1)
+
+
 def noise_added(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Return the bits of the next larger number of each element (`add_noise`)."""
     kind = FORMATS[dtype]
-    magnitude, negative = _parts(bits, kind)
-    smallest, largest = _limits(kind)
+    magnitude, negative, smallest, largest = _magnitudes(bits, kind)
     up = ~negative & (magnitude >= smallest) & (magnitude < largest)
     down = negative & (magnitude > smallest) & (magnitude <= largest)
     one = kind.bits(1)
@@ -80,8 +88,7 @@ def noise_added(bits: np.ndarray, dtype: str) -> np.ndarray:
 def last_bit_flipped(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Return the bits of each element with the last bit of the mantissa flipped (`bit_noise`)."""
     kind = FORMATS[dtype]
-    magnitude, _ = _parts(bits, kind)
-    smallest, largest = _limits(kind)
+    magnitude, _, smallest, largest = _magnitudes(bits, kind)
     normal = (magnitude >= smallest) & (magnitude <= largest)
     return np.where(normal, bits ^ kind.bits(1), bits)
 
@@ -92,17 +99,14 @@ def ends_exchanged(bits: np.ndarray, axis: int | None = None) -> np.ndarray:
     Args:
         axis: exchange those at both ends of this axis, in every row; None: of the whole array.
     """
-    changed = np.array(bits)
-    if bits.size == 0 or bits.ndim == 0:
-        return changed
     if axis is None:
-        flat = changed.reshape(-1)
-        flat[0], flat[-1] = bits.reshape(-1)[-1], bits.reshape(-1)[0]
-        return changed
-    first: list[int | slice] = [slice(None)] * bits.ndim
-    last = [*first]
-    first[axis], last[axis] = 0, -1
-    changed[tuple(first)], changed[tuple(last)] = bits[tuple(last)], bits[tuple(first)]
+        return ends_exchanged(bits.reshape(-1), 0).reshape(bits.shape)
+    changed = np.array(bits)
+    if bits.size:
+        first: list[int | slice] = [slice(None)] * bits.ndim
+        last = [*first]
+        first[axis], last[axis] = 0, -1
+        changed[tuple(first)], changed[tuple(last)] = bits[tuple(last)], bits[tuple(first)]
     return changed
 
 
@@ -124,17 +128,3 @@ def is_mask(values: np.ndarray) -> bool:
     first = values.reshape(-1)
     others = first[first != 0]
     return others.size == 0 or bool((others == others[0]).all())
-
-
-def _limits(kind: FloatFormat) -> tuple[np.unsignedinteger, np.unsignedinteger]:
-    """Return the magnitudes, as bits, of the smallest normal number and the largest finite one."""
-    width = np.dtype(kind.bits).itemsize * 8
-    infinity = ((1 << (width - 1 - kind.mantissa)) - 1) << kind.mantissa
-    return kind.bits(1 << kind.mantissa), kind.bits(infinity - 1)
-
-
-def _parts(bits: np.ndarray, kind: FloatFormat) -> tuple[np.ndarray, np.ndarray]:
-    """Return the magnitude of each element, as bits, and whether it is negative."""
-    width = np.dtype(kind.bits).itemsize * 8
-    sign = kind.bits(1 << (width - 1))
-    return bits & ~sign, (bits & sign) != 0

@@ -105,11 +105,6 @@ def relative_change(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.max(difference / np.maximum(np.abs(before), rms)))
 
 
-def inputs_change(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Return the largest relative change of the inputs, as they are before and after."""
-    return max((relative_change(first, second) for first, second in pairs), default=0.0)
-
-
 def judge(
     first: np.ndarray,
     second: np.ndarray,

@@ -9,7 +9,6 @@ its own of such kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mindspore
@@ -18,7 +17,6 @@ from mindspore import Tensor, ops
 from mindrlhf_msprobe.capture.framework.private import RUN_OP, uncast
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import handled_inside, is_mindspores
-from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.replay.held import CannotRepeatError
 from mindrlhf_msprobe.replay.kinds import writes
 from mindrlhf_msprobe.replay.structures import replaced
@@ -59,29 +57,24 @@ class OwnKernels:
         self._on_cpu = mindspore.get_context("device_target") == "CPU" and RUN_OP is not None
         self.used: set[str] = set()
 
-    def compute(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Any:
+    def compute(self, call: OperatorCall) -> Any:
         """Return what an operator computes.
 
         Raises:
             CannotRepeatError: its gradients would call a kernel that counts.
         """
         if not self._on_cpu:
-            return original(*args, **kwargs)
-        given = [*args, *kwargs.values()]
-        if self._differentiated and _counts_in_gradients(operator.name, given):
+            return call.compute(*call.args, **call.kwargs)
+        operator, given = call.operator, [*call.args, *call.kwargs.values()]
+        powers = operator.name in _POWERS and all(isinstance(one, Tensor) for one in given[:2])
+        if self._differentiated and (powers or operator.name in _IN_GRADIENTS):
             raise CannotRepeatError.saying("benchmark.counts", operator=operator.full_name)
         kernel = KERNELS.get(operator.name)
         of_tensor = len(given) == 1 and isinstance(given[0], Tensor) and given[0].dtype in _DTYPES
-        if kernel is not None and of_tensor and is_mindspores(original):
+        if kernel is not None and of_tensor and is_mindspores(call.compute):
             return self._own(kernel, given[0])
-        with handled_inside(self.compute):
-            return original(*args, **kwargs)
+        with handled_inside(lambda *inner: self.compute(OperatorCall(*inner))):
+            return call.compute(*call.args, **call.kwargs)
 
     def _own(self, kernel: str, tensor: Tensor) -> Tensor:
         self.used.add(kernel)
@@ -98,12 +91,6 @@ class OwnKernels:
                     RUN_OP(primitive, kernel, (tensor,))
                 _settled.add(key)
         return RUN_OP(primitive, kernel, (tensor,))
-
-
-def _counts_in_gradients(name: str, given: Sequence[Any]) -> bool:
-    if name in _POWERS:
-        return all(isinstance(value, Tensor) for value in given[:2])
-    return name in _IN_GRADIENTS
 
 
 _16_BITS = {"Float16": mindspore.float16, "BFloat16": mindspore.bfloat16}
@@ -137,12 +124,14 @@ class Higher:
 
     def raised(self, value: Any) -> Any:
         """Return a value with its floating tensors, and dtypes that ask for one, in the dtype."""
-        return replaced(value, self._raised)
 
-    def _raised(self, leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.astype(_HIGHER) if leaf.dtype in self._lower else leaf
-        return _HIGHER if _is_one_of(leaf, self._lower) else leaf
+        def raised(leaf: Any) -> Any:
+            if isinstance(leaf, Tensor):
+                return leaf.astype(_HIGHER) if leaf.dtype in self._lower else leaf
+            is_dtype = type(leaf).__module__.startswith("mindspore._c_expression")
+            return _HIGHER if is_dtype and any(leaf == one for one in self._lower) else leaf
+
+        return replaced(value, raised)
 
     def compute(self, call: OperatorCall) -> Any:
         """Return what an operator computes of its operands in the higher precision."""
@@ -158,19 +147,10 @@ class Higher:
             return self._as_asked(call)
 
     def _as_asked(self, call: OperatorCall) -> Any:
-        self.without.add(call.operator.full_name)
-        args, kwargs = self._lowered(call.args), self._lowered(call.kwargs)
-        return self.raised(uncast(lambda: call.compute(*args, **kwargs))())
-
-    def _lowered(self, value: Any) -> Any:
         def lowered(leaf: Any) -> Any:
             is_higher = isinstance(leaf, Tensor) and leaf.dtype == _HIGHER
             return leaf.astype(self._coarsest) if is_higher else leaf
 
-        return replaced(value, lowered)
-
-
-def _is_one_of(value: Any, dtypes: tuple[Any, ...]) -> bool:
-    return type(value).__module__.startswith("mindspore._c_expression") and any(
-        value == dtype for dtype in dtypes
-    )
+        self.without.add(call.operator.full_name)
+        args, kwargs = replaced(call.args, lowered), replaced(call.kwargs, lowered)
+        return self.raised(uncast(lambda: call.compute(*args, **kwargs))())

@@ -20,8 +20,8 @@ import numpy as np
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.common.processes import receive, send, start_fresh
 from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
-from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
-from mindrlhf_msprobe.replay.precise.values import PRECISIONS, NoGradientError, Tape, Value
+from mindrlhf_msprobe.replay.precise.tape import PRECISIONS, Tape
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, dtype_name
 from mindrlhf_msprobe.replay.structures import replaced
 
 if TYPE_CHECKING:
@@ -68,11 +68,7 @@ class KernelProcess:
                 raise NoAnswerError(question.operator)
             try:
                 said = self._answer_to(question)
-            except (
-                OSError,
-                EOFError,
-                ValueError,
-            ) as error:  # it has ended, and is another one next
+            except (OSError, EOFError, ValueError) as error:  # it has ended: another one is next
                 self._fatal.add(question.operator)
                 self._end()
                 raise NoAnswerError(question.operator) from error
@@ -153,7 +149,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def by_kernel(
-    basic: Basic,
+    tape: Tape,
     operator: Operator,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -170,7 +166,7 @@ def by_kernel(
     Raises:
         NoAnswerError: there is no such kernel.
     """
-    tape, operands = basic.tape, list[Value]()
+    operands: list[Value] = []
 
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, Value):
@@ -189,17 +185,16 @@ def by_kernel(
     question = Question(operator.full_name, given, named, draws, attributes)
     answer = KERNELS.ask(question)
     values = [
-        _output(basic, question, answer, number, operands)
+        _output(tape, question, number, [result[number] for result in answer.results], operands)
         for number in range(len(answer.results[0]))
     ]
     return tuple(values) if answer.several else values[0]
 
 
 def _output(
-    basic: Basic, question: Question, answer: Answer, number: int, operands: Sequence[Value]
+    tape: Tape, question: Question, number: int, arrays: Sequence[Any], operands: Sequence[Value]
 ) -> Value:
-    """Return one output."""
-    arrays = [np.asarray(result[number]) for result in answer.results]
+    """Return one output, whose gradients are asked for when they are needed."""
 
     def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
         last = len(g.draws) - 1
@@ -210,24 +205,19 @@ def _output(
             found = KERNELS.ask(replace(question, arriving=arriving, output=number))
         except NoAnswerError:
             raise NoGradientError(question.operator) from None
-        gradients: list[Value | None] = []
-        for at in range(len(parents)):
-            of_draws = [result[at] for result in found.results]
-            known = [one for one in of_draws if one is not None]
-            gradients.append(_rounded(basic.tape, known) if known else None)
-        return gradients
+        known = [[one for one in of_draws if one is not None] for of_draws in zip(*found.results)]
+        return [_rounded(tape, arrays) if arrays else None for arrays in known]
 
-    value = _rounded(basic.tape, arrays)
-    return basic.tape.made_of(value, operands, pull)
+    return tape.made_of(_rounded(tape, [*map(np.asarray, arrays)]), operands, pull)
 
 
 def _rounded(tape: Tape, arrays: Sequence[np.ndarray]) -> Value:
     """Return a value of its draws, each but the exact one disturbed by one rounding."""
     exact = arrays[0]
     if exact.dtype.kind != "f":
-        return Value([*arrays])
+        return Value(tape, [*arrays])
     scales = [np.where(np.isfinite(a), np.abs(a), 0) for a in arrays[1:]]
-    return Value([exact, *tape.disturbed(arrays[1:], scales)])
+    return Value(tape, [exact, *tape.disturbed(arrays[1:], scales)])
 
 
 def _disturbed(tape: Tape, operands: Sequence[Value]) -> tuple[tuple[np.ndarray, ...], ...]:

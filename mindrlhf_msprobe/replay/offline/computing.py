@@ -21,14 +21,14 @@ from mindspore import Tensor, ops
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.replay.offline.script.folder import words_of
+from mindrlhf_msprobe.replay.offline.script.folder import leaves_in, tensors_in, words_of
 from mindrlhf_msprobe.replay.offline.script.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.gradients import backward
-from mindrlhf_msprobe.replay.precise.values import Precision, Tape, Value, lowest_precision
+from mindrlhf_msprobe.replay.precise.tape import Precision, Tape, lowest_precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.storage.operators import OperatorName
 
 Node = dict[str, Any]  # of entry.json
@@ -141,8 +141,10 @@ def array_of(tensor: Any) -> np.ndarray:
     return found
 
 
-def prepare() -> None:
+def prepare(device: str | None = None) -> None:
     """Let operators run where they are called: there one without a kernel raises, in words."""
+    if device:
+        mindspore.set_device(device)
     WORDS.update(words_of(language()))
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     mindspore.runtime.launch_blocking()
@@ -184,13 +186,19 @@ def _values(
         yield from _of_dropout(side, name, (args, kwargs, primitive), given, precision)
         return
     found = compute_operator(operator.kind, name, args, kwargs, precision, settings=primitive)
-    outputs = [*_leaves(side.entry["output"])]
+    outputs = [*leaves_in(side.entry["output"])]
     if len(outputs) != len(found.outputs):
         return
-    pairs: list[tuple[str, dict[str, Any], Value | None]] = [
+    pairs: list[tuple[str, Node, Value | None]] = [
         (node["at"], node, value) for node, value in zip(outputs, found.outputs) if "file" in node
     ]
-    pairs += _gradients(side, found, outputs, given)
+    if any("gradient" in node for node in given):
+        arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
+        pairs += [
+            (f"gradient:{node['at']}", node["gradient"], value)
+            for node, value in zip(given, found.gradients(arriving))
+            if "gradient" in node
+        ]
     for record, node, value in pairs:
         recorded = side.array(node)
         if value is None or value.shape != recorded.shape:
@@ -215,7 +223,7 @@ def _of_dropout(
         NoFormulaError: its arguments are not those of a dropout.
     """
     args, kwargs, settings = called
-    first, *more = [node for node in _leaves(side.entry["output"]) if "file" in node]
+    first, *more = tensors_in(side.entry["output"])
     output, gradient = side.array(first), given[0].get("gradient")
     x = next((a for a in (*args, *kwargs.values()) if isinstance(a, np.ndarray)), None)
     if x is None or x.shape != output.shape:
@@ -231,14 +239,13 @@ def _of_dropout(
     scale = 1 / (1 - probability) if probability < 1 else 0.0
     tape = Tape(precision)
     operand = tape.value(x)
-
-    def dropped(mask: np.ndarray) -> Value:
-        return Basic(tape).multiply(operand, tape.value(np.where(mask, scale, 0.0)))
-
-    found: list[tuple[str, dict[str, Any], Value | None]] = [(first["at"], first, dropped(kept))]
+    found: list[tuple[str, Node, Value | None]] = [
+        (first["at"], first, operand * np.where(kept, scale, 0.0))
+    ]
     if gradient is not None and "arriving" in first:
+        dropped = operand * np.where(again, scale, 0.0)
         arriving = tape.value(side.array(first["arriving"]))
-        exact = backward(tape, [(dropped(again), arriving)], [operand]).of[0]
+        exact = backward(tape, [(dropped, arriving)], [operand]).of[0]
         found.append((f"gradient:{given[0]['at']}", gradient, exact))
     odd = None if name in _OF_CHANNELS else _odd_share(x, kept, probability)
     for at, node, value in found:
@@ -270,20 +277,6 @@ def _odd_share(given: np.ndarray, kept: np.ndarray, probability: float) -> float
     return dropped / count if apart > _MOST_DEVIATIONS * deviation else None
 
 
-def _gradients(
-    side: Recomputed, found: Any, outputs: list[dict[str, Any]], given: list[dict[str, Any]]
-) -> list[tuple[str, dict[str, Any], Value | None]]:
-    """Return name, node and what the formula gives of the gradients that were recorded."""
-    if not any("gradient" in node for node in given):
-        return []
-    arriving = [side.array(n["arriving"]) if "arriving" in n else None for n in outputs]
-    return [
-        (f"gradient:{node['at']}", node["gradient"], value)
-        for node, value in zip(given, found.gradients(arriving))
-        if "gradient" in node
-    ]
-
-
 def _as_value(node: dict[str, Any], opinion: Judgement, apart: dict[str, float]) -> dict[str, Any]:
     return {
         **{"dtype": node["dtype"], "shape": node["shape"], "by": "formula", "formula": apart},
@@ -303,16 +296,6 @@ def _made(side: Recomputed, node: dict[str, Any], given: list[dict[str, Any]]) -
     if "dtype" in node:
         return node["dtype"].lower()
     return side.value(node, {}, None)
-
-
-def _leaves(nodes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what stands in structures, in order."""
-    for node in nodes:
-        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
-        if "list" in node or "dict" in node:
-            yield from _leaves(inside)
-        else:
-            yield node
 
 
 def _probability(args: Sequence[Any], kwargs: Mapping[str, Any], settings: Any) -> float:

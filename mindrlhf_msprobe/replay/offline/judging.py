@@ -86,23 +86,16 @@ def judge(
         for name, one in values.items():
             found.values[name] = {**found.values.get(name, {}), **one}
             found.values[name].pop("here", None)  # that is by a kernel
-    found.notes += _of_masks(values)
+    for name, one in values.items():
+        if "dropped" in one:
+            shares = {"dropped": f"{one['dropped']:.1%}", "p": f"{one['probability']:.1%}"}
+            found.notes.append(("dropped_other", {"value": name, **shares}))
+        elif one.get("by_mask"):  # the mask of a dropout was taken from its output
+            found.notes.append(("by_mask", {"value": name}))
     found.conclude()
     if recomputed := side.entry["recomputed"]:
         found.notes.append((f"recomputed_{recomputed}", {}))
     return found
-
-
-def _of_masks(values: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Return what is to be said where the mask of a dropout was taken from its output."""
-    notes: list[tuple[str, dict[str, Any]]] = []
-    for name, value in values.items():
-        if "dropped" in value:
-            shares = {"dropped": f"{value['dropped']:.1%}", "p": f"{value['probability']:.1%}"}
-            notes.append(("dropped_other", {"value": name, **shares}))
-        elif value.get("by_mask"):
-            notes.append(("by_mask", {"value": name}))
-    return notes
 
 
 def by_kernels(side: Recomputed) -> Judged:
@@ -121,7 +114,9 @@ def by_kernels(side: Recomputed) -> Judged:
         if name not in again:
             continue
         if tuple(node["shape"]) != again[name].shape:
-            raise _other_output(name, node, again[name])
+            shapes = {"recorded": node["shape"], "built": list(again[name].shape)}
+            why = template.WORDS["other_output"].format(value=name, **shapes)
+            raise RunError(Message("replay.refused", {"why": why}))
         found.values[name] = _judged(side, name, runs, found)
     found.conclude()
     return found
@@ -169,14 +164,6 @@ def _undecided(node: Node) -> dict[str, Any]:
     return {"dtype": node["dtype"], "shape": node["shape"], "verdict": "undecided"}
 
 
-def _other_output(name: str, node: Node, array: np.ndarray) -> RunError:
-    from mindrlhf_msprobe.replay.offline.script.template import WORDS
-
-    shapes = {"recorded": node["shape"], "built": list(array.shape)}
-    why = WORDS["other_output"].format(value=name, **shapes)
-    return RunError(Message("replay.refused", {"why": why}))
-
-
 def _judged(side: Recomputed, name: str, runs: Mapping[str, _Run], found: Judged) -> dict[str, Any]:
     """Return the distances and the verdict of one value, and note what else is to be said."""
     node, reference = side.recorded[name], found.reference
@@ -218,12 +205,17 @@ def _by_allowance(
     gradient = name.startswith("gradient:")
     moved = [moves(arrays[of], others, gradient) for of, others in disturbed.items()]
     lowest = min(dtype, side.lowest, key=BITS.__getitem__)
-    length = _longest_sum(side, recorded.size)
+    # How long the longest sum may be that leads to a tensor of the size.
+    shapes = [one["shape"] for one in (*side.inputs, *side.weights)]
+    axes = [n for shape in shapes for n in shape]
+    length = max([1, *axes, *(math.prod(shape) // recorded.size for shape in shapes)])
     allowed = allowance(exact, np.maximum(*moved), lowest, length) + node.get("rounding", 0.0)
     share = float(np.max(differences(recorded, exact, dtype) / allowed))
     here = float(np.max(differences(again, exact, dtype) / allowed))
     value.update(share=share, here=here)
-    if _is_random(again, arrays["repeated"], dtype):
+    # Two runs of the same are further apart than sums in another order are.
+    apart = np.linalg.norm(differences(arrays["repeated"], again, dtype))
+    if apart > np.linalg.norm(again[np.isfinite(again)]) * 2.0 ** -(BITS[dtype] / 2):
         return "random"
     if share <= 1:
         if are_rounded(exact, disturbed["reference"], lowest):
@@ -234,20 +226,6 @@ def _by_allowance(
     if here <= 1:
         return ""
     return "wrong_here" if share > 1 else "other_here"
-
-
-def _longest_sum(side: Recomputed, size: int) -> int:
-    """Return how long the longest sum may be that leads to a tensor of a size."""
-    shapes = [node["shape"] for node in (*side.inputs, *side.weights)]
-    axes = [n for shape in shapes for n in shape]
-    return max([1, *axes, *(math.prod(shape) // size for shape in shapes)])
-
-
-def _is_random(again: np.ndarray, repeated: np.ndarray, dtype: str) -> bool:
-    """Return whether two runs of the same are further apart than sums in another order are."""
-    apart = np.linalg.norm(differences(repeated, again, dtype))
-    size = np.linalg.norm(again[np.isfinite(again)])
-    return bool(apart > size * 2.0 ** -(BITS[dtype] / 2))
 
 
 def differences(recorded: np.ndarray, computed: np.ndarray, dtype: str) -> np.ndarray:
@@ -325,29 +303,22 @@ def conclude(output: Path, called: Any, network: Any = None) -> None:
     if len(sides) > 1:
         answers[[*sides][-1]] += _of_both(sides, found)
     for letter, side in sides.items():
-        judged = _plain(found[letter], answers[letter])
+        one, answer = found[letter], answers[letter]
+        values = {name: {**value, "said": _said(value)} for name, value in one.values.items()}
+        notes = [*dict.fromkeys(worded(code, **params) for code, params in one.notes)]
+        judged = {"verdict": one.verdict, "answer": answer, "notes": notes, "values": values}
         content = json.loads((side.folder / ENTRY).read_text(encoding="utf-8"))
         content |= {"judged": judged, "lists": side.sequence is list}
-        text = json.dumps(finite(content), ensure_ascii=False, indent=1, allow_nan=False)
+        # JSON has no number that is not finite: it is a text there.
+        content = json.loads(json.dumps(content), parse_constant=str)
+        text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
         (side.folder / ENTRY).write_text(text, encoding="utf-8", errors="backslashreplace")
-
-
-def finite(found: Any) -> Any:
-    """Return what was found as JSON has it: a number that is not finite is a text there."""
-    return json.loads(json.dumps(found), parse_constant=str)
 
 
 def worded(code: str, **params: Any) -> str:
     """Return a text; names of a dump cannot move the cursor in it."""
     text = template.WORDS[code].format(**params)
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-
-
-def _plain(found: Judged, answer: list[str]) -> dict[str, Any]:
-    """Return what stands in entry.json of it."""
-    values = {name: {**value, "said": _said(value)} for name, value in found.values.items()}
-    notes = dict.fromkeys(worded(code, **params) for code, params in found.notes)
-    return {"verdict": found.verdict, "answer": answer, "notes": [*notes], "values": values}
 
 
 def _said(value: Mapping[str, Any]) -> str:
@@ -386,22 +357,19 @@ def _headline(letter: str, found: Judged) -> str:
 def _of_both(sides: Mapping[str, Recomputed], found: Mapping[str, Judged]) -> list[str]:
     """Return which of two runs is wrong, and whether both were given the same."""
     wrong = [letter for letter, one in found.items() if one.verdict == "wrong"]
-    lines = [worded("inputs_agree" if _same_inputs(*sides.values()) else "inputs_differ")]
+    a, b = sides.values()
+    files: list[list[Node]] = [[*side.entry["given"], *side.weights] for side in (a, b)]
+    same = len(files[0]) == len(files[1]) and all(
+        (x["dtype"], x["shape"]) == (y["dtype"], y["shape"])
+        and a.array(x).tobytes() == b.array(y).tobytes()
+        for x, y in zip(*files)
+    )
+    lines = [worded("inputs_agree" if same else "inputs_differ")]
     if len(wrong) == len(sides):
         lines.append(worded("both_wrong"))
     elif wrong and "ordinary" in (one.verdict for one in found.values()):
         lines.append(worded("one_is_wrong", side=wrong[0]))
     return lines
-
-
-def _same_inputs(a: Recomputed, b: Recomputed) -> bool:
-    """Return whether what goes in is the same in both runs, bit for bit."""
-    files: list[list[Node]] = [[*side.entry["given"], *side.weights] for side in (a, b)]
-    return len(files[0]) == len(files[1]) and all(
-        (x["dtype"], x["shape"]) == (y["dtype"], y["shape"])
-        and a.array(x).tobytes() == b.array(y).tobytes()
-        for x, y in zip(*files)
-    )
 
 
 def main() -> None:
@@ -412,11 +380,7 @@ def main() -> None:
     from mindrlhf_msprobe.errors import MsprobeError
 
     output, device, result = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    import mindspore
-
-    if device:
-        mindspore.set_device(device)
-    prepare()
+    prepare(device)
     sys.path.insert(0, str(Path.cwd()))
     try:
         subject = runpy.run_path(str(output / SCRIPT))["subject"]

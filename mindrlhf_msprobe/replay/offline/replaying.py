@@ -108,23 +108,19 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
         place = calls[0].place  # the same in the second run
     subject, calls = _subject(calls, asked)
     output = Path(asked.output)
-    words = folder.words_of(language())
+    script, words = str(output / folder.SCRIPT), folder.words_of(language())
     dtype = floating_dtype(asked.compute_dtype)
     network = subject.called is None
     if network and run:
         check_installed()
-    found: dict[str, Any] | None = None
     with staged(output) as made:
         folder.write_folder(
             made, calls, subject.python, words, network=network, compute_dtype=dtype
         )
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
-        if not network:
-            _judge_operator(made, subject, asked.device)
-        if run:
-            found = _run(made, asked, str(output / folder.SCRIPT), network=network)
-    shown = shlex.join(["python", str(output / folder.SCRIPT), *_on(asked.device)])
+        found = _judged(made, subject, asked, script, run=run)
+    shown = shlex.join(["python", script, *_on(asked.device)])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
@@ -132,36 +128,33 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
 
 
-def _run(made: Path, asked: Asked, script: str, *, network: bool) -> dict[str, Any]:
-    """Judge what a network computes, and return what the script says.
+def _on(device: str | None) -> list[str]:
+    return ["--device", device] if device else []
+
+
+def _judged(
+    made: Path, subject: _Subject, asked: Asked, script: str, *, run: bool
+) -> dict[str, Any] | None:
+    """Judge what was written, and return what the script says, if it is run.
 
     Args:
         script: what an error calls it.
     """
-    if network:
+    if subject.called is not None:
+        from mindrlhf_msprobe.replay.offline.computing import prepare
+        from mindrlhf_msprobe.replay.offline.judging import conclude
+
+        prepare(asked.device)
+        conclude(made, subject.called)
+    elif run:  # a network is judged in a process of its own
         _in_a_process([sys.executable, "-m", _JUDGING, str(made), asked.device or ""], script)
+    if not run:
+        return None
     command = [sys.executable, str(made / folder.SCRIPT), *_on(asked.device), "--json"]
     found = _in_a_process(command, script)
     if "sides" not in found:
         raise ScriptError.saying("replay.failed", script=script, why="")
     return found
-
-
-def _on(device: str | None) -> list[str]:
-    return ["--device", device] if device else []
-
-
-def _judge_operator(output: Path, subject: _Subject, device: str | None) -> None:
-    """Judge the folder of an operator, in this process."""
-    import mindspore
-
-    from mindrlhf_msprobe.replay.offline.computing import prepare
-    from mindrlhf_msprobe.replay.offline.judging import conclude
-
-    if device:
-        mindspore.set_device(device)
-    prepare()
-    conclude(output, subject.called)
 
 
 @dataclass(frozen=True)
@@ -270,13 +263,9 @@ def replay_operators(
     if not calls:
         raise RunError.saying("replay.no_operators", path=run.path)
     check_mindspore()
-    import mindspore
-
     from mindrlhf_msprobe.replay.offline.computing import prepare
 
-    if asked.device:
-        mindspore.set_device(asked.device)
-    prepare()
+    prepare(asked.device)
     dtype = floating_dtype(asked.compute_dtype)
     found = []
     for number, call in enumerate(calls):

@@ -1,7 +1,7 @@
 """What rounding explains: is the distance of a result from the exact one ordinary, or wrong?
 
 The exact result was computed in float64, and again in draws that are disturbed, operation by
-operation, as the precision of the judged computation rounds (replay/precise/values.py). Let e be
+operation, as the precision of the judged computation rounds (replay/precise/tape.py). Let e be
 the error of an element, s the root mean square of its draws' distances, u the unit of rounding, x
 the exact element:
 
@@ -23,7 +23,7 @@ from enum import Enum
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.values import Precision
+from mindrlhf_msprobe.replay.precise.tape import Precision
 
 #: How many times what a rounding explains is still ordinary.
 MOST = 64.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
-from mindrlhf_msprobe.replay.precise.values import NoGradientError, Sharing, Tape, Value
+from mindrlhf_msprobe.replay.precise.tape import Sharing, Tape
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value
 
 
 @dataclass
@@ -34,7 +34,6 @@ def backward(
         outputs: outputs with the gradients that arrive at them.
         wanted: the values whose gradients are asked for.
     """
-    basic = Basic(tape)
     order = _ordered([output for output, _ in outputs])
     kept = {id(value) for value in wanted}
     needed = {*kept}  # what leads to those
@@ -47,7 +46,7 @@ def backward(
     def give(value: Value, gradient: Value) -> None:
         if id(value) in needed:
             known = sums.get(id(value))
-            sums[id(value)] = gradient if known is None else basic.add(known, gradient)
+            sums[id(value)] = gradient if known is None else known + gradient
 
     with tape.without_gradients():
         for output, gradient in outputs:

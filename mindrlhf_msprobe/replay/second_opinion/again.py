@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -41,18 +41,11 @@ from mindrlhf_msprobe.replay.kinds import (
     passes_gradients,
     writes,
 )
-from mindrlhf_msprobe.replay.precise.basic import Basic, dtype_name
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
 from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, backward
-from mindrlhf_msprobe.replay.precise.values import (
-    PRECISIONS,
-    NoGradientError,
-    Precision,
-    Tape,
-    Value,
-    lowest_precision,
-)
+from mindrlhf_msprobe.replay.precise.tape import PRECISIONS, Precision, Tape, lowest_precision
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, dtype_name
 from mindrlhf_msprobe.replay.second_opinion.constructs import defined_construct, defined_function
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
@@ -189,7 +182,6 @@ class SecondRun:
         dtype: Any = np.float64,
     ) -> None:
         self.tape = Tape(precision, seed=seed, dtype=dtype)
-        self._basic = Basic(self.tape)
         self._drawn = [*drawn]
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
@@ -224,14 +216,11 @@ class SecondRun:
                 that can be computed in no other way.
             Exception: what the function raises by itself.
         """
-        for leaf in leaves_of([[*args], dict(kwargs)]):
-            floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
-            self.inputs.append(self._value(leaf, given=True) if floats else None)
+        self._note_inputs(args, kwargs)
         if cell is not None:
             for inside in named_cells(cell).values():
-                held = leaves_of([*vars(inside).values()])
-                self._constants |= {id(leaf) for leaf in held if isinstance(leaf, Tensor)}
-        with Interception(self._handle, nested=True), _plain_cells(self._transposed):
+                self._note_constants([*vars(inside).values()])
+        with Interception(self._handle, nested=True), _PLAIN_CELLS.entered(self._transposed):
             returned = function(*args, **kwargs)
         outputs: list[Value | None] = []
         for leaf in leaves_of(returned):
@@ -255,14 +244,19 @@ class SecondRun:
         if before is not None:
             self._known[id(call.args[0])] = call.args[0], self.tape.value(before)
             self._own.add(id(call.args[0]))
-        for leaf in leaves_of([[*call.args], call.kwargs]):
-            floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
-            self.inputs.append(self._value(leaf, given=True) if floats else None)
-            if isinstance(leaf, Tensor):
-                self._constants.add(id(leaf))
+        self._note_inputs(call.args, call.kwargs)
+        self._note_constants([call.args, call.kwargs])
         made = self._handled(call) if before is None else self._written(call, alone=True)
         known = [self._known.get(id(leaf)) for leaf in leaves_of(made)]
         return [None if one is None else one[1] for one in known]
+
+    def _note_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        for leaf in leaves_of([args, kwargs]):
+            floats = isinstance(leaf, Tensor) and leaf.is_floating_point()
+            self.inputs.append(self._value(leaf, given=True) if floats else None)
+
+    def _note_constants(self, value: Any) -> None:
+        self._constants |= {id(leaf) for leaf in leaves_of(value) if isinstance(leaf, Tensor)}
 
     def gradients(
         self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
@@ -300,8 +294,7 @@ class SecondRun:
     def _transposed(self, tensor: Tensor) -> Any:
         """Return what the property `T` of a tensor gives."""
         value = self._value(tensor)
-        order = range(value.ndim)[::-1]
-        return self._made(self._basic.transpose(value, order), str(tensor.dtype).lower())
+        return self._made(value.transpose(range(value.ndim)[::-1]), str(tensor.dtype).lower())
 
     def _lifted(self, value: Any) -> Any:
         def lifted(leaf: Any) -> Any:
@@ -316,14 +309,8 @@ class SecondRun:
 
     # --- operators -----------------------------------------------------------------------------
 
-    def _handle(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        return self._handled(OperatorCall(operator, original, args, kwargs))
+    def _handle(self, *call: Any) -> Any:
+        return self._handled(OperatorCall(*call))
 
     def _handled(self, call: OperatorCall) -> Any:
         operator = call.operator
@@ -337,7 +324,7 @@ class SecondRun:
         tensors = {id(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
         if only_looks(operator) or not tensors:
             made = call.compute(*call.args, **call.kwargs)
-            self._constants |= {id(leaf) for leaf in leaves_of(made) if isinstance(leaf, Tensor)}
+            self._note_constants(made)
             self._held.append(made)
             return made
         if any(map(is_complex, leaves)):
@@ -361,11 +348,11 @@ class SecondRun:
             name = f"a{name}"  # this form returns values without indices
             named = {key: named[key] for key in ("axis", "keepdims") if key in named}
         try:
-            return answer(self._basic, operator.kind, name, given, named, settings)
+            return answer(self.tape, operator.kind, name, given, named, settings)
         except (NoFormulaError, ValueError, IndexError, KeyError):
             pass
         try:  # in another process: one that fails between gradients would end the training
-            return by_kernel(self._basic, operator, given, named, settings)
+            return by_kernel(self.tape, operator, given, named, settings)
         except NoAnswerError:
             return self._inside(call)
 
@@ -404,19 +391,17 @@ class SecondRun:
         if not operator.name.startswith("__"):  # on some devices it returns what it should write
             known = known and alone
         of_own = id(target) in self._own and id(target) not in self._viewed
-        if not isinstance(target, Tensor) or not known or not of_own:
-            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
-        given: tuple[Any, ...] = self._lifted(args)
-        named: dict[str, Any] = self._lifted(call.kwargs)
-        try:
-            name = out_of_place(operator.name)
-            value = answer(self._basic, operator.kind, name, given, named, None)
-        except (NoFormulaError, ValueError, IndexError, KeyError):
-            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name) from None
-        if not isinstance(value, Value) or value.shape != target.shape:
-            raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
-        self._known[id(target)] = target, value  # what Python sees of it is of before
-        return target
+        if isinstance(target, Tensor) and known and of_own:
+            given: tuple[Any, ...] = self._lifted(args)
+            named: dict[str, Any] = self._lifted(call.kwargs)
+            with suppress(NoFormulaError, ValueError, IndexError, KeyError):
+                name = out_of_place(operator.name)
+                value = answer(self.tape, operator.kind, name, given, named, None)
+                if isinstance(value, Value) and value.shape == target.shape:
+                    # What Python sees of it is of before.
+                    self._known[id(target)] = target, value
+                    return target
+        raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
 
     def _drawn_before(self, call: OperatorCall) -> Any:
         """Return what a random operator gives with the numbers it drew the first time."""
@@ -435,7 +420,7 @@ class SecondRun:
         if given is None or leaves[0].shape != given.shape:
             raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         value = self._value(given)
-        result = self._basic.multiply(value, self._mask(value, leaves[0], call))
+        result = value * self._mask(value, leaves[0], call)
         several = isinstance(before, tuple)
         results = (result, *map(self._constant, leaves[1:])) if several else result
         return self._lowered(results, str(given.dtype).lower())
@@ -457,7 +442,7 @@ class SecondRun:
                 ratio = 1 / (1 - (numbers[0] if numbers else 0.5))
         known = np.where(given != 0, ratio, 0.0)
         draws = [np.where(unknown, ratio * share, known) for share in (0.5, 0.0, 1.0)]
-        return Value([draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
+        return Value(self.tape, [draws[min(i, 1 + i % 2)] for i in range(self.tape.draws + 1)])
 
     def _draw(self, leaf: Any, call: OperatorCall) -> Any:
         """Return what was drawn; what gradient of it flows to what it was drawn of is not known."""
@@ -508,93 +493,70 @@ class _Plain(threading.local):
     transposed: Callable[[Tensor], Any] | None = None
 
 
-_PLAIN = _Plain()
-_LOCK = threading.Lock()
-_ENTERED: list[Any] = []
+class _PlainCells:
+    """Lets cells run by their construct alone, in the threads of second runs.
 
-
-_T: Any = vars(Tensor).get("T")
-
-
-def _t(tensor: Tensor) -> Any:
-    transposed = _PLAIN.transposed
-    return _T.__get__(tensor) if transposed is None else transposed(tensor)
-
-
-class _ReplacedFunctions:
-    """Lets the second run have functions of MindSpore's layers as their source has them."""
+    Functions of MindSpore's layers that are replaced are there as their source has them.
+    """
 
     def __init__(self) -> None:
-        self._defined: dict[tuple[str, int], Callable[..., Any] | None] = {}
-        self._stood: list[tuple[Replaced, Any]] = []
+        self._of_thread, self._lock = _Plain(), threading.Lock()
+        self._runs, self._put_back = 0, ExitStack()
 
-    def put_on(self) -> None:
-        """Put a function in the place of each that is replaced, which is that in other threads."""
+    @contextmanager
+    def entered(self, transposed: Callable[[Tensor], Any]) -> Iterator[None]:
+        """Let cells that this thread calls inside run so."""
+        with self._lock:
+            if not self._runs:
+                self._put_on()
+            self._runs += 1
+        mine = self._of_thread
+        before = mine.on, mine.transposed
+        mine.on, mine.transposed = True, transposed
+        try:
+            yield
+        finally:
+            mine.on, mine.transposed = before
+            with self._lock:
+                self._runs -= 1
+                if not self._runs:
+                    self._put_back.close()
+
+    def _put_on(self) -> None:
+        mine, original, stood = self._of_thread, nn.Cell.__call__, vars(Tensor).get("T")
         for one in replaced_in_library():
-            key = one.full_name, id(one.function)
-            if key not in self._defined:
-                self._defined[key] = defined_function(one.module, one.name)
-            stood = vars(one.module)[one.name]
-            self._stood.append((one, stood))
-            setattr(one.module, one.name, _gate(one, stood, self._defined[key]))
+            self._put(one.module, one.name, self._gate(one))
+        if stood is not None:
+            self._put(
+                Tensor,
+                "T",
+                property(lambda t: mine.transposed(t) if mine.transposed else stood.__get__(t)),
+            )
 
-    def take_off(self) -> None:
-        """Put back what stood there."""
-        while self._stood:
-            one, stood = self._stood.pop()
-            setattr(one.module, one.name, stood)
+        def call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+            if not mine.on:
+                return original(cell, *args, **kwargs)
+            return construct_of(cell)(*args, **kwargs)
 
+        self._put(nn.Cell, "__call__", call)
 
-def _gate(
-    replaced: Replaced, stood: Callable[..., Any], defined: Callable[..., Any] | None
-) -> Callable[..., Any]:
-    """Return what is `defined` in the second run, and what stood there elsewhere."""
+    def _put(self, owner: Any, name: str, instead: Any) -> None:
+        self._put_back.callback(setattr, owner, name, vars(owner)[name])
+        setattr(owner, name, instead)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not _PLAIN.on:
-            return stood(*args, **kwargs)
-        if defined is None:
-            raise CannotRepeatError.saying("second.replaced", operator=replaced.full_name)
-        return defined(*args, **kwargs)
+    def _gate(self, replaced: Replaced) -> Callable[..., Any]:
+        """Return what is a function's definition in a second run, and else what stood there."""
+        stood = vars(replaced.module)[replaced.name]
+        defined = defined_function(replaced.module, replaced.name)
 
-    return stand_in(stood, call)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self._of_thread.on:
+                return stood(*args, **kwargs)
+            if defined is None:
+                raise CannotRepeatError.saying("second.replaced", operator=replaced.full_name)
+            return defined(*args, **kwargs)
 
-
-_REPLACED = _ReplacedFunctions()
-
-
-@contextmanager
-def _plain_cells(transposed: Callable[[Tensor], Any]) -> Iterator[None]:
-    """Let cells that this thread calls run by their construct alone."""
-    with _LOCK:
-        if not _ENTERED:
-            _REPLACED.put_on()
-        if not _ENTERED and _T is not None:
-            Tensor.T = property(_t)
-        if not _ENTERED:
-            _ENTERED.append(nn.Cell.__call__)
-            nn.Cell.__call__ = _called(nn.Cell.__call__)
-        else:
-            _ENTERED.append(None)
-    before = _PLAIN.on, _PLAIN.transposed
-    _PLAIN.on, _PLAIN.transposed = True, transposed
-    try:
-        yield
-    finally:
-        _PLAIN.on, _PLAIN.transposed = before
-        with _LOCK:
-            if len(_ENTERED) == 1:
-                nn.Cell.__call__ = _ENTERED[0]
-                if _T is not None:
-                    Tensor.T = _T
-                _REPLACED.take_off()
-            _ENTERED.pop()
+        return stand_in(stood, call)
 
 
-def _called(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-        if not _PLAIN.on:
-            return original(cell, *args, **kwargs)
-        return construct_of(cell)(*args, **kwargs)
-
-    return call
+_PLAIN_CELLS = _PlainCells()

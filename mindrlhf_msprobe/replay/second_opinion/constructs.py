@@ -34,6 +34,7 @@ def defined_construct(cell: nn.Cell) -> Callable[..., Any]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)
 def defined_function(module: ModuleType, name: str) -> Callable[..., Any] | None:
     """Return the function that the source of a module of MindSpore has under a name.
 

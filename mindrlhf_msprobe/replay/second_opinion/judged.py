@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.precise.tape import Precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
@@ -135,26 +136,22 @@ class JudgedCall(HeldCall):
         None where it is not known, or holds more: of what is returned as it was given.
         """
         assert self.run is not None
+        assert self.precision is not None
         passed_on = {id(leaf) for leaf in leaves_of(self.output)} | {*self.run.parameters}
         found: list[tuple[np.ndarray, np.ndarray | float] | None] = []
         for key in self.inputs():
             gradient, after, whole = self.leaving.get(key, (None, None, True))
             if gradient is None or whole or key in passed_on:
                 found.append(None)
-            else:
-                found.append(self._less(np.asarray(gradient, np.float64), after))
+                continue
+            gradient = np.asarray(gradient, np.float64)
+            if after is None:
+                found.append((gradient, 0.0))
+                continue
+            with np.errstate(all="ignore"):  # less its part from after the call; Inf less Inf
+                beside = self.precision.unit * np.maximum(np.abs(gradient), np.abs(after))
+                found.append((gradient - np.asarray(after, np.float64), beside))
         return found
-
-    def _less(
-        self, gradient: np.ndarray, after: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray | float]:
-        """Return a gradient less its part from after the call, and the rounding of that."""
-        assert self.precision is not None
-        if after is None:
-            return gradient, 0.0
-        with np.errstate(all="ignore"):  # Inf less Inf
-            beside = self.precision.unit * np.maximum(np.abs(gradient), np.abs(after))
-            return gradient - np.asarray(after, np.float64), beside
 
     def output_paths(self) -> dict[int, str]:
         """Return the records of outputs by their ids."""
@@ -181,10 +178,6 @@ def _paths(value: Any, path: str) -> dict[int, str]:
     return found
 
 
-#: Takes the share that was judged, and the judgement.
-Judged = Callable[["Share", Judgement], None]
-
-
 @dataclass
 class Share:
     """What calls of one cell contribute to the gradient of a parameter.
@@ -202,49 +195,64 @@ class Share:
     known: bool
     reach: float = 0.0
 
-    def add(self, draws: list[np.ndarray], uses: int, *, known: bool, reach: float) -> None:
+    def add(self, other: Share) -> None:
         """Add what another call contributes."""
-        self.reach = max(self.reach, reach)
-        self.uses += uses
-        self.known &= known and len(draws) == len(self.sums)
+        self.reach = max(self.reach, other.reach)
+        self.uses += other.uses
+        self.known &= other.known and len(other.sums) == len(self.sums)
         if self.known:
-            self.sums = [a + b for a, b in zip(self.sums, draws)]
+            self.sums = [a + b for a, b in zip(self.sums, other.sums)]
+
+
+@dataclass
+class _Uses:
+    """How a parameter was used until its gradient came.
+
+    Attributes:
+        count: of computations through which gradients flow.
+        inside: cell → uses in its calls that no operator which is looked at made.
+        shares: cell or entry → what its calls contribute.
+    """
+
+    parameter: Parameter  # its id must stay its own
+    count: int = 0
+    inside: Counter[str] = field(default_factory=Counter)
+    shares: dict[str, Share] = field(default_factory=dict)
+    gradient: np.ndarray | None = None
 
 
 class ParameterOpinions:
     """Collects what calls contribute to gradients of parameters, and judges these.
 
     Args:
-        judged: takes each judgement.
+        judged: takes what was judged, and the judgement.
     """
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: Callable[[Share, Judgement], None]) -> None:
         self._judged = judged
-        self._uses: Counter[int] = Counter()
-        self._inside: dict[int, Counter[str]] = {}
-        self._held: dict[int, Parameter] = {}  # their ids must stay theirs
-        self._shares: dict[int, dict[str, Share]] = {}
-        self._arrived: dict[int, np.ndarray] = {}
+        self._of: dict[int, _Uses] = {}
+
+    def _uses_of(self, parameter: Parameter) -> _Uses:
+        return self._of.setdefault(id(parameter), _Uses(parameter))
 
     def used(self, parameter: Parameter) -> None:
         """Count one use in a computation through which gradients flow."""
-        if id(parameter) in self._arrived:  # of the backward pass before
+        if self._uses_of(parameter).gradient is not None:  # of the backward pass before
             self._judge(id(parameter))
-        self._uses[id(parameter)] += 1
-        self._held[id(parameter)] = parameter
+        self._uses_of(parameter).count += 1
 
     def used_inside(self, parameter: Parameter, by_cell: str, count: int) -> None:
         """Count uses in a call of a cell that no operator which is looked at made."""
         if count > 0:
-            self._inside.setdefault(id(parameter), Counter())[by_cell] += count
-            self._held[id(parameter)] = parameter
+            self._uses_of(parameter).inside[by_cell] += count
 
     def arrived(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep a gradient until all calls it comes from are known."""
-        if id(parameter) in self._arrived:
+        uses = self._of.get(id(parameter))
+        if uses is not None and uses.gradient is not None:
             self._judge(id(parameter))
-        if id(parameter) in self._uses or id(parameter) in self._inside:
-            self._arrived[id(parameter)] = host_values(gradient)
+        elif uses is not None and (uses.count or uses.inside):
+            uses.gradient = host_values(gradient)
 
     def share(
         self,
@@ -269,27 +277,22 @@ class ParameterOpinions:
             reach = np.inf if call.overflowed else call.run.tape.reach
             draws = [np.zeros(parameter.shape)] * 2 if value is None else [*value.draws]
             uses = call.run.uses.get(id(parameter), 0)
-            shares = self._shares.setdefault(id(parameter), {})
-            share = shares.get(call.by_cell)
-            if share is not None:
-                share.add(draws, uses, known=known, reach=reach)
-                continue
             record = f"{entry}.parameters.{parameter.name}"
-            shares[call.by_cell] = Share(
-                entry, call.cell_name, record, call.precision, draws, uses, known, reach
-            )
+            one = Share(entry, call.cell_name, record, call.precision, draws, uses, known, reach)
+            kept = self._uses_of(parameter).shares.setdefault(call.by_cell, one)
+            if kept is not one:
+                kept.add(one)
 
     def close(self) -> None:
         """Judge what is left."""
-        for key in list(self._arrived):
+        for key in [key for key, uses in self._of.items() if uses.gradient is not None]:
             self._judge(key)
 
     def _judge(self, key: int) -> None:
-        gradient = self._arrived.pop(key)
-        uses, shares = self._uses.pop(key, 0), self._shares.pop(key, {})
-        uses += max(self._inside.pop(key, Counter()).values(), default=0)  # of the outermost cell
-        self._held.pop(key, None)
-        for share in shares.values():
-            if share.known and share.uses == uses:
-                found = judge(gradient, share.sums[0], share.sums[1:], share.precision)
+        uses = self._of.pop(key)
+        assert uses.gradient is not None
+        count = uses.count + max(uses.inside.values(), default=0)  # of the outermost cell
+        for share in uses.shares.values():
+            if share.known and share.uses == count:
+                found = judge(uses.gradient, share.sums[0], share.sums[1:], share.precision)
                 self._judged(share, found)

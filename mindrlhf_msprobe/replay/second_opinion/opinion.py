@@ -19,22 +19,24 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from mindrlhf_msprobe.capture.framework.private import gradients_flow, uncast
-from mindrlhf_msprobe.capture.opening.observer import (
-    CallObserver,
-    CellCall,
-    ObservedCall,
-    OperatorCall,
-)
+from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import backward_name
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.held import CannotRepeatError, RunningCalls, State
+from mindrlhf_msprobe.replay.held import (
+    CannotRepeatError,
+    Repeating,
+    Running,
+    State,
+    said_where_it_raises,
+)
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
-from mindrlhf_msprobe.replay.precise.values import Precision, Value
+from mindrlhf_msprobe.replay.precise.tape import Precision
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.replay.second_opinion.again import (
     SecondRun,
     computes_floats,
@@ -46,16 +48,11 @@ from mindrlhf_msprobe.replay.second_opinion.again import (
 )
 from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
 from mindrlhf_msprobe.replay.second_opinion.judged import JudgedCall, ParameterOpinions, Share
-from mindrlhf_msprobe.replay.structures import leaves_of
-from mindrlhf_msprobe.storage.operators import parse_operator
+from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
-
-
-#: Takes what is thought of one call, as JSON.
-Write = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass
@@ -89,61 +86,53 @@ class Turns:
         self._spent += seconds
 
 
-class SecondOpinion(CallObserver):
+class SecondOpinion(Repeating):
     """Has the calls of one opening of a phase computed again, and judges them.
 
     Args:
-        write: takes the opinions.
+        config: what is computed in, and what all of it is declared to compute in.
         place: `step`, `rank` and `phase`, which every line has.
         turns: decides what is computed again.
-        dtype: what is computed in, `float64` or `float32`.
-        declared: a floating dtype that all of it is declared to compute in; "": none.
+        write: takes the opinions.
     """
 
     lost = "lost.opinion"
 
     def __init__(
         self,
-        write: Write,
+        config: ProbeConfig,
         place: Mapping[str, Any],
         turns: Turns,
-        *,
-        dtype: str = "float64",
-        declared: str = "",
+        write: Callable[[Mapping[str, Any]], None],
     ) -> None:
+        super().__init__()
         self._write = write
         self._place = dict(place)
         self._turns = turns
-        self._dtype, self._declared = dtype, declared
+        self._dtype, self._declared = np.dtype(config.precision), config.compute_dtype
         self._lock = threading.RLock()
-        self.running = RunningCalls()
         self._waiting: dict[str, JudgedCall] = {}
         self._to_repeat: set[str] = set()  # forward entries
         self._parameters = ParameterOpinions(self._say_of_parameter)
 
     # --- what the recording tells --------------------------------------------------------------
 
-    def cell_begins(self, call: CellCall) -> ObservedCall | None:
+    def cell_begins(self, call: CellCall) -> Running | None:
         """Hold what a cell that is computed again begins with."""
         if not self._turns.takes(self._place["step"], call.name):
             return None
-        return self._cell_held(call)
+        return self._hold(call, JudgedCall(call.entry, call.name, call))
 
-    def cell_repeats(self, call: CellCall) -> ObservedCall | None:
+    def cell_repeats(self, call: CellCall) -> Running | None:
         """Hold what a recomputed cell begins its second run with: gradients come through it."""
         if call.entry not in self._to_repeat:
             return None
         self._to_repeat.discard(call.entry)
-        return self._cell_held(call, repeats=True)
+        return self._hold(call, JudgedCall(call.entry, call.name, call, repeats=True))
 
-    def _cell_held(self, call: CellCall, *, repeats: bool = False) -> ObservedCall:
-        held = JudgedCall(call.entry, call.name, call, repeats=repeats)
-        self.running.calls.append(held)
-        return _Running(self, call, held)
-
-    def operator_begins(self, call: OperatorCall) -> ObservedCall:
+    def operator_begins(self, call: OperatorCall) -> Running:
         """Hold what an operator that is computed again begins with."""
-        entry, held = call.entry, None
+        entry = call.entry
         name = f"{call.around}/{call.operator.full_name}"
         if entry is not None and not self._turns.takes(self._place["step"], name):
             entry = None
@@ -151,100 +140,83 @@ class SecondOpinion(CallObserver):
         if repeats:
             entry = call.repeats
             self._to_repeat.discard(call.repeats)
-        if entry is not None:
-            written = call.args[0] if call.args and in_place(call.operator.name) else None
-            written = written if isinstance(written, Tensor) else None
-            before = None if isinstance(written, Parameter | None) else host_values(written)
-            held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
-            self.running.calls.append(held)
-        return _Running(self, call, held)
+        if entry is None:
+            return Running(self, call, None)
+        written = call.args[0] if call.args and in_place(call.operator.name) else None
+        is_tensor = isinstance(written, Tensor) and not isinstance(written, Parameter)
+        before = host_values(written) if is_tensor else None
+        held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
+        return self._hold(call, held)
 
-    def operator_ran(self, call: OperatorCall, output: Any, *, held: JudgedCall | None) -> None:
-        """Keep what a random operator drew, and count the uses of parameters.
+    def _hold(self, call: CellCall | OperatorCall, held: JudgedCall) -> Running:
+        self.running.append(held)
+        return Running(self, call, held)
 
-        Args:
-            held: what it is looked at by; None: by nothing but the cells around it.
-        """
-        self._met(computes_floats(call, output), draws(call.operator.name), held)
-        if not only_looks(call.operator):
-            self._note_uses(call, output)
-        if draws(call.operator.name):
-            self._note_drawn(call, output)
+    def ended(self, call: CellCall | OperatorCall, held: JudgedCall | None, output: Any) -> None:
+        """Take note of what an operator did; compute again what is held, and judge it."""
 
-    def _met(self, computes: bool, is_random: bool, held: JudgedCall | None) -> None:
-        """Note in the calls around an operator that it ran, and whether it is looked at alone."""
-        for one in self.running.calls:
+        def look() -> None:
+            if isinstance(call, OperatorCall):
+                self._operator_ran(call, output, held)
+            if held is not None:
+                self.end(held)
+                self._judge_output(held, output)
+
+        look() if isinstance(call, CellCall) else uncast(look)()
+
+    def _operator_ran(self, call: OperatorCall, output: Any, held: JudgedCall | None) -> None:
+        """Tell the calls around an operator what it did, and whether it is looked at alone."""
+        computes, is_random = computes_floats(call, output), draws(call.operator.name)
+        for one in self.running:
             one.met += computes
         if held is not None:
             held.alone = computes
         elif computes and not is_random:
-            for one in self.running.calls:
+            for one in self.running:
                 one.alone = True
+        if not only_looks(call.operator):
+            # Uses of parameters, but of what returns one as it is given, as a cast may.
+            flow, returned = gradients_flow(), {id(leaf) for leaf in leaves_of(output)}
+            for leaf in leaves_of([call.args, call.kwargs]):
+                if isinstance(leaf, Parameter) and id(leaf) not in returned:
+                    if flow:
+                        self._parameters.used(leaf)
+                    for one in self.running:
+                        one.uses[id(leaf)] += 1
+        if is_random and self.running:
+            drawn = replaced(output, lambda x: host_values(x) if isinstance(x, Tensor) else x)
+            for one in self.running:
+                one.drawn.append((call.operator.full_name, drawn))
 
-    def _note_uses(self, call: OperatorCall, output: Any) -> None:
-        """Count the uses of parameters, but of what returns one as it is given."""
-        flow = gradients_flow()
-        returned = {id(leaf) for leaf in leaves_of(output)}  # a cast to the same dtype does so
-        for leaf in leaves_of([call.args, call.kwargs]):
-            if isinstance(leaf, Parameter) and id(leaf) not in returned:
-                if flow:
-                    self._parameters.used(leaf)
-                for one in self.running.calls:
-                    one.uses[id(leaf)] += 1
-
-    def _note_drawn(self, call: OperatorCall, output: Any) -> None:
-        """Keep what a random operator drew, for the calls around it."""
-        calls = self.running.calls
-        if not calls:
-            return
-        drawn = [host_values(x) if isinstance(x, Tensor) else x for x in leaves_of(output)]
-        several = isinstance(output, (tuple, list))
-        kept = call.operator.full_name, tuple(drawn) if several else drawn[0]
-        for one in calls:
-            one.drawn.append(kept)
-
-    def judge_output(self, call: JudgedCall, output: Any) -> None:
+    def _judge_output(self, call: JudgedCall, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""
-        self.running.end(call)
         began = time.perf_counter()
         call.output = output
         if output is None and call.before is not None:
             call.output = call.call.args[0]
         try:
-            judged = self._computed_again(call)
+            with said_where_it_raises(_raised):
+                judged = self._computed_again(call)
         except CannotRepeatError as error:
-            self._say_no_output(call, error.said, began)
-            return
-        except Exception as error:
-            why = message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
-            self._say_no_output(call, why, began)
+            if not call.repeats:  # of a second run, it was said
+                self._say(call.entry, call, began, [], error.said)
             return
         if call.repeats:  # what was judged the first time is judged only where it changed
             judged = [one for one in judged if one[1].opinion is Opinion.WRONG]
-        if judged:
-            self._say(call.entry, call, judged, began)
-        elif call.run is not None and call.run.unseen:
-            self._say_no_output(call, message("second.unseen"), began)
-        if gradients_flow():
-            self._wait_for_gradients(call)
+        unseen = call.run is not None and call.run.unseen and not call.repeats
+        self._say(call.entry, call, began, judged, message("second.unseen") if unseen else None)
+        if not gradients_flow():
+            call.run = None
+            if is_first_run():
+                self._to_repeat.add(call.entry)
             return
-        call.run = None
-        if is_first_run():
-            self._to_repeat.add(call.entry)
-
-    def _say_no_output(self, call: JudgedCall, why: Message, began: float) -> None:
-        """Say why there is no opinion on what a call returned: of a second run, it was said."""
-        if not call.repeats:
-            self._say_none(call.entry, call, why, began)
-
-    def _wait_for_gradients(self, call: JudgedCall) -> None:
-        """Keep a call until its gradients have come."""
+        # Until its gradients have come.
         if call.run is not None and call.cell is not None:
             for key, (parameter, _) in call.run.parameters.items():
-                unseen = call.run.uses.get(key, 0) - call.uses[key]
-                self._parameters.used_inside(parameter, call.by_cell, unseen)
+                inside = call.run.uses.get(key, 0) - call.uses[key]
+                self._parameters.used_inside(parameter, call.by_cell, inside)
         with self._lock:
-            self._waiting[backward_name_of(call.entry)] = call
+            self._waiting[backward_name(call.entry)] = call
 
     def gradient(
         self, entry: str, key: int, *, of_input: bool, gradient: Tensor, after: Any, whole: bool
@@ -261,19 +233,15 @@ class SecondOpinion(CallObserver):
         if call is None or call.run is None:
             return
         began = time.perf_counter()
-        judged: list[tuple[str, Judgement]] = []
-        why = None
+        judged, why = [], None
+        by_bprop = call.cell is not None and has_librarys_bprop(call.cell)
         try:
-            if call.cell is not None and has_librarys_bprop(call.cell):
-                judged, why = self._judged_bprop(entry, call)
-            else:
-                judged, why = self._judged_gradients(entry, call)
+            judged = (self._judged_bprop if by_bprop else self._judged_gradients)(entry, call)
+        except CannotRepeatError as error:
+            why = error.said
         finally:
             call.run = None
-        if judged:
-            self._say(entry, call, judged, began)
-        elif why is not None:
-            self._say_none(entry, call, why, began)
+        self._say(entry, call, began, judged, why)
 
     def parameter_gradient(self, parameter: Parameter, gradient: Tensor) -> None:
         """Keep the gradient of a parameter until all calls it comes from are known."""
@@ -293,7 +261,7 @@ class SecondOpinion(CallObserver):
             call.cell, given.args, given.kwargs, call.output, declared=self._declared
         )
         call.precision = precision
-        run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=np.dtype(self._dtype))
+        run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=self._dtype)
         if isinstance(given, CellCall):
             assert call.state is not None
             with call.state.again():
@@ -324,16 +292,19 @@ class SecondOpinion(CallObserver):
 
     # --- backward ------------------------------------------------------------------------------
 
-    def _judged_gradients(
-        self, entry: str, call: JudgedCall
-    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
-        """Return a judgement of each gradient, or why there is none."""
+    def _judged_gradients(self, entry: str, call: JudgedCall) -> list[tuple[str, Judgement]]:
+        """Return a judgement of each gradient; none where none arrived.
+
+        Raises:
+            CannotRepeatError: they are not known.
+        """
         run = call.run
         assert run is not None
         arriving, complete = call.arrived()
+        if not arriving and not (call.arriving and call.leaving):
+            return []
         if not arriving:
-            unknown = call.arriving and call.leaving
-            return [], message("second.gradients_unknown") if unknown else None
+            raise CannotRepeatError.saying("second.gradients_unknown")
         inputs, parameters = call.inputs(), [*run.parameters.values()]
         wanted = [*inputs.values(), *(value for _, value in parameters)]
         left = call.left()
@@ -341,33 +312,35 @@ class SecondOpinion(CallObserver):
         known = complete and not found.stopped_at
         shares = zip((one[0] for one in parameters), free[len(inputs) :])
         self._parameters.share(entry, call, shares, known=known and not run.unseen)
+        if found.stopped_at:
+            operators = ", ".join(sorted(set(found.stopped_at))[:4])
+            raise CannotRepeatError.saying("second.no_gradient", operators=operators)
         if not known:
-            return [], _why_unknown(found)
+            raise CannotRepeatError.saying("second.gradients_unknown")
         paths = call.input_paths(entry)
         return [
             (paths[key], _judged(call, gradient, value, other))
             for key, gradient, value, other in zip(inputs, left, found.of, freely)
             if gradient is not None
-        ], None
+        ]
 
-    def _judged_bprop(
-        self, entry: str, call: JudgedCall
-    ) -> tuple[list[tuple[str, Judgement]], Message | None]:
-        """Judge the gradients of a cell by its own bprop, computed again."""
+    def _judged_bprop(self, entry: str, call: JudgedCall) -> list[tuple[str, Judgement]]:
+        """Judge the gradients of a cell by its own bprop, computed again.
+
+        Raises:
+            CannotRepeatError: it cannot be.
+        """
         given, cell = call.call, call.cell
         assert cell is not None
         assert call.precision is not None
-        if given.kwargs or not all(map(is_tensor, given.args)) or not call.arriving:
-            return [], message("second.own_bprop") if call.arriving else None
-        arriving = call.gradients_of_output()
-        run = SecondRun(call.precision, seed=_seed(entry), dtype=np.dtype(self._dtype))
-        try:
-            with State(cell, by_formula=True).again():
-                values = run.run(cell.bprop, (*given.args, call.output, arriving), {}, cell)
-        except CannotRepeatError as error:
-            return [], error.said
-        except Exception as error:
-            return [], message("second.raised", error=f"{type(error).__name__}: {error}"[:300])
+        if not call.arriving:
+            return []
+        if given.kwargs or not all(map(is_tensor, given.args)):
+            raise CannotRepeatError.saying("second.own_bprop")
+        arguments = *given.args, call.output, call.gradients_of_output()
+        run = SecondRun(call.precision, seed=_seed(entry), dtype=self._dtype)
+        with said_where_it_raises(_raised), State(cell, by_formula=True).again():
+            values = run.run(cell.bprop, arguments, {}, cell)
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}
         left = dict(zip(call.inputs(), call.left()))
         call.run, paths = run, call.input_paths(entry)
@@ -376,25 +349,36 @@ class SecondOpinion(CallObserver):
             value = found.get(key)
             if gradient is not None and value is not None:
                 judged.append((paths[key], _judged(call, gradient, value, value)))
-        return judged, None if judged else message("second.own_bprop")
+        if not judged:
+            raise CannotRepeatError.saying("second.own_bprop")
+        return judged
 
     # --- what is written -----------------------------------------------------------------------
 
     def _say(
-        self, entry: str, call: JudgedCall, judged: Sequence[tuple[str, Judgement]], began: float
+        self,
+        entry: str,
+        call: JudgedCall,
+        began: float,
+        judged: Sequence[tuple[str, Judgement]],
+        why: Message | None,
     ) -> None:
+        """Write what is thought of a call, or why there is no opinion, if there is a reason."""
+        if not judged and why is None:
+            return
         line = self._line(entry, call.cell_name, call.precision, began)
+        met = 0 if call.run is None else call.run.met
+        # MindSpore computes inside a cell without an operator that is looked at.
+        hidden = call.cell is not None and call.met < max(1, met)
+        compiled = not judged and why is not None and why.code == "second.compiled"
         unseen = any(one.reason == "unseen" for _, one in judged)
-        if not (unseen or self._needed(call, None)):
-            line["needed"] = False
-        self._write(line | {"tensors": [_as_json(name, one) for name, one in judged]})
-
-    @staticmethod
-    def _needed(call: JudgedCall, why: Message | None) -> bool:
-        """Return whether an opinion is missed where there is none."""
-        if call.cell is not None and call.met < max(1, 0 if call.run is None else call.run.met):
-            return True  # MindSpore computes inside it without an operator that is looked at
-        return call.alone or (why is not None and why.code == "second.compiled")
+        if not (hidden or call.alone or unseen or compiled):
+            line["needed"] = False  # no opinion is missed where there is none
+        if judged:
+            line["tensors"] = [_as_json(name, one) for name, one in judged]
+        elif why is not None:
+            line["why"] = why.as_json()
+        self._write(line)
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:
         began = time.perf_counter()
@@ -402,12 +386,6 @@ class SecondOpinion(CallObserver):
             found = by_reach(found, share.reach, share.precision)
         line = self._line(share.entry, share.cell_name, share.precision, began)
         self._write(line | {"tensors": [_as_json(share.record, found)]})
-
-    def _say_none(self, entry: str, call: JudgedCall, why: Message, began: float) -> None:
-        line = self._line(entry, call.cell_name, call.precision, began)
-        if not self._needed(call, why):
-            line["needed"] = False
-        self._write(line | {"why": why.as_json()})
 
     def _line(
         self, entry: str, cell_name: str, precision: Precision | None, began: float
@@ -423,40 +401,8 @@ class SecondOpinion(CallObserver):
         }
 
 
-class _Running(ObservedCall):
-    """A call that is running.
-
-    Args:
-        held: what it began with; None of an operator that is not computed again.
-    """
-
-    def __init__(
-        self, opinion: SecondOpinion, call: CellCall | OperatorCall, held: JudgedCall | None
-    ) -> None:
-        self._opinion, self._call, self._held = opinion, call, held
-
-    def ended(self, output: Any) -> None:
-        """Take note of what an operator drew; compute it again, and judge what it returned."""
-        look = self._look if isinstance(self._call, CellCall) else uncast(self._look)
-        look(output)
-
-    def _look(self, output: Any) -> None:
-        if isinstance(self._call, OperatorCall):
-            self._opinion.operator_ran(self._call, output, held=self._held)
-        if self._held is not None:
-            self._opinion.judge_output(self._held, output)
-
-    def raised(self) -> None:
-        """Forget it: there is nothing to judge."""
-        self._opinion.running.end(self._held)
-
-
-def backward_name_of(entry: str) -> str:
-    """Return the backward entry of a forward entry of a cell or an operator."""
-    operator = parse_operator(entry)
-    if operator is None:
-        return backward_name(entry)
-    return f"{entry.removesuffix('.forward')}.backward"
+def _raised(error: str) -> CannotRepeatError:
+    return CannotRepeatError.saying("second.raised", error=error[:300])
 
 
 def _seed(entry: str) -> int:
@@ -471,28 +417,20 @@ def _doubted(found: Judgement, call: JudgedCall, gradients: Iterable[np.ndarray]
         return replace(found, opinion=Opinion.ORDINARY, reason="given_not_finite")
     if found.opinion is not Opinion.WRONG or found.reason == "shape":
         return found
-    if (reason := _other_reason(call.run, finite=finite)) is not None:
-        return _undecided(found, reason)
+    given = [value.exact for value in call.run.inputs if value is not None]
+    reason = ""  # what else than a fault may be the reason of a distance
+    if call.run.unseen:
+        reason = "unseen"
+    elif call.run.tape.ties:
+        reason = "ties"
+    elif not finite or any(np.isnan(array).any() for array in given):
+        reason = "given_not_finite"
+    if reason:
+        return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
     if found.reason == "not_finite":
         reach = np.inf if call.overflowed else call.run.tape.reach
         return by_reach(found, reach, call.run.tape.precision)
     return found
-
-
-def _other_reason(run: SecondRun, *, finite: bool) -> str | None:
-    """Return what else than a fault may be the reason of a distance; None for nothing."""
-    if run.unseen:
-        return "unseen"
-    if run.tape.ties:
-        return "ties"
-    given = (value.exact for value in run.inputs if value is not None)
-    if not finite or any(np.isnan(array).any() for array in given):
-        return "given_not_finite"
-    return None
-
-
-def _undecided(found: Judgement, reason: str) -> Judgement:
-    return replace(found, opinion=Opinion.UNDECIDED, reason=reason)
 
 
 def _fitted(
@@ -520,13 +458,6 @@ def _fitted(
     return found, free if sharing.broken else found.of, free
 
 
-def _why_unknown(found: Gradients) -> Message:
-    if not found.stopped_at:
-        return message("second.gradients_unknown")
-    operators = ", ".join(sorted(set(found.stopped_at))[:4])
-    return message("second.no_gradient", operators=operators)
-
-
 def _judged(
     call: JudgedCall,
     gradient: tuple[np.ndarray, np.ndarray | float],
@@ -544,14 +475,14 @@ def _judged(
 
     def by(value: Value | None) -> Judgement:
         assert call.precision is not None
-        exact = Value([np.zeros(actual.shape)] * 2) if value is None else value
-        return judge(actual, exact.exact, exact.draws[1:], call.precision, beside)
+        exact, *draws = [np.zeros(actual.shape)] * 2 if value is None else value.draws
+        return judge(actual, exact, draws, call.precision, beside)
 
     found = by(value)
     if found.opinion is Opinion.WRONG and freely is not value:
         other = by(freely)
         if other.opinion is not Opinion.WRONG:
-            return _undecided(found, "ties")
+            return replace(found, opinion=Opinion.UNDECIDED, reason="ties")
     return _doubted(found, call, call.arriving.values())
 
 
@@ -570,12 +501,6 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
 
     def observer_of(phase: Phase, opening: int) -> SecondOpinion:
         place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
-        return SecondOpinion(
-            write,
-            place | {"opening": opening},
-            turns,
-            dtype=config.precision,
-            declared=config.compute_dtype,
-        )
+        return SecondOpinion(config, place | {"opening": opening}, turns, write)
 
     recorder.phases.observe_calls(observer_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -18,7 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
-from mindrlhf_msprobe.replay.offline.script.recorded import Call, Half
+from mindrlhf_msprobe.replay.offline.script.recorded import Call
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json
@@ -126,30 +127,27 @@ class _Written:
     def content(self) -> dict[str, Any]:
         """Return what entry.json holds, and write the tensors."""
         call = self._call
-        entry, forward, backward = call.entry, call.forward, call.backward
-        leaving = {} if backward is None else backward.records
-        args, kwargs = (forward.values.get(part) for part in ("input_args", "input_kwargs"))
+        entry, values, backward = call.entry, call.forward.values, call.backward
+        args, kwargs = (values.get(part) for part in ("input_args", "input_kwargs"))
         if args is None and kwargs is None:
             raise RunError.saying("replay.no_inputs", entry=shortened(entry.name))
-        parameters = []
-        for known in call.parameters:
-            node = self._tensor(known.record, f"parameter.{known.network_name}")
-            node |= {"cell": known.cell, "name": known.name}
-            node |= {"at": printable(known.network_name)}
-            if known.gradient is not None and node["dtype"] in FLOATING:
-                gradient = f"gradient.{known.network_name}"
-                node["gradient"] = self._tensor(known.gradient, gradient)
-            parameters.append(node)
-        args = [self._node(forward, "input", item, str(i), leaving) for i, item in _listed(args)]
+        parameters = self._parameters()
+        args = [self._node("input", item, str(i)) for i, item in _listed(args)]
         named = {
-            str(name): self._node(forward, "input", item, child_path("", name), leaving)
+            str(name): self._node("input", item, child_path("", name))
             for name, item in (kwargs.items() if isinstance(kwargs, dict) else ())
         }
-        outputs = forward.values.get("output")
-        returned = [
-            self._node(forward, "output", item, str(i), leaving) for i, item in _listed(outputs)
-        ]
-        given, outputs = _tensors([*args, *named.values()]), _tensors(returned)
+        returned = [self._node("output", item, str(i)) for i, item in _listed(values.get("output"))]
+        given, outputs = tensors_in([*args, *named.values()]), tensors_in(returned)
+        recorded = {node["at"]: node for node in outputs}
+        for node in (*given, *parameters):
+            if "gradient" in node:
+                recorded[f"gradient:{node['at']}"] = node["gradient"]
+        operator, attributes, primitive = call.operator, None, None
+        if operator is not None and operator.kind == "Primitive":
+            primitive = operator.name.rpartition(".")[0]  # what the cell around calls it
+        if call.attributes is not None:
+            attributes = {n: _attribute_node(value, n) for n, value in call.attributes.items()}
         return {
             **_place(call),
             "cell": entry.cell,
@@ -157,13 +155,25 @@ class _Written:
             "inside": dict(call.inside),
             "modes": self._modes(),
             "repeated": backward is not None and backward.recomputed != "",
-            **{"around": entry.around, "primitive": self._attribute(), "recomputed": call.unlike},
-            "attributes": self._attributes(),
+            **{"around": entry.around, "primitive": primitive, "recomputed": call.unlike},
+            "attributes": attributes,
             **{"args": args, "kwargs": named, "output": returned, "parameters": parameters},
             "given": given,
             "inputs": [node for node in given if node["dtype"] in FLOATING and not node["numpy"]],
-            **{"outputs": outputs, "recorded": _recorded(outputs, given, parameters)},
+            **{"outputs": outputs, "recorded": recorded},
         }
+
+    def _parameters(self) -> list[dict[str, Any]]:
+        """Write the parameters, and return what stands for them."""
+        found = []
+        for known in self._call.parameters:
+            name = known.network_name
+            node = self._tensor(known.record, f"parameter.{name}")
+            node |= {"cell": known.cell, "name": known.name, "at": printable(name)}
+            if known.gradient is not None and node["dtype"] in FLOATING:
+                node["gradient"] = self._tensor(known.gradient, f"gradient.{name}")
+            found.append(node)
+        return found
 
     def _modes(self) -> list[tuple[str, bool]]:
         """Return the cells whose mode is not that of the cell around, the network itself first."""
@@ -174,48 +184,32 @@ class _Written:
         modes = {"root": mode.training, **mode.others}
         return [(cell, bool(training)) for cell, training in modes.items()]
 
-    def _attribute(self) -> str | None:
-        """Return what the cell around a primitive calls it; None for all else."""
-        operator = self._call.operator
-        primitive = operator is not None and operator.kind == "Primitive"
-        return operator.name.rpartition(".")[0] if operator is not None and primitive else None
-
-    def _attributes(self) -> dict[str, Any] | None:
-        """Return what a primitive is made with; None where not all of that was recorded."""
-        recorded = self._call.attributes
-        if recorded is None:
-            return None
-        return {name: _attribute_node(value, name) for name, value in recorded.items()}
-
-    def _node(
-        self, half: Half, io: str, content: Any, path: str, leaving: Mapping[Any, Record]
-    ) -> dict[str, Any]:
+    def _node(self, io: str, content: Any, path: str) -> dict[str, Any]:
         """Return what stands in entry.json for a structure of leaves."""
         if content is None:
             return {"value": None}
         if isinstance(content, dict) and not is_leaf(content):
             named = [(str(name), child_path(path, name), item) for name, item in content.items()]
-            return {"dict": {n: self._node(half, io, item, at, leaving) for n, at, item in named}}
+            return {"dict": {n: self._node(io, item, at) for n, at, item in named}}
         if isinstance(content, list):
             items = [(child_path(path, i), item) for i, item in enumerate(content)]
-            return {"list": [self._node(half, io, item, at, leaving) for at, item in items]}
+            return {"list": [self._node(io, item, at) for at, item in items]}
         leaf = leaf_from_json(content)
         if not leaf.is_tensor:
             return {"value": None} if io == "output" else self._plain(leaf, path)
-        record = half.records.get((io, path))
+        record = self._call.forward.records.get((io, path))
         if record is None:  # more values than an entry may hold
             raise UsageError.saying("replay.argument", argument=path, kind=leaf.type)
-        beside = leaving.get(("output" if io == "input" else "input", path))
-        return self._tensor_node(record, io, path, beside)
-
-    def _tensor_node(
-        self, record: Record, io: str, path: str, beside: Record | None
-    ) -> dict[str, Any]:
-        """Return what stands for a tensor, with the gradient that was recorded of it."""
-        name, leaf = f"{io}.{path}", record.leaf
+        name = f"{io}.{path}"
         node = {**self._tensor(record, name), "at": printable(name)}
         node["numpy"] = leaf.type == "numpy.ndarray"
-        if beside is not None and node["dtype"] in FLOATING and self._is_gradient(beside, leaf):
+        gradients = {} if self._call.backward is None else self._call.backward.records
+        beside = gradients.get(("output" if io == "input" else "input", path))
+        if beside is None or node["dtype"] not in FLOATING:
+            return node
+        known = beside.location is not None or self._draw is not None
+        fits = beside.leaf.shape == leaf.shape and beside.leaf.dtype in FLOATING
+        if known and fits and not beside.leaf.whole:  # the gradient of this value alone
             what = "gradient" if io == "input" else "arriving"
             node[what] = self._tensor(beside, f"gradient.{name}")
         return node
@@ -229,9 +223,14 @@ class _Written:
         elif kind.rpartition(".")[2].lower() == "ellipsis":
             node = {"ellipsis": True}
         elif "dtype" in kind or "typing" in kind:
-            node = _dtype_node(value)
+            name = str(value).rpartition(".")[2].lower()
+            node = next(({"dtype": dtype} for dtype in DTYPES if dtype.lower() == name), None)
+        elif kind == "slice" and isinstance(value, list):
+            if len(value) == 3 and all(item is None or type(item) is int for item in value):
+                node = {"slice": value}
         elif isinstance(value, list):
-            node = _listed_node(kind, value)
+            if all(type(item) in (bool, int, float) for item in value):
+                node = {"list": [{"value": item} for item in value]}
         elif kind == "str" and isinstance(value, str) and _TEXT.fullmatch(value):
             node = {"value": value}
         elif isinstance(value, (bool, int, float)) and not leaf.opaque:
@@ -243,17 +242,24 @@ class _Written:
 
     def _tensor(self, record: Record, name: str) -> dict[str, Any]:
         """Write a tensor; return what stands for it."""
-        leaf = record.leaf
+        leaf, operator = record.leaf, self._call.operator
         if leaf.dtype not in DTYPES:
             raise UsageError.saying("replay.argument", argument=name, kind=shortened(leaf.dtype))
         try:
             if record.location is None and leaf.why is None:
                 if self._draw is None:
-                    raise self._no_elements(record)
+                    entry, of = self._call.entry, "" if operator is None else "_of_operator"
+                    place = {"phase": entry.phase, "step": entry.step}
+                    shown = shortened(record.name)
+                    raise RunError.saying(f"replay.no_elements{of}", record=shown, **place)
                 array = self._draw(leaf)
             else:
                 array = record.array()
-            file = self._file(name)
+            # A name that no other has, and that leads nowhere else.
+            stem = _UNSAFE.sub("_", name).strip(".")[:_LONGEST_FILE] or "tensor"
+            names = (f"{stem}.{n}.npy" if n > 1 else f"{stem}.npy" for n in itertools.count(1))
+            file = next(name for name in names if name.lower() not in self._files)
+            self._files.add(file.lower())
             save_npy(self._folder / file, array)
         except ArrayFileError as error:
             why = {"record": shortened(record.name), "why": error.said}
@@ -262,63 +268,19 @@ class _Written:
         # A gradient that is the difference of two: by how much an element may be off.
         return node if leaf.rounding is None else {**node, "rounding": leaf.rounding}
 
-    def _is_gradient(self, beside: Record, leaf: Leaf) -> bool:
-        """Return whether a record is the gradient of one value alone, and can be had."""
-        known = beside.location is not None or self._draw is not None
-        fits = beside.leaf.shape == leaf.shape and beside.leaf.dtype in FLOATING
-        return known and fits and not beside.leaf.whole
 
-    def _no_elements(self, record: Record) -> RunError:
-        entry = self._call.entry
-        place = {"record": shortened(record.name), "phase": entry.phase, "step": entry.step}
-        if self._call.operator is not None:
-            return RunError.saying("replay.no_elements_of_operator", **place)
-        return RunError.saying("replay.no_elements", **place)
-
-    def _file(self, name: str) -> str:
-        """Return a name for a file that no other has, and that leads nowhere else."""
-        stem = _UNSAFE.sub("_", name).strip(".")[:_LONGEST_FILE] or "tensor"
-        file, number = f"{stem}.npy", 1
-        while file.lower() in self._files:
-            number += 1
-            file = f"{stem}.{number}.npy"
-        self._files.add(file.lower())
-        return file
-
-
-def _dtype_node(value: Any) -> dict[str, Any] | None:
-    """Return what stands for a dtype, None if it is none."""
-    name = str(value).rpartition(".")[2].lower()
-    return next(({"dtype": dtype} for dtype in DTYPES if dtype.lower() == name), None)
-
-
-def _listed_node(kind: str, value: list[Any]) -> dict[str, Any] | None:
-    """Return what stands for a slice, or for numbers in a row; None if it is neither."""
-    if kind == "slice" and len(value) == 3:
-        plain = all(item is None or type(item) is int for item in value)
-        return {"slice": value} if plain else None
-    numbers = all(type(item) in (bool, int, float) for item in value)
-    return {"list": [{"value": item} for item in value]} if numbers and kind != "slice" else None
-
-
-def _tensors(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tensors among values, and in them."""
-    found = []
+def leaves_in(nodes: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what stands in the structures of entry.json, in order."""
     for node in nodes:
-        inside = [*node.get("list", ()), *node.get("dict", {}).values()]
-        found += [node] if "file" in node else _tensors(inside)
-    return found
+        if "list" in node or "dict" in node:
+            yield from leaves_in([*node.get("list", ()), *node.get("dict", {}).values()])
+        else:
+            yield node
 
 
-def _recorded(
-    outputs: list[dict[str, Any]], given: list[dict[str, Any]], parameters: list[dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """Return name → what was recorded of each value that comes out."""
-    found = {node["at"]: node for node in outputs}
-    for node in (*given, *parameters):
-        if "gradient" in node:
-            found[f"gradient:{node['at']}"] = node["gradient"]
-    return found
+def tensors_in(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tensors among values, and in them."""
+    return [node for node in leaves_in(nodes) if "file" in node]
 
 
 def _attribute_node(value: Any, name: str) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from mindrlhf_msprobe.storage.operators import Attributes, OperatorName
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.operators.inventory import Operator
-    from mindrlhf_msprobe.replay.offline.computing import Recomputed
 
 #: They write files or print, or run code that their arguments name.
 NOT_AGAIN = frozenset(
@@ -154,14 +153,7 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
     certain = all(type(one.default) in (bool, int) for one in unknown)
     if not found or (not certain and found[0][0] > _ALIKE):
         raise UsageError.saying("replay.primitive", operator=shown)
-    return _other_than_defaults(parameters, found[0][2])
-
-
-def _other_than_defaults(
-    parameters: list[inspect.Parameter], values: tuple[Any, ...]
-) -> dict[str, Any]:
-    """Return the attributes that are not what they are where nothing is said."""
-    pairs = zip(parameters, values)
+    pairs = zip(parameters, found[0][2])
     return {one.name: v for one, v in pairs if v is not one.default and v != one.default}
 
 
@@ -173,7 +165,8 @@ def _fitting(
     by_shape: bool,
 ) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
     """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
-    from mindrlhf_msprobe.replay.offline.computing import Recomputed
+    from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of
+    from mindrlhf_msprobe.replay.offline.script.template import distance
 
     ranks = [len(node["shape"]) for node in Recomputed(folder, operator.owner).inputs]
     rank = max(ranks, default=0)
@@ -183,15 +176,23 @@ def _fitting(
     ]
     tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
     for number, values in enumerate(tried):
+        apart = 0.0
         try:
             side = Recomputed(folder, operator.owner(*values))
-            apart = _distance(side, by_shape)
+            computed = side.compute()
+            if any(
+                name not in computed or tuple(node["shape"]) != tuple(computed[name].shape)
+                for name, node in side.recorded.items()
+            ):
+                continue
+            for name, node in () if by_shape else side.recorded.items():
+                value = distance(side.array(node), array_of(computed[name]), node["dtype"])
+                apart = max(apart, min(value["relative"], 1e300))
         except Exception:  # of MindSpore: such attributes do not fit the inputs
             continue
-        if apart is not None:
-            yield apart, number, values
-            if apart == 0:
-                return  # bit for bit; or the first whose shapes fit
+        yield apart, number, values
+        if apart == 0:
+            return  # bit for bit; or the first whose shapes fit
 
 
 def _choices(default: Any, name: str, rank: int) -> list[Any]:
@@ -202,20 +203,3 @@ def _choices(default: Any, name: str, rank: int) -> list[Any]:
         axes = range(-min(rank, _MOST_AXES), min(rank, _MOST_AXES))
         return [default, *(axis for axis in axes if axis != default)]
     return [default]
-
-
-def _distance(side: Recomputed, by_shape: bool) -> float | None:
-    """Return how far what comes out is from what was recorded; None where shapes differ."""
-    from mindrlhf_msprobe.replay.offline.computing import array_of
-    from mindrlhf_msprobe.replay.offline.script.template import distance
-
-    computed, apart = side.compute(), 0.0
-    for name, node in side.recorded.items():
-        if name not in computed or tuple(node["shape"]) != tuple(computed[name].shape):
-            return None
-        if by_shape:
-            continue
-        array = array_of(computed[name])
-        value = distance(side.array(node), array, node["dtype"])
-        apart = max(apart, min(value["relative"], 1e300))
-    return apart

@@ -48,7 +48,7 @@ class Asked:
         runs: the dump_path of one run or of two.
         entry: the name of an entry, forward or backward; None: all operators.
         output: the folder.
-        phase, step, rank: where the entry is; None: the first place that has its elements.
+        place: where the entry is; the first that has its elements.
         network: `module:factory` or a YAML of MindFormers, for a cell.
         device: where it is computed; None: as MindSpore chooses.
         compute_dtype: the lowest dtype that it computes in; None: of inputs, parameters, outputs.
@@ -57,17 +57,10 @@ class Asked:
     runs: tuple[str, ...]
     entry: str | None
     output: str
-    phase: str | None = None
-    step: int | None = None
-    rank: int | None = None
+    place: CallPlace = field(default_factory=CallPlace)
     network: str | None = None
     device: str | None = None
     compute_dtype: str | None = None
-
-    @property
-    def place(self) -> CallPlace:
-        """Where it is looked for."""
-        return CallPlace(self.phase, self.step, self.rank)
 
 
 @dataclass(frozen=True)
@@ -184,21 +177,15 @@ def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
 
 def operator_calls(run: Run, place: CallPlace) -> Iterator[Call]:
     """Yield every call of an operator that returned tensors, in the order of places and time."""
-    for step, rank in sorted(run.places):
-        if place.step not in (None, step) or place.rank not in (None, rank):
-            continue
-        for phase in run.phases_at(step, rank):
-            if place.phase not in (None, phase):
-                continue
-            lines = _Lines(run, LayerPlace(phase, step, rank))
-            lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
-            for name in lines.by_name:
-                operator = parse_operator(name)
-                if operator is not None and operator.direction == "forward":
-                    call = lines.call(name)
-                    records = call.forward.records.items()
-                    if any(io == "output" and one.leaf.is_tensor for (io, _), one in records):
-                        yield call
+    for lines in (lines for calls in _places(run, place) for lines in calls.values()):
+        lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
+        for name in lines.by_name:
+            operator = parse_operator(name)
+            if operator is not None and operator.direction == "forward":
+                call = lines.call(name)
+                records = call.forward.records.items()
+                if any(io == "output" and one.leaf.is_tensor for (io, _), one in records):
+                    yield call
 
 
 def forward_name(entry: str) -> str:
@@ -269,18 +256,16 @@ class _Lines:
         operator = parse_operator(name)
         parameters = () if operator else tuple(self._parameters(forward.entry, backward))
         attributes = forward.entry.attributes
-        inside = () if operator else tuple(self._inside(forward.entry.cell).items())
-        return Call(self._run, forward, backward, operator, parameters, attributes, unlike, inside)
-
-    def _inside(self, around: str) -> dict[str, str]:
-        """Return the cells inside one that ran, by name, with their classes."""
-        found = {}
-        for name in self.by_name:
-            if direction_of(name) == "forward" and parse_operator(name) is None:
-                cell, kind = cell_name(name), class_name(name)
+        inside, around = {}, forward.entry.cell
+        for other in () if operator else self.by_name:
+            if direction_of(other) == "forward" and parse_operator(other) is None:
+                cell, kind = cell_name(other), class_name(other)
                 if kind and cell != around and (around == "root" or cell.startswith(f"{around}.")):
-                    found[cell] = kind
-        return found
+                    inside[cell] = kind
+        return Call(
+            *(self._run, forward, backward, operator, parameters, attributes, unlike),
+            tuple(inside.items()),
+        )
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""
@@ -313,26 +298,20 @@ class _Lines:
         of_cell = [line for line in self.by_name.values() if cell_name(line.entry) == cell]
         grads = [line for line in of_cell if direction_of(line.entry) == PARAMETERS_GRAD]
         own = [line for line in of_cell if direction_of(line.entry) == "backward"]
-        span = self._span(backward)
+        # The time from the backward entry to the next one of its cell.
+        head, begins = backward.entry.name.rpartition(".")[0], backward.entry.seq
+        same = [line for line in self.by_name.values() if line.entry.rpartition(".")[0] == head]
+        ends = min((line.seq for line in same if line.seq > begins), default=1 << 62)
+        span = range(begins, ends)
         within = [line for line in grads if line.seq in span]
         calls = [line for line in own if line.seq in span]
         if len(grads) != len(own) or len(within) != 1 or len(calls) != 1:
             return None
-        return self._gradient_in(within[0].entry, name)
-
-    def _gradient_in(self, entry: str, name: str) -> Record | None:
-        """Return the gradient of a parameter that an entry holds; None unless there is just one."""
-        half = self._half(entry)
+        half = self._half(within[0].entry)
         found = [] if half is None else [*half.records.items()]
         of_it = [r for (_, path), r in found if _unescaped(path.partition(".")[0]) == name]
         one = of_it[0] if len(of_it) == 1 else None
         return None if one is None or one.location is None or one.leaf.at_optimizer else one
-
-    def _span(self, backward: Half) -> range:
-        """Return the time from a backward entry to the next one of its cell."""
-        head, begins = backward.entry.name.rpartition(".")[0], backward.entry.seq
-        same = [line for line in self.by_name.values() if line.entry.rpartition(".")[0] == head]
-        return range(begins, min((line.seq for line in same if line.seq > begins), default=1 << 62))
 
 
 def _unescaped(path: str) -> str:
@@ -359,7 +338,7 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
     """
     entry, at = _blamed(comparison)
     runs = (comparison.run_a, comparison.run_b)
-    return Asked(runs, entry, output, at.phase, at.step, at.rank, network=network)
+    return Asked(runs, entry, output, at, network=network)
 
 
 def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # they register theirs
     activations,
     attention,
@@ -23,14 +22,14 @@ from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # they reg
     reductions,
 )
 from mindrlhf_msprobe.replay.precise.formulas.table import (
-    ALIASES,
     FUNCTIONS,
     PRIMITIVES,
     NoFormulaError,
     OtherFormError,
 )
 from mindrlhf_msprobe.replay.precise.gradients import backward
-from mindrlhf_msprobe.replay.precise.values import DRAWS, Precision, Tape, Value
+from mindrlhf_msprobe.replay.precise.tape import DRAWS, Precision, Tape
+from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 
 
@@ -45,11 +44,11 @@ def has_formula(kind: str, name: str) -> bool:
 
 
 def answer(
-    basic: Basic,
+    tape: Tape,
     kind: str,
     name: str,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     settings: Any = None,
 ) -> Any:
     """Return what an operator computes of values.
@@ -67,14 +66,13 @@ def answer(
     """
     if not has_formula(kind, name):
         raise NoFormulaError(name)
-    basic.kind, basic.name, basic.given = kind, name, frozenset(kwargs)
+    tape.kind, tape.name, tape.keywords = kind, name, frozenset(kwargs)
+    formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS)[name]
     try:
-        if kind == "Primitive":
-            return PRIMITIVES[name](basic, settings, *args, **kwargs)
-        renamed = {ALIASES.get(key, key): value for key, value in kwargs.items()}
-        return FUNCTIONS[name](basic, *args, **renamed)
+        found = formula.compute(tape, settings, args, kwargs)
     except (TypeError, AttributeError, OtherFormError) as error:
         raise NoFormulaError(f"{name}: {error}") from error
+    return replaced(found, lambda one: tape.of(one) if isinstance(one, np.ndarray) else one)
 
 
 @dataclass
@@ -142,6 +140,6 @@ def compute_operator(
         return inputs[-1]
 
     given, named = replaced([*args], lifted), replaced(dict(kwargs), lifted)
-    result = answer(Basic(tape), kind, name, given, named, settings)
+    result = answer(tape, kind, name, given, named, settings)
     outputs = [leaf if isinstance(leaf, Value) else None for leaf in leaves_of(result)]
     return Precise(outputs, inputs, tape)

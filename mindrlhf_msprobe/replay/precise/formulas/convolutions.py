@@ -3,60 +3,58 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
+    Floats,
+    Ints,
     OtherFormError,
     formula,
     number,
     numbers,
+    of_two,
     primitive,
 )
-from mindrlhf_msprobe.replay.precise.values import Value
+from mindrlhf_msprobe.replay.precise.values import Value, concatenate
 
 
-@formula("linear", "dense")
-def _linear(b: Basic, input: Any, weight: Any, bias: Any = None) -> Value:
-    product = b.matmul(input, b.swap(weight) if b.of(weight).ndim > 1 else weight)
-    return product if bias is None else b.add(product, bias)
+@formula("linear dense", "Dense")
+def _linear(input: Value, weight: Value, bias: Value | None = None) -> Value:
+    product = input @ (weight.swap() if weight.ndim > 1 else weight)
+    return product if bias is None else product + bias
 
 
-@formula("baddbmm", "addmm", "addmv")
-def _addmm(b: Basic, input: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1) -> Value:
-    product = b.multiply(number(alpha), b.matmul(left, right))
-    return b.add(b.multiply(number(beta), input), product)
+@formula("baddbmm addmm addmv")
+def _addmm(input: Value, left: Value, right: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    product = number(alpha) * (left @ right)
+    return number(beta) * input + product
 
 
-@formula("outer")
-def _outer(b: Basic, input: Any, other: Any) -> Value:
-    left, right = b.of(input), b.of(other)
-    return b.multiply(b.reshape(left, (-1, 1)), b.reshape(right, (1, -1)))
+of_two("outer", "", lambda a, b: a.reshape((-1, 1)) * b.reshape((1, -1)))
 
 
-@primitive("MatMul", "BatchMatMul", "MatMulExt", "BatchMatMulExt")
-def _matmul_primitive(b: Basic, p: Any, input: Any, other: Any) -> Value:
-    left = b.swap(input) if getattr(p, "transpose_a", False) else input
-    right = b.swap(other) if getattr(p, "transpose_b", False) else other
-    return b.matmul(left, right)
+@primitive("MatMul BatchMatMul MatMulExt BatchMatMulExt")
+def _matmul_primitive(p: Any, input: Value, other: Value) -> Value:
+    left = input.swap() if getattr(p, "transpose_a", False) else input
+    right = other.swap() if getattr(p, "transpose_b", False) else other
+    return left @ right
 
 
-@formula("bias_add")
-def _bias_add(b: Basic, input: Any, bias: Any) -> Value:
-    value = b.of(input)
-    shape = (1, -1) + (1,) * (value.ndim - 2)
-    return b.add(value, b.reshape(bias, shape))
+@formula("bias_add", "BiasAdd")
+def _bias_add(input: Value, bias: Value) -> Value:
+    return input + bias.reshape((1, -1) + (1,) * (input.ndim - 2))
 
 
 @formula("einsum")
-def _einsum(b: Basic, equation: str, *operands: Any) -> Value:
+def _einsum(equation: str, *operands: Any) -> Value:
     """Return a sum of products without traces: each operand has an index once."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     indices = left.split(",")
-    listed = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else None
-    values = [b.of(operand) for operand in (operands if listed is None else listed)]
+    listed = isinstance(operands[0], (tuple, list)) and len(operands) == 1
+    values = operands[0] if listed else operands
     if not arrow or "." in equation or len(values) != len(indices):
         raise OtherFormError
     if any(len({*one}) != len(one) for one in [*indices, result]):
@@ -65,149 +63,74 @@ def _einsum(b: Basic, equation: str, *operands: Any) -> Value:
     for value, one in zip(values[1:], indices[1:]):
         every = known + "".join(i for i in one if i not in known)
         later = "".join(indices[indices.index(one) + 1 :]) + result
-        total = b.multiply(_along(b, total, known, every), _along(b, value, one, every))
-        total, known = _summed(b, total, every, later)
-    total, known = _summed(b, total, known, result)
-    return b.transpose(total, [known.index(i) for i in result])
+        total = _spread_over(total, known, every) * _spread_over(value, one, every)
+        total, known = _summed(total, every, later)
+    total, known = _summed(total, known, result)
+    return total.transpose([known.index(i) for i in result])
 
 
-def _along(b: Basic, value: Value, own: str, every: str) -> Value:
+def _spread_over(value: Value, own: str, every: str) -> Value:
     """Return a value with an axis for every index."""
     order = [own.index(i) for i in every if i in own]
     lengths = iter([value.shape[i] for i in order])
-    return b.reshape(b.transpose(value, order), [next(lengths) if i in own else 1 for i in every])
+    return value.transpose(order).reshape([next(lengths) if i in own else 1 for i in every])
 
 
-def _summed(b: Basic, value: Value, own: str, needed: str) -> tuple[Value, str]:
+def _summed(value: Value, own: str, needed: str) -> tuple[Value, str]:
     """Return a value summed over the indices that are not needed, and those that are left."""
     over = tuple(i for i, index in enumerate(own) if index not in needed)
-    return (b.sum(value, over) if over else value), "".join(i for i in own if i in needed)
+    return (value.sum(over) if over else value), "".join(i for i in own if i in needed)
 
 
-def _patches(
-    b: Basic,
-    image: Value,
-    kernel: tuple[int, ...],
-    steps: tuple[int, ...],
-    gaps: tuple[int, ...] = (),
-) -> Value:
+# --- what a kernel is moved over -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Window:
+    """How a kernel is moved over an image.
+
+    Attributes:
+        steps: axis by axis, from place to place.
+        widths: of the zeros before and behind, axis by axis.
+        gaps: from element to element of the kernel, axis by axis.
+    """
+
+    steps: tuple[int, ...]
+    widths: tuple[int, ...]
+    gaps: tuple[int, ...]
+    groups: int = 1
+
+
+def _window(p: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> _Window:
+    """Return how a primitive moves its kernel over an image of some sizes."""
+    axes = len(kernel)
+    if str(p.data_format) not in ("0", "NCHW" if axes == 2 else "NCDHW") or p.mode != 1:
+        raise OtherFormError
+    found = [numbers(a)[-axes:] for a in (p.stride, p.dilation)]
+    steps, gaps = (one * axes if len(one) == 1 else one for one in found)
+    mode, widths = str(p.pad_mode).lower(), tuple[int, ...]()
+    if mode in ("valid", "2"):
+        widths = (0,) * (2 * axes)
+    elif mode not in ("same", "1"):
+        widths = numbers(p.pad)
+    else:
+        for size, n, step, gap in zip(sizes, kernel, steps, gaps):
+            whole = max(0, (-(-size // step) - 1) * step + (n - 1) * gap + 1 - size)
+            widths += (whole // 2, whole - whole // 2)
+    return _Window(steps, widths, gaps, int(p.group))
+
+
+def _patches(image: Value, kernel: tuple[int, ...], window: _Window) -> Value:
     """Return what a kernel covers: [batch, channel, its places by axis, places in it by axis]."""
     axes, covered = len(kernel), []
-    for axis, (size, n, step) in enumerate(zip(image.shape[2:], kernel, steps)):
-        gap = gaps[axis] if gaps else 1
+    sizes = zip(image.shape[2:], kernel, window.steps, window.gaps)
+    for axis, (size, n, step, gap) in enumerate(sizes):
         places = np.arange((size - (n - 1) * gap - 1) // step + 1) * step
         shape, inside = [1] * (2 * axes), [1] * (2 * axes)
         shape[axis], inside[axes + axis] = len(places), n
-        covered.append(b.of(places.reshape(shape) + (np.arange(n) * gap).reshape(inside)))
-    return b.index(image, (slice(None), slice(None), *covered))
-
-
-def _pooled(b: Basic, p: Any, input: Any) -> Value:
-    if str(p.data_format) not in ("NCHW", "0") or str(p.pad_mode).lower() not in ("valid", "2"):
-        raise OtherFormError
-    steps = numbers(p.strides)[-2:]
-    return _patches(b, b.floating(input), _two(p.kernel_size)[-2:], steps * (3 - len(steps)))
-
-
-@primitive("AvgPool")
-def _avg_pool(b: Basic, p: Any, input: Any) -> Value:
-    return b.mean(_pooled(b, p, input), (-2, -1))
-
-
-@primitive("MaxPool")
-def _max_pool(b: Basic, p: Any, input: Any) -> Value:
-    return b.extreme(np.max, _pooled(b, p, input), (-2, -1))
-
-
-def _convolved(
-    b: Basic,
-    input: Any,
-    weight: Any,
-    bias: Any,
-    *,
-    steps: tuple[int, ...],
-    widths: tuple[int, ...],
-    gaps: tuple[int, ...],
-    groups: int,
-) -> Value:
-    """Return a convolution in as many dimensions as the weight has.
-
-    Args:
-        widths: of the zeros before and behind, axis by axis.
-    """
-    x, w = b.of(input), b.of(weight)
-    axes = w.ndim - 2
-    if any(widths):
-        around = [(widths[2 * i], widths[2 * i + 1]) for i in range(axes)]
-        x = b.pad(x, ((0, 0), (0, 0), *around))
-    places, inside = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
-    patches = b.transpose(_patches(b, x, w.shape[2:], steps, gaps), (0, *places, 1, *inside))
-    parts, channels, outputs = [], x.shape[1] // groups, w.shape[0] // groups
-    for i in range(groups):
-        own = slice(i * channels, (i + 1) * channels)
-        of_group = b.index(patches, (Ellipsis, own, *[slice(None)] * axes))
-        flat = b.reshape(of_group, (*of_group.shape[: axes + 1], math.prod(w.shape[1:])))
-        kernels = b.index(w, (slice(i * outputs, (i + 1) * outputs),))
-        parts.append(b.matmul(flat, b.swap(b.reshape(kernels, (outputs, -1)))))
-    product = parts[0] if groups == 1 else b.concatenate(parts, -1)
-    if bias is not None:
-        product = b.add(product, bias)
-    return b.transpose(product, (0, axes + 1, *range(1, axes + 1)))
-
-
-def _convolved_back(
-    b: Basic,
-    input: Any,
-    weight: Any,
-    shape: tuple[int, ...],
-    *,
-    steps: tuple[int, ...],
-    before: tuple[int, ...],
-    gaps: tuple[int, ...],
-    groups: int,
-) -> Value:
-    """Return what a convolution's gradient by its input is: the image is spread, then convolved.
-
-    Args:
-        weight: [channels of `input`, channels of the result, …].
-        shape: of the result, its axes alone.
-        before: of the zeros that the convolution has before each axis.
-    """
-    x, w = b.of(input), b.of(weight)
-    axes = w.ndim - 2
-    for axis, step in enumerate(steps):
-        x = _spread(b, x, axis + 2, step)
-    widths: list[int] = []
-    for axis in range(axes):
-        reach = (w.shape[axis + 2] - 1) * gaps[axis]
-        first = reach - before[axis]
-        last = shape[axis] + reach - first - x.shape[axis + 2]
-        kept = slice(max(0, -first), x.shape[axis + 2] - max(0, -last))
-        x = b.index(x, (*[slice(None)] * (axis + 2), kept))
-        widths += [max(0, first), max(0, last)]
-    w = b.flip(w, tuple(range(2, 2 + axes)))
-    outputs, size = w.shape[0] // groups, w.shape[1]
-    w = b.reshape(w, (groups, outputs, *w.shape[1:]))
-    w = b.reshape(b.swap(w, 1, 2), (groups * size, outputs, *w.shape[3:]))
-    return _convolved(
-        *(b, x, w, None),
-        steps=(1,) * axes,
-        widths=tuple(widths),
-        gaps=gaps,
-        groups=groups,
-    )
-
-
-def _spread(b: Basic, x: Value, axis: int, step: int) -> Value:
-    """Return an image with zeros between its elements along an axis."""
-    if step == 1:
-        return x
-    size = x.shape[axis]
-    apart = b.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
-    around = [(0, 0)] * apart.ndim
-    around[axis + 1] = (0, step - 1)
-    wide = b.reshape(b.pad(apart, around), (*x.shape[:axis], size * step, *x.shape[axis + 1 :]))
-    return b.index(wide, (*[slice(None)] * axis, slice(0, (size - 1) * step + 1)))
+        at = places.reshape(shape) + (np.arange(n) * gap).reshape(inside)
+        covered.append(image.tape.value(at))
+    return image.index((slice(None), slice(None), *covered))
 
 
 def _two(value: Any) -> tuple[int, ...]:
@@ -215,69 +138,103 @@ def _two(value: Any) -> tuple[int, ...]:
     return found * 2 if len(found) == 1 else found
 
 
+def _pooled(p: Any, input: Value) -> Value:
+    if str(p.data_format) not in ("NCHW", "0") or str(p.pad_mode).lower() not in ("valid", "2"):
+        raise OtherFormError
+    window = _Window(_two(numbers(p.strides)[-2:]), (), (1, 1))
+    return _patches(input, _two(p.kernel_size)[-2:], window)
+
+
+@primitive("AvgPool")
+def _avg_pool(p: Any, input: Floats) -> Value:
+    return _pooled(p, input).mean((-2, -1))
+
+
+@primitive("MaxPool")
+def _max_pool(p: Any, input: Floats) -> Value:
+    return _pooled(p, input).extreme(np.max, (-2, -1))
+
+
+def _convolved(x: Value, w: Value, bias: Value | None, window: _Window) -> Value:
+    """Return a convolution in as many dimensions as the weight has."""
+    axes, widths = w.ndim - 2, window.widths
+    if any(widths):
+        around = [(widths[2 * i], widths[2 * i + 1]) for i in range(axes)]
+        x = x.pad(((0, 0), (0, 0), *around))
+    places, inside = range(2, 2 + axes), range(2 + axes, 2 + 2 * axes)
+    patches = _patches(x, w.shape[2:], window).transpose((0, *places, 1, *inside))
+    channels, outputs = x.shape[1] // window.groups, w.shape[0] // window.groups
+    parts = []
+    for i in range(window.groups):
+        of_group = patches.part(axes + 1, slice(i * channels, (i + 1) * channels))
+        flat = of_group.reshape((*of_group.shape[: axes + 1], math.prod(w.shape[1:])))
+        kernels = w.part(0, slice(i * outputs, (i + 1) * outputs)).reshape((outputs, -1))
+        parts.append(flat @ kernels.swap())
+    product = parts[0] if len(parts) == 1 else concatenate(parts, -1)
+    if bias is not None:
+        product = product + bias
+    return product.transpose((0, axes + 1, *range(1, axes + 1)))
+
+
+def _spread(x: Value, axis: int, step: int) -> Value:
+    """Return an image with zeros between its elements along an axis."""
+    if step == 1:
+        return x
+    size = x.shape[axis]
+    apart = x.reshape((*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    around = [(0, 0)] * apart.ndim
+    around[axis + 1] = (0, step - 1)
+    wide = apart.pad(around).reshape((*x.shape[:axis], size * step, *x.shape[axis + 1 :]))
+    return wide.part(axis, slice(0, (size - 1) * step + 1))
+
+
 @formula("conv2d")
 def _conv2d(
-    b: Basic,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
+    input: Value,
+    weight: Value,
+    bias: Value | None = None,
     stride: Any = 1,
-    *more: Any,
-    **named: Any,
+    *,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Value:
-    padding = named.pop("padding", 0)
-    if more or isinstance(padding, str) or {*named} - {"dilation", "groups"}:
+    if isinstance(padding, str) or len(numbers(padding)) > 2:
         raise OtherFormError
-    above, left = _two(padding) if len(numbers(padding)) < 3 else (None, None)
-    if above is None or left is None or (b.kind == "Functional" and (above or left)):
+    above, left = _two(padding)
+    if input.tape.kind == "Functional" and (above or left):
         raise OtherFormError  # ops.conv2d pads by its pad_mode
-    return _convolved(
-        *(b, input, weight, bias),
-        steps=_two(stride),
-        widths=(above, above, left, left),
-        gaps=_two(named.get("dilation", 1)),
-        groups=int(number(named.get("groups", 1))),
-    )
+    window = _Window(_two(stride), (above, above, left, left), _two(dilation), groups)
+    return _convolved(input, weight, bias, window)
 
 
-@primitive("Conv2DTranspose", "Conv2DBackpropInput")
-def _conv2d_transpose(b: Basic, p: Any, out: Any, weight: Any, shape: Any) -> Value:
-    sizes = numbers(shape)[-2:]
-    widths, steps, gaps = _attributes(p, sizes, b.of(weight).shape[2:])
-    return _convolved_back(
-        *(b, out, weight, sizes),
-        steps=steps,
-        before=widths[::2],
-        gaps=gaps,
-        groups=int(p.group),
-    )
+@primitive("Conv2D Conv3D")
+def _convolution(p: Any, input: Value, weight: Value) -> Value:
+    return _convolved(input, weight, None, _window(p, input.shape[2:], weight.shape[2:]))
 
 
-@primitive("Conv2D", "Conv3D")
-def _convolution(b: Basic, p: Any, input: Any, weight: Any) -> Value:
-    sizes, kernel = b.of(input).shape[2:], b.of(weight).shape[2:]
-    widths, steps, gaps = _attributes(p, sizes, kernel)
-    return _convolved(
-        b, input, weight, None, steps=steps, widths=widths, gaps=gaps, groups=int(p.group)
-    )
+@primitive("Conv2DTranspose Conv2DBackpropInput")
+def _conv2d_transpose(p: Any, out: Value, weight: Value, shape: Ints) -> Value:
+    """Return the gradient of a convolution by its input: the image is spread, then convolved.
 
-
-def _attributes(
-    p: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return the zeros around an image of some sizes, the steps, and the gaps of a primitive."""
-    axes = len(kernel)
-    if str(p.data_format) not in ("0", "NCHW" if axes == 2 else "NCDHW") or p.mode != 1:
-        raise OtherFormError
-    found = [numbers(a)[-axes:] for a in (p.stride, p.dilation)]
-    steps, gaps = (one * axes if len(one) == 1 else one for one in found)
-    mode = str(p.pad_mode).lower()
-    if mode in ("valid", "2"):
-        return (0,) * (2 * axes), steps, gaps
-    if mode not in ("same", "1"):
-        return numbers(p.pad), steps, gaps
-    widths: tuple[int, ...] = ()
-    for size, n, step, gap in zip(sizes, kernel, steps, gaps):
-        whole = max(0, (-(-size // step) - 1) * step + (n - 1) * gap + 1 - size)
-        widths += (whole // 2, whole - whole // 2)
-    return widths, steps, gaps
+    Args:
+        weight: [channels of `out`, channels of the result, …].
+        shape: of the result.
+    """
+    x, w, sizes, axes = out, weight, shape[-2:], weight.ndim - 2
+    window = _window(p, sizes, w.shape[2:])
+    for axis, step in enumerate(window.steps):
+        x = _spread(x, axis + 2, step)
+    widths: list[int] = []
+    for axis in range(axes):
+        reach = (w.shape[axis + 2] - 1) * window.gaps[axis]
+        first = reach - window.widths[2 * axis]
+        last = sizes[axis] + reach - first - x.shape[axis + 2]
+        x = x.part(axis + 2, slice(max(0, -first), x.shape[axis + 2] - max(0, -last)))
+        widths += [max(0, first), max(0, last)]
+    w = w.flip(tuple(range(2, 2 + axes)))
+    outputs, size = w.shape[0] // window.groups, w.shape[1]
+    w = w.reshape((window.groups, outputs, *w.shape[1:])).swap(1, 2)
+    w = w.reshape((window.groups * size, outputs, *w.shape[3:]))
+    plain = _Window((1,) * axes, tuple(widths), window.gaps, window.groups)
+    return _convolved(x, w, None, plain)

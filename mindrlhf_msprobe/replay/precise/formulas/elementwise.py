@@ -7,173 +7,33 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
     OtherFormError,
-    as_function,
+    Values,
     formula,
     number,
-    primitive,
+    of_one,
+    of_two,
 )
-from mindrlhf_msprobe.replay.precise.values import Value
+from mindrlhf_msprobe.replay.precise.values import Operand, Value, where
 
 
-@formula("add", "__add__", "__radd__")
-def _add(b: Basic, input: Any, other: Any, alpha: Any = 1) -> Value:
-    return b.add(input, other if alpha == 1 else b.multiply(other, number(alpha)))
+@formula("add __add__ __radd__", "Add AddExt")
+def _add(input: Value, other: Operand, alpha: Any = 1) -> Value:
+    return input + (other if alpha == 1 else input.tape.of(other) * number(alpha))
 
 
-@formula("sub", "subtract", "__sub__")
-def _sub(b: Basic, input: Any, other: Any, alpha: Any = 1) -> Value:
-    return b.subtract(input, other if alpha == 1 else b.multiply(other, number(alpha)))
+@formula("sub subtract __sub__", "Sub SubExt")
+def _sub(input: Value, other: Operand, alpha: Any = 1) -> Value:
+    return input - (other if alpha == 1 else input.tape.of(other) * number(alpha))
 
 
-def _of_two(function: Any, *, swapped: bool = False) -> Any:
-    """Return the formula of an operation on two operands, or on them in the other order."""
-
-    def computed(b: Basic, input: Any, other: Any) -> Value:
-        return function(b, other, input) if swapped else function(b, input, other)
-
-    return computed
+def _sin(a: Value) -> Value:
+    return a.elementwise(np.sin, lambda a, out: _cos(a), scale=_by_argument)
 
 
-formula("mul", "multiply", "__mul__", "__rmul__")(_of_two(Basic.multiply))
-formula("pow", "__pow__", "float_power")(_of_two(Basic.power))
-formula("maximum")(_of_two(Basic.maximum))
-formula("minimum")(_of_two(Basic.minimum))
-formula("matmul", "bmm", "mm", "dot", "mv", "__matmul__")(_of_two(Basic.matmul))
-formula("__rsub__")(_of_two(Basic.subtract, swapped=True))
-formula("__rtruediv__")(_of_two(Basic.divide, swapped=True))
-formula("__rpow__")(_of_two(Basic.power, swapped=True))
-formula("__rmatmul__")(_of_two(Basic.matmul, swapped=True))
-
-
-@formula("div", "divide", "true_divide", "__truediv__")
-def _div(b: Basic, input: Any, other: Any, rounding_mode: Any = None) -> Value:
-    if rounding_mode is not None:
-        rounded = np.floor_divide if rounding_mode == "floor" else _truncated
-        return b.compare(rounded, input, other)
-    return b.divide(input, other)
-
-
-def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotient = np.trunc(a / b)
-    return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
-
-
-@formula("remainder", "__mod__", "floor_mod")
-def _remainder(b: Basic, input: Any, other: Any) -> Value:
-    if not (b.of(input).floating or b.of(other).floating):
-        return b.compare(np.mod, input, other)
-    whole = b.compare(np.floor_divide, input, other)
-    return b.subtract(input, b.multiply(whole, other))  # MindSpore rounds the product
-
-
-@formula("logit")
-def _logit(b: Basic, input: Any, eps: Any = None) -> Value:
-    """log(x / (1 - x)); 1 - eps, at which x ends, has few bits left in its own precision."""
-    if eps is not None and eps >= 0:
-        input = b.minimum(b.maximum(input, eps), b.subtract(1.0, eps))
-    return b.log(b.divide(input, b.subtract(1.0, input)))
-
-
-@formula("clamp", "clip", "clip_by_value")
-def _clamp(b: Basic, input: Any, min: Any = None, max: Any = None, **named: Any) -> Value:
-    min, max = named.get("clip_value_min", min), named.get("clip_value_max", max)
-    result = b.of(input)
-    if min is not None:
-        result = b.maximum(result, min)
-    return b.minimum(result, max) if max is not None else result
-
-
-@formula("lerp")
-def _lerp(b: Basic, input: Any, end: Any, weight: Any) -> Value:
-    return b.add(input, b.multiply(weight, b.subtract(end, input)))
-
-
-@formula("addcmul")
-def _addcmul(b: Basic, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Value:
-    return b.add(input, b.multiply(value, b.multiply(tensor1, tensor2)))
-
-
-@formula("addcdiv")
-def _addcdiv(b: Basic, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Value:
-    return b.add(input, b.multiply(value, b.divide(tensor1, tensor2)))
-
-
-_ONE = {
-    "exp": Basic.exp,
-    "log": Basic.log,
-    "sqrt": Basic.sqrt,
-    "square": Basic.square,
-    "expm1": Basic.expm1,
-    "tanh": Basic.tanh,
-    "sigmoid": Basic.sigmoid,
-    "erf": Basic.erf,
-    "abs": Basic.absolute,
-    "absolute": Basic.absolute,
-    "__abs__": Basic.absolute,
-    "neg": Basic.negative,
-    "negative": Basic.negative,
-    "__neg__": Basic.negative,
-    "positive": Basic.of,
-    "__pos__": Basic.of,
-    "float": Basic.floating,
-    "double": Basic.floating,
-    "stop_gradient": Basic.detached,
-    "detach": Basic.detached,
-}
-
-
-def _unary(function: Any) -> Any:
-    def computed(b: Basic, input: Any) -> Value:
-        return function(b, input)
-
-    return computed
-
-
-for _name, _function in _ONE.items():
-    formula(_name)(_unary(_function))
-
-
-@formula("rsqrt")
-def _rsqrt(b: Basic, input: Any) -> Value:
-    return b.divide(1.0, b.sqrt(input))
-
-
-@formula("reciprocal", "inv")
-def _reciprocal(b: Basic, input: Any) -> Value:
-    return b.divide(1.0, input)
-
-
-@formula("exp2")
-def _exp2(b: Basic, input: Any) -> Value:
-    return b.exp(b.multiply(input, math.log(2)))
-
-
-@formula("log1p")
-def _log1p(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.log1p, input, lambda a, out: b.divide(1.0, b.add(a, 1.0)))
-
-
-@formula("log2")
-def _log2(b: Basic, input: Any) -> Value:
-    return b.divide(b.log(input), math.log(2))
-
-
-@formula("log10")
-def _log10(b: Basic, input: Any) -> Value:
-    return b.divide(b.log(input), math.log(10))
-
-
-@formula("sin")
-def _sin(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.sin, input, lambda a, out: _cos(b, a), scale=_by_argument)
-
-
-@formula("cos")
-def _cos(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.cos, input, lambda a, out: b.negative(_sin(b, a)), scale=_by_argument)
+def _cos(a: Value) -> Value:
+    return a.elementwise(np.cos, lambda a, out: -_sin(a), scale=_by_argument)
 
 
 def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -181,323 +41,230 @@ def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 0.25 * np.abs(a)
 
 
-@formula("tan")
-def _tan(b: Basic, input: Any) -> Value:
-    return b.divide(_sin(b, input), _cos(b, input))
+def _sinh(a: Value) -> Value:
+    return a.elementwise(np.sinh, lambda a, out: _cosh(a), scale=_of_powers)
 
 
-@formula("sinh")
-def _sinh(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.sinh, input, lambda a, out: _cosh(b, a), scale=_of_powers)
-
-
-@formula("cosh")
-def _cosh(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.cosh, input, lambda a, out: _sinh(b, a), scale=_of_powers)
+def _cosh(a: Value) -> Value:
+    return a.elementwise(np.cosh, lambda a, out: _sinh(a), scale=_of_powers)
 
 
 def _of_powers(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) * (4 + 0.25 * np.abs(a))
 
 
-@formula("asin", "arcsin")
-def _asin(b: Basic, input: Any) -> Value:
-    return b.elementwise(np.arcsin, input, lambda a, out: _over_root(b, a), scale=_of_angle)
+def _asin(a: Value) -> Value:
+    return a.elementwise(np.arcsin, lambda a, out: _over_root(a), scale=_of_angle)
 
 
-@formula("acos", "arccos")
-def _acos(b: Basic, input: Any) -> Value:
-    return b.elementwise(
-        np.arccos, input, lambda a, out: b.negative(_over_root(b, a)), scale=_of_angle
-    )
+def _acos(a: Value) -> Value:
+    return a.elementwise(np.arccos, lambda a, out: -_over_root(a), scale=_of_angle)
 
 
-def _over_root(b: Basic, a: Any) -> Value:
-    return b.divide(1.0, b.sqrt(b.subtract(1.0, b.square(a))))
+def _over_root(a: Value) -> Value:
+    return 1.0 / (1.0 - a.square()).sqrt()
 
 
 def _of_angle(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 1
 
 
-@formula("atan", "arctan")
-def _atan(b: Basic, input: Any) -> Value:
-    return b.elementwise(
-        np.arctan,
-        input,
-        lambda a, out: b.divide(1.0, b.add(1.0, b.square(a))),
-        scale=lambda out, a: 2 * np.abs(out),
+def _atan(a: Value) -> Value:
+    return a.elementwise(
+        np.arctan, lambda a, out: 1.0 / (1.0 + a.square()), scale=lambda out, a: 2 * np.abs(out)
     )
 
 
-@formula("erfc")
-def _erfc(b: Basic, input: Any) -> Value:
-    return b.subtract(1.0, b.erf(input))
+def _remainder(a: Value, b: Operand) -> Value:
+    if not (a.floating or a.tape.of(b).floating):
+        return a.plain(np.mod, b)
+    return a - a.plain(np.floor_divide, b) * b  # MindSpore rounds the product
 
 
-@formula("fmod")
-def _fmod(b: Basic, input: Any, other: Any) -> Value:
-    whole = b.compare(lambda a, d: np.trunc(a / d), input, other)
-    return b.subtract(input, b.multiply(whole, other))
+def _xlogy(a: Value, b: Operand) -> Value:
+    return a * where(a.plain(lambda a: a == 0), 1.0, b).log()
 
 
-@formula("frac")
-def _frac(b: Basic, input: Any) -> Value:
-    return b.subtract(input, b.compare(np.trunc, input))
+def _log1p(a: Value) -> Value:
+    return a.elementwise(np.log1p, lambda a, out: 1.0 / (a + 1.0))
 
 
-@formula("xlogy")
-def _xlogy(b: Basic, input: Any, other: Any) -> Value:
-    nothing = b.compare(lambda a: a == 0, input)
-    safe = b.where(nothing, 1.0, other)
-    return b.multiply(input, b.log(safe))
+for _names, _classes, _operation in (
+    ("mul multiply __mul__ __rmul__", "Mul Muls", lambda a, b: a * b),
+    ("pow __pow__ float_power", "Pow", lambda a, b: a**b),
+    ("matmul bmm mm dot mv __matmul__", "", lambda a, b: a @ b),
+    ("maximum", "Maximum", lambda a, b: a.maximum(b)),
+    ("minimum", "Minimum", lambda a, b: a.minimum(b)),
+    ("__rsub__", "", lambda a, b: b - a),
+    ("__rtruediv__", "", lambda a, b: b / a),
+    ("__rpow__", "", lambda a, b: b**a),
+    ("__rmatmul__", "", lambda a, b: b @ a),
+    ("logaddexp", "", lambda a, b: b + (a - b).softplus()),
+    ("fmod", "Mod", lambda a, b: a - a.plain(lambda a, d: np.trunc(a / d), b) * b),
+    ("remainder __mod__ floor_mod", "FloorMod", _remainder),
+    ("xlogy", "Xlogy", _xlogy),
+    ("type_as view_as_dtype", "", lambda a, b: a.cast(a.tape.of(b).exact.dtype)),
+    ("floor_divide floor_div __floordiv__", "FloorDiv", lambda a, b: a.plain(np.floor_divide, b)),
+    ("eq equal __eq__", "Equal", lambda a, b: a.plain(np.equal, b)),
+    ("ne not_equal __ne__", "NotEqual", lambda a, b: a.plain(np.not_equal, b)),
+    ("gt greater __gt__", "Greater", lambda a, b: a.plain(np.greater, b)),
+    ("ge greater_equal __ge__", "GreaterEqual", lambda a, b: a.plain(np.greater_equal, b)),
+    ("lt less __lt__", "Less", lambda a, b: a.plain(np.less, b)),
+    ("le less_equal __le__", "LessEqual", lambda a, b: a.plain(np.less_equal, b)),
+    ("logical_and", "LogicalAnd", lambda a, b: a.plain(np.logical_and, b)),
+    ("logical_or", "LogicalOr", lambda a, b: a.plain(np.logical_or, b)),
+    ("logical_xor", "", lambda a, b: a.plain(np.logical_xor, b)),
+    ("bitwise_and __and__", "", lambda a, b: a.plain(np.bitwise_and, b)),
+    ("bitwise_or __or__", "", lambda a, b: a.plain(np.bitwise_or, b)),
+    ("bitwise_xor __xor__", "", lambda a, b: a.plain(np.bitwise_xor, b)),
+):
+    of_two(_names, _classes, _operation)
 
 
-@formula("logaddexp")
-def _logaddexp(b: Basic, input: Any, other: Any) -> Value:
-    return b.add(other, b.softplus(b.subtract(input, other)))
+for _names, _classes, _function in (
+    ("exp", "Exp", Value.exp),
+    ("log", "Log", Value.log),
+    ("sqrt", "Sqrt", Value.sqrt),
+    ("square", "Square", Value.square),
+    ("expm1", "Expm1", Value.expm1),
+    ("tanh", "Tanh", Value.tanh),
+    ("sigmoid", "Sigmoid", Value.sigmoid),
+    ("erf", "Erf", Value.erf),
+    ("abs absolute __abs__", "Abs", Value.absolute),
+    ("neg negative __neg__", "Neg", lambda a: -a),
+    ("positive __pos__", "", lambda a: a),
+    ("float double", "", Value.floats),
+    ("stop_gradient detach", "", Value.detached),
+    ("rsqrt", "Rsqrt", lambda a: 1.0 / a.sqrt()),
+    ("reciprocal inv", "Reciprocal", lambda a: 1.0 / a),
+    ("exp2", "", lambda a: (a * math.log(2)).exp()),
+    ("log1p", "Log1p", _log1p),
+    ("log2", "", lambda a: a.log() / math.log(2)),
+    ("log10", "", lambda a: a.log() / math.log(10)),
+    ("sin", "Sin", _sin),
+    ("cos", "Cos", _cos),
+    ("tan", "Tan", lambda a: _sin(a) / _cos(a)),
+    ("sinh", "Sinh", _sinh),
+    ("cosh", "Cosh", _cosh),
+    ("asin arcsin", "Asin", _asin),
+    ("acos arccos", "ACos", _acos),
+    ("atan arctan", "Atan", _atan),
+    ("erfc", "Erfc", lambda a: 1.0 - a.erf()),
+    ("frac", "", lambda a: a - a.plain(np.trunc)),
+    ("floor", "Floor", lambda a: a.plain(np.floor)),
+    ("ceil", "Ceil", lambda a: a.plain(np.ceil)),
+    ("trunc", "Trunc", lambda a: a.plain(np.trunc)),
+    ("sign", "Sign", lambda a: a.plain(np.sign)),
+    ("isnan", "IsNan", lambda a: a.plain(np.isnan)),
+    ("isinf", "IsInf", lambda a: a.plain(np.isinf)),
+    ("isfinite", "IsFinite", lambda a: a.plain(np.isfinite)),
+    ("logical_not", "LogicalNot", lambda a: a.plain(np.logical_not)),
+    ("bitwise_not __invert__", "", lambda a: a.plain(np.invert)),
+    ("half bfloat16", "", lambda a: a.rounded_to("bfloat16")),
+    ("int", "", lambda a: a.cast(np.dtype(np.int32))),
+    ("long", "", lambda a: a.cast(np.dtype(np.int64))),
+    ("bool", "", lambda a: a.cast(np.dtype(bool))),
+):
+    of_one(_names, _classes, _function)
 
 
-@formula("addn", "accumulate_n")
-def _addn(b: Basic, input: Any) -> Value:
-    total = b.of(input[0])
+@formula("round", "Round")
+def _round(input: Value, decimals: int = 0) -> Value:
+    return input.plain(lambda a: np.round(a, decimals))
+
+
+@formula("div divide true_divide __truediv__", "Div RealDiv")
+def _div(input: Value, other: Value, rounding_mode: Any = None) -> Value:
+    if rounding_mode is not None:
+        return input.plain(np.floor_divide if rounding_mode == "floor" else _truncated, other)
+    return input / other
+
+
+def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    quotient = np.trunc(a / b)
+    return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
+
+
+@formula("logit")
+def _logit(input: Value, eps: Any = None) -> Value:
+    """log(x / (1 - x)); 1 - eps, at which x ends, has few bits left in its own precision."""
+    if eps is not None and eps >= 0:
+        input = input.maximum(eps).minimum(1.0 - input.tape.of(eps))
+    return (input / (1.0 - input)).log()
+
+
+@formula("clamp clip clip_by_value", "ClampTensor ClampScalar")
+def _clamp(input: Value, min: Any = None, max: Any = None, **named: Any) -> Value:
+    min, max = named.get("clip_value_min", min), named.get("clip_value_max", max)
+    result = input if min is None else input.maximum(min)
+    return result if max is None else result.minimum(max)
+
+
+@formula("lerp")
+def _lerp(input: Value, end: Value, weight: Operand) -> Value:
+    return input + weight * (end - input)
+
+
+@formula("addcmul")
+def _addcmul(input: Value, tensor1: Value, tensor2: Value, value: Operand = 1) -> Value:
+    return input + value * (tensor1 * tensor2)
+
+
+@formula("addcdiv")
+def _addcdiv(input: Value, tensor1: Value, tensor2: Value, value: Operand = 1) -> Value:
+    return input + value * (tensor1 / tensor2)
+
+
+@formula("addn accumulate_n", "AddN")
+def _addn(input: Values) -> Value:
+    total = input[0]
     for one in input[1:]:
-        total = b.add(total, one)
+        total = total + one
     return total
 
 
 @formula("isclose")
 def _isclose(
-    b: Basic, input: Any, other: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False
+    input: Value, other: Value, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: Any = False
 ) -> Value:
-    return b.compare(
-        lambda x, y: np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), input, other
+    return input.plain(
+        lambda x, y: np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan), other
     )
-
-
-_FLAT = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.round,
-    "trunc": np.trunc,
-    "sign": np.sign,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "isfinite": np.isfinite,
-    "logical_not": np.logical_not,
-    "bitwise_not": np.invert,
-    "__invert__": np.invert,
-}
-_PAIRS = {
-    "floor_divide": np.floor_divide,
-    "floor_div": np.floor_divide,
-    "__floordiv__": np.floor_divide,
-    "eq": np.equal,
-    "equal": np.equal,
-    "__eq__": np.equal,
-    "ne": np.not_equal,
-    "not_equal": np.not_equal,
-    "__ne__": np.not_equal,
-    "gt": np.greater,
-    "greater": np.greater,
-    "__gt__": np.greater,
-    "ge": np.greater_equal,
-    "greater_equal": np.greater_equal,
-    "__ge__": np.greater_equal,
-    "lt": np.less,
-    "less": np.less,
-    "__lt__": np.less,
-    "le": np.less_equal,
-    "less_equal": np.less_equal,
-    "__le__": np.less_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-    "logical_xor": np.logical_xor,
-    "bitwise_and": np.bitwise_and,
-    "__and__": np.bitwise_and,
-    "bitwise_xor": np.bitwise_xor,
-    "bitwise_or": np.bitwise_or,
-    "__or__": np.bitwise_or,
-    "__xor__": np.bitwise_xor,
-}
-
-
-def _without_gradient(function: Any) -> Any:
-    def computed(b: Basic, *operands: Any, **named: Any) -> Value:
-        return b.compare(function, *operands, *named.values())
-
-    return computed
-
-
-for _name, _flat in [*_FLAT.items(), *_PAIRS.items()]:
-    formula(_name)(_without_gradient(_flat))
 
 
 @formula("where")
-def _where(b: Basic, condition: Any, input: Any, other: Any) -> Value:
-    return b.where(condition, input, other)
+def _where(condition: Value, input: Operand, other: Operand) -> Value:
+    return where(condition, input, other)
 
 
-@formula("select")
-def _select(b: Basic, condition: Any, input: Any, other: Any) -> Any:
-    if not isinstance(condition, Value) or condition.exact.dtype != bool:  # (input, dim, index)
-        key = (slice(None),) * (int(number(input)) % b.of(condition).ndim)
-        return b.index(condition, (*key, int(number(other))))
-    return b.where(condition, input, other)
+@formula("select", "Select")
+def _select(condition: Value, input: Operand, other: Operand) -> Value:
+    if condition.exact.dtype != bool:  # (input, dim, index)
+        return condition.part(int(number(input)), int(number(other)))
+    return where(condition, input, other)
 
 
-@formula("masked_fill")
-def _masked_fill(b: Basic, input: Any, mask: Any, value: Any) -> Value:
-    return b.where(mask, value, input)
+@formula("masked_fill", "MaskedFill")
+def _masked_fill(input: Value, mask: Value, value: Operand) -> Value:
+    return where(mask, value, input)
 
 
-@formula("cast", "to", "astype", "type")
-def _cast(b: Basic, input: Any, dtype: Any, *_: Any, **__: Any) -> Value:
+@formula("cast to astype type", "Cast")
+def _cast(input: Value, dtype: Any, *_: Any, **__: Any) -> Value:
     if isinstance(dtype, Value):
         raise OtherFormError
-    return b.rounded_to(input, dtype)
+    return input.rounded_to(dtype)
 
 
-@formula("type_as", "view_as_dtype")
-def _type_as(b: Basic, input: Any, other: Any) -> Value:
-    return b.cast(input, b.of(other).exact.dtype)
-
-
-@formula("half", "bfloat16")
-def _half(b: Basic, input: Any) -> Value:
-    return b.rounded_to(input, "bfloat16")
-
-
-def _cast_to(dtype: Any) -> Any:
-    def computed(b: Basic, input: Any) -> Value:
-        return b.cast(input, np.dtype(dtype))
-
-    return computed
-
-
-for _name, _dtype in (("int", np.int32), ("long", np.int64), ("bool", bool)):
-    formula(_name)(_cast_to(_dtype))
-
-
-@formula("identity", "clone", "copy", "contiguous", "depend", "deepcopy")
-def _identity(b: Basic, input: Any, *_: Any, **__: Any) -> Value:
-    return b.move(input, lambda x: x, lambda g, a: g)
+@formula("identity clone copy contiguous depend deepcopy", "Identity Depend")
+def _identity(input: Value, *_: Any, **__: Any) -> Value:
+    return input.move(lambda x: x, lambda g, a: g)
 
 
 @formula("nan_to_num")
-def _nan_to_num(
-    b: Basic, input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None
-) -> Value:
+def _nan_to_num(input: Value, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Value:
     if posinf is None or neginf is None:
         raise OtherFormError
-    known = b.compare(np.isfinite, input)
-    other = b.compare(
-        lambda a: np.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf), input
-    )
-    return b.where(known, input, b.detached(other))
-
-
-#: Primitives that are called as functions are, and have no attributes.
-_CLASSES = {
-    "Add": "add",
-    "Sub": "sub",
-    "Mul": "mul",
-    "Muls": "mul",
-    "Div": "div",
-    "RealDiv": "div",
-    "FloorDiv": "floor_divide",
-    "Pow": "pow",
-    "Neg": "neg",
-    "Maximum": "maximum",
-    "Minimum": "minimum",
-    "Exp": "exp",
-    "Log": "log",
-    "Log1p": "log1p",
-    "Expm1": "expm1",
-    "Sqrt": "sqrt",
-    "Rsqrt": "rsqrt",
-    "Square": "square",
-    "Reciprocal": "reciprocal",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "Erf": "erf",
-    "Abs": "abs",
-    "Sin": "sin",
-    "Cos": "cos",
-    "ReLU": "relu",
-    "SiLU": "silu",
-    "Equal": "eq",
-    "NotEqual": "ne",
-    "Greater": "gt",
-    "GreaterEqual": "ge",
-    "Less": "lt",
-    "LessEqual": "le",
-    "LogicalAnd": "logical_and",
-    "LogicalOr": "logical_or",
-    "LogicalNot": "logical_not",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Sign": "sign",
-    "Select": "select",
-    "MaskedFill": "masked_fill",
-    "Cast": "cast",
-    "Identity": "identity",
-    "Depend": "identity",
-    "ClampTensor": "clamp",
-    "ClampScalar": "clamp",
-    "AddExt": "add",
-    "SubExt": "sub",
-    "AddN": "addn",
-    "Mod": "fmod",
-    "FloorMod": "remainder",
-    "Sinh": "sinh",
-    "Cosh": "cosh",
-    "Tan": "tan",
-    "Asin": "asin",
-    "ACos": "acos",
-    "Atan": "atan",
-    "Atan2": "atan2",
-    "Erfc": "erfc",
-    "Xlogy": "xlogy",
-    "IsFinite": "isfinite",
-    "IsNan": "isnan",
-    "IsInf": "isinf",
-    "Trunc": "trunc",
-    "Round": "round",
-    "ReLU6": "relu6",
-    "PReLU": "prelu",
-    "HSwish": "hardswish",
-    "HSigmoid": "hardsigmoid",
-    "SeLU": "selu",
-    "Mish": "mish",
-    "Softsign": "softsign",
-    "Softplus": "softplus",
-    "FastGeLU": "fast_gelu",
-    "GeluExt": "gelu",
-    "Swiglu": "swiglu",
-    "GLU": "glu",
-    "Dense": "dense",
-    "SumExt": "sum",
-    "MeanExt": "mean",
-    "LogSumExp": "logsumexp",
-    "CumsumExt": "cumsum",
-    "TopkExt": "topk",
-    "SplitWithSize": "split",
-    "IndexSelect": "index_select",
-    "GatherNd": "gather_nd",
-    "ZerosLikeExt": "zeros_like",
-    "OnesLikeExt": "ones_like",
-    "GroupNorm": "group_norm",
-    "AddLayerNorm": "add_layer_norm",
-    "BiasAdd": "bias_add",
-    "ZerosLike": "zeros_like",
-    "OnesLike": "ones_like",
-    "Reshape": "reshape",
-    "Transpose": "permute",
-    "ExpandDims": "expand_dims",
-    "Tile": "tile",
-    "GatherD": "gather_elements",
-    "TopK": "topk",
-}
-for _class_name, _name in _CLASSES.items():
-    primitive(_class_name)(as_function(_name))
+    known = input.plain(np.isfinite)
+    other = input.plain(lambda a: np.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf))
+    return where(known, input, other.detached())

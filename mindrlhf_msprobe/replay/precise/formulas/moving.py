@@ -6,323 +6,346 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
+    Floats,
+    Ints,
     OtherFormError,
+    Values,
     formula,
-    given,
     number,
     numbers,
     numpy_dtype,
+    of_one,
+    of_two,
     primitive,
-    with_attribute,
 )
-from mindrlhf_msprobe.replay.precise.values import Value
+from mindrlhf_msprobe.replay.precise.values import Operand, Value, concatenate, where
+
+# --- of shapes and numbers -----------------------------------------------------------------------
 
 
-def _filled(b: Basic, shape: Any, value: Any, dtype: Any) -> Value:
-    number_of = number(value)
-    kind = np.dtype(np.float64) if dtype is None else numpy_dtype(dtype)
-    return b.of(np.full(numbers(shape), number_of, kind))
+def _filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
+    return np.full(shape, number(value), np.float64 if dtype is None else numpy_dtype(dtype))
 
 
-def _like(b: Basic, input: Any, value: Any, dtype: Any) -> Value:
-    given_dtype = b.of(input).exact.dtype if dtype is None else numpy_dtype(dtype)
-    return b.of(np.full(b.of(input).shape, number(value), given_dtype))
+def _like(input: Value, value: Any, dtype: Any = None) -> np.ndarray:
+    return np.full(
+        input.shape, number(value), input.exact.dtype if dtype is None else numpy_dtype(dtype)
+    )
 
 
-def _of_shape(value: int) -> Any:
-    def made(b: Basic, *shape: Any, dtype: Any = None, **named: Any) -> Value:
+def _register_filled(name: str, value: int) -> None:
+    """Register what makes tensors of one number."""
+
+    @formula(name)
+    def made(*shape: Any, dtype: Any = None, **named: Any) -> np.ndarray:
         dtype = dtype or (shape[1] if len(shape) == 2 and not isinstance(shape[1], int) else None)
-        return _filled(b, named.get("shape", shape[0] if len(shape) < 3 else shape), value, dtype)
+        given = named.get("shape", shape[0] if len(shape) < 3 else shape)
+        return _filled(numbers(given), value, dtype)
 
-    return made
-
-
-def _of_shape_like(value: int) -> Any:
-    def made(b: Basic, input: Any, dtype: Any = None) -> Value:
-        return _like(b, input, value, dtype)
-
-    return made
+    @formula(f"{name}_like", f"{name.title()}Like {name.title()}LikeExt")
+    def made_like(input: Value, dtype: Any = None) -> np.ndarray:
+        return _like(input, value, dtype)
 
 
-for _name, _value in (("zeros", 0), ("ones", 1)):
-    formula(_name)(_of_shape(_value))
-    formula(f"{_name}_like")(_of_shape_like(_value))
+_register_filled("zeros", 0)
+_register_filled("ones", 1)
+formula("full_like")(_like)
 
 
 @formula("full")
-def _full(b: Basic, shape: Any, fill_value: Any, dtype: Any = None) -> Value:
+def _full(shape: Ints, fill_value: Any, dtype: Any = None) -> np.ndarray:
     kind = dtype or ("int64" if isinstance(number(fill_value), int) else None)
-    return _filled(b, shape, fill_value, kind)
-
-
-@formula("full_like")
-def _full_like(b: Basic, input: Any, fill_value: Any, dtype: Any = None) -> Value:
-    return _like(b, input, fill_value, dtype)
+    return _filled(shape, fill_value, kind)
 
 
 @formula("arange")
-def _arange(b: Basic, *bounds: Any, dtype: Any = None, **named: Any) -> Value:
-    ends = [
-        number(x) for x in (*bounds, *(named[k] for k in ("start", "end", "step") if k in named))
-    ]
-    made = np.arange(*ends)
-    return b.of(made if dtype is None else made.astype(numpy_dtype(dtype)))
-
-
-@formula("one_hot")
-def _one_hot(b: Basic, input: Any, num_classes: Any = -1, *values: Any, **named: Any) -> Value:
-    if b.kind == "Functional" and not named and len(values) < 3:
-        on = values[0] if values else 1
-        off = values[1] if len(values) > 1 else 0
-        classes = np.arange(int(number(num_classes)))
-        return b.where(b.compare(lambda a: a[..., None] == classes, input), on, off)
-    if values or named or int(number(num_classes)) < 1:
-        raise OtherFormError
-    classes = np.arange(int(number(num_classes)))
-    return b.compare(lambda a: (a[..., None] == classes).astype(np.int64), input)
-
-
-@primitive("OneHot", "OneHotExt")
-def _one_hot_ext(b: Basic, p: Any, input: Any, depth: Any, on: Any, off: Any) -> Value:
-    classes = int(number(depth))
-    if p.axis != -1 or classes < 1:
-        raise OtherFormError
-    chosen = b.compare(lambda a: a[..., None] == np.arange(classes), input)
-    return b.where(chosen, on, off)
-
-
-@formula("sequence_mask")
-def _sequence_mask(b: Basic, lengths: Any, maxlen: Any = None) -> Value:
-    most = int(np.max(b.of(lengths).exact)) if maxlen is None else int(number(maxlen))
-    return b.compare(lambda a: np.arange(most) < a[..., None], lengths)
+def _arange(*bounds: Any, dtype: Any = None, **named: Any) -> np.ndarray:
+    named_bounds = (named[name] for name in ("start", "end", "step") if name in named)
+    made = np.arange(*map(number, (*bounds, *named_bounds)))
+    return made if dtype is None else made.astype(numpy_dtype(dtype))
 
 
 @formula("eye")
-def _eye(b: Basic, n: Any, m: Any = None, dtype: Any = None) -> Value:
-    return b.of(np.eye(int(number(n)), None if m is None else int(number(m))))
+def _eye(n: int, m: int | None = None, dtype: Any = None) -> np.ndarray:
+    return np.eye(n, m)
 
 
-@formula("reshape", "view")
-def _reshape(b: Basic, input: Any, *shape: Any, **named: Any) -> Value:
-    return b.reshape(input, numbers(named["shape"]) if "shape" in named else given(shape))
+@formula("one_hot")
+def _one_hot(input: Value, num_classes: int = -1, *values: Any) -> Value:
+    if input.tape.kind == "Functional" and len(values) < 3:
+        return _chosen(input, num_classes, *values)
+    if values or num_classes < 1:
+        raise OtherFormError
+    return _chosen(input, num_classes).cast(np.dtype(np.int64))
 
 
-@formula("view_as", "reshape_as")
-def _view_as(b: Basic, input: Any, other: Any) -> Value:
-    return b.reshape(input, b.of(other).shape)
+def _chosen(input: Value, classes: int, on: Operand = 1, off: Operand = 0) -> Value:
+    return where(input.plain(lambda a: a[..., None] == np.arange(classes)), on, off)
+
+
+@primitive("OneHot OneHotExt")
+def _one_hot_ext(p: Any, input: Value, depth: int, on: Operand, off: Operand) -> Value:
+    if p.axis != -1 or depth < 1:
+        raise OtherFormError
+    return _chosen(input, depth, on, off)
+
+
+@formula("sequence_mask")
+def _sequence_mask(lengths: Value, maxlen: int | None = None) -> Value:
+    most = int(np.max(lengths.exact)) if maxlen is None else maxlen
+    return lengths.plain(lambda a: np.arange(most) < a[..., None])
+
+
+# --- other shapes --------------------------------------------------------------------------------
+
+
+@formula("reshape view", "Reshape")
+def _reshape(input: Value, *shape: int) -> Value:
+    return input.reshape(shape)
+
+
+of_two("view_as reshape_as", "", lambda a, b: a.reshape(b.shape))
+of_two("expand_as", "", lambda a, b: a.broadcast(b.shape))
+of_one("t T", "", lambda a: a.transpose(range(a.ndim)[::-1]))
 
 
 @formula("flatten")
 def _flatten(
-    b: Basic, input: Any, *dims: Any, start_dim: Any = None, end_dim: Any = None, **named: Any
+    input: Value, *dims: Any, start_dim: int | None = None, end_dim: int | None = None
 ) -> Value:
-    if named or any(isinstance(d, str) for d in dims):
+    usual = 1 if input.tape.kind == "Functional" and not dims else 0
+    first = start_dim if start_dim is not None else int(dims[0] if dims else usual)
+    last = end_dim if end_dim is not None else int(dims[1] if len(dims) > 1 else -1)
+    first, last = (axis % max(1, input.ndim) for axis in (first, last))
+    return input.reshape((*input.shape[:first], -1, *input.shape[last + 1 :]))
+
+
+@formula("permute", "Transpose")
+def _permute(input: Value, *dims: int) -> Value:
+    return input.transpose(dims)
+
+
+@formula("transpose swapaxes swapdims")
+def _transpose(input: Value, *dims: Any, **named: Any) -> Value:
+    dims = tuple(named.values()) or dims
+    order = numbers(dims[0] if len(dims) == 1 else dims) if dims else range(input.ndim)[::-1]
+    if len(order) != 2 and len(order) != input.ndim:
         raise OtherFormError
-    value = b.of(input)
-    if start_dim is None and not dims:
-        start_dim = 1 if b.kind == "Functional" else 0
-    first = int(start_dim if start_dim is not None else dims[0]) % max(1, value.ndim)
-    last = int(end_dim if end_dim is not None else (dims[1] if len(dims) > 1 else -1))
-    last %= max(1, value.ndim)
-    return b.reshape(value, (*value.shape[:first], -1, *value.shape[last + 1 :]))
+    if len(order) == 2 and len(dims) == 2:
+        return input.swap(*order)
+    return input.transpose(order)  # ops.transpose(x, (1, 0))
 
 
-@formula("permute")
-def _permute(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
-    order = numbers(named["dims"] if "dims" in named else named["dim"]) if named else given(dims)
-    return b.transpose(input, order)
-
-
-@formula("transpose", "swapaxes", "swapdims")
-def _transpose(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
-    if named:
-        dims = tuple(named.values())
-    value = b.of(input)
-    if not dims:
-        return b.transpose(value, range(value.ndim)[::-1])
-    order = given(dims)
-    if len(order) == value.ndim and len(order) != 2:
-        return b.transpose(value, order)
-    if len(order) != 2:
-        raise OtherFormError
-    if len(dims) == 1:
-        return b.transpose(value, order)  # ops.transpose(x, (1, 0))
-    return b.swap(value, *order)
-
-
-@formula("t", "T")
-def _t(b: Basic, input: Any) -> Value:
-    value = b.of(input)
-    return b.transpose(value, range(value.ndim)[::-1])
-
-
-@formula("unsqueeze", "expand_dims")
-def _unsqueeze(b: Basic, input: Any, dim: Any) -> Value:
-    value, axis = b.of(input), int(number(dim))
-    axis %= value.ndim + 1
-    return b.reshape(value, (*value.shape[:axis], 1, *value.shape[axis:]))
+@formula("unsqueeze expand_dims", "ExpandDims")
+def _unsqueeze(input: Value, dim: int) -> Value:
+    axis = dim % (input.ndim + 1)
+    return input.reshape((*input.shape[:axis], 1, *input.shape[axis:]))
 
 
 @formula("squeeze")
-def _squeeze(b: Basic, input: Any, dim: Any = None) -> Value:
-    value = b.of(input)
-    axes = range(value.ndim) if dim is None else b.axes(value, dim)
-    return b.squeeze(value, tuple(a for a in axes if value.shape[a] == 1))
+def _squeeze(input: Value, dim: Any = None) -> Value:
+    axes = range(input.ndim) if dim is None else input.axes(dim)
+    return input.squeeze(tuple(a for a in axes if input.shape[a] == 1))
 
 
-@formula("broadcast_to", "expand")
-def _expand(b: Basic, input: Any, *shape: Any, **named: Any) -> Value:
-    value = b.of(input)
-    wanted = numbers(named["shape"]) if "shape" in named else given(shape)
-    own = (1,) * (len(wanted) - value.ndim) + value.shape
-    return b.broadcast(value, [n if n != -1 else own[i] for i, n in enumerate(wanted)])
+@primitive("Squeeze")
+def _squeeze_primitive(p: Any, input: Value) -> Value:
+    return _squeeze(input, p.axis if p.axis != () else None)
 
 
-@formula("expand_as")
-def _expand_as(b: Basic, input: Any, other: Any) -> Value:
-    return b.broadcast(input, b.of(other).shape)
+@formula("broadcast_to expand")
+def _expand(input: Value, *shape: int) -> Value:
+    own = (1,) * (len(shape) - input.ndim) + input.shape
+    return input.broadcast([n if n != -1 else own[i] for i, n in enumerate(shape)])
 
 
-@formula("tile")
-def _tile(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
-    value = b.of(input)
-    times = numbers(next(iter(named.values()))) if named else given(dims)
-    times = (1,) * (value.ndim - len(times)) + times
-    shape = (1,) * (len(times) - value.ndim) + value.shape
-    value = b.reshape(value, shape)
-    for axis, count in enumerate(times):
+@primitive("BroadcastTo")
+def _broadcast_to_primitive(p: Any, input: Value, *shape: Any) -> Value:
+    return _expand(input, *numbers(shape[0] if shape else p.shape))
+
+
+@formula("moveaxis movedim")
+def _moveaxis(input: Value, source: Ints, destination: Ints) -> Value:
+    axes = [axis % input.ndim for axis in source]
+    order = [axis for axis in range(input.ndim) if axis not in axes]
+    for at, axis in sorted(zip((place % input.ndim for place in destination), axes)):
+        order.insert(at, axis)
+    return input.transpose(order)
+
+
+# --- repeated, and joined ------------------------------------------------------------------------
+
+
+@formula("tile", "Tile")
+def _tile(input: Value, *times: int) -> Value:
+    counts = (1,) * (input.ndim - len(times)) + times
+    value = input.reshape((1,) * (len(counts) - input.ndim) + input.shape)
+    for axis, count in enumerate(counts):
         if count != 1:
-            value = b.concatenate([value] * count, axis)
+            value = concatenate([value] * count, axis)
     return value
 
 
 @formula("repeat_interleave")
-def _repeat_interleave(b: Basic, input: Any, repeats: Any, dim: Any = None, **_: Any) -> Value:
+def _repeat_interleave(input: Value, repeats: Any, dim: int | None = None, **_: Any) -> Value:
     if isinstance(repeats, Value) and repeats.ndim:
         raise OtherFormError
-    value = b.of(input)
     if dim is None:
-        value, dim = b.reshape(value, (-1,)), 0
-    return b.repeat(value, int(number(repeats)), int(number(dim)) % value.ndim)
+        input, dim = input.reshape((-1,)), 0
+    return input.repeat(int(number(repeats)), dim % input.ndim)
 
 
 @formula("flip")
-def _flip(b: Basic, input: Any, *dims: Any, **named: Any) -> Value:
-    return b.flip(input, numbers(next(iter(named.values()))) if named else given(dims))
+def _flip(input: Value, *dims: int) -> Value:
+    return input.flip(dims)
 
 
 @formula("roll")
-def _roll(b: Basic, input: Any, shifts: Any, dim: Any = None, **named: Any) -> Value:
-    axes = named.get("dims", dim)
-    if axes is None:
+def _roll(input: Value, shifts: Ints, dim: Any = None, **named: Any) -> Value:
+    if named.get("dims", dim) is None:
         raise OtherFormError
-    return b.roll(input, numbers(shifts), numbers(axes))
+    axes, opposite = numbers(named.get("dims", dim)), tuple(-s for s in shifts)
+    return input.move(lambda x: np.roll(x, shifts, axes), lambda g, a: _roll(g, opposite, axes))
 
 
-@formula("cat", "concat", "concatenate")
-def _cat(b: Basic, input: Any, dim: Any = 0) -> Value:
-    return b.concatenate(input, int(number(dim)))
+@formula("cat concat concatenate")
+def _cat(input: Values, dim: int = 0) -> Value:
+    return concatenate(input, dim)
 
 
-@formula("stack")
-def _stack(b: Basic, input: Any, dim: Any = 0) -> Value:
-    axis = int(number(dim))
-    axis = axis if axis >= 0 else axis + b.of(input[0]).ndim + 1
-    return b.concatenate([_unsqueeze(b, item, axis) for item in input], axis)
+@formula("stack", "StackExt", "dim")
+def _stack(input: Values, dim: int = 0) -> Value:
+    axis = dim if dim >= 0 else dim + input[0].ndim + 1
+    return concatenate([_unsqueeze(item, axis) for item in input], axis)
 
 
-def _parts(b: Basic, value: Value, sizes: list[int], axis: int) -> tuple[Value, ...]:
-    axis %= value.ndim
+def _register_joined(name: str, computed: Any) -> None:
+    """Register a primitive that takes tensors one by one, or as one tuple."""
+
+    @primitive(name)
+    def joined(p: Any, *values: Any) -> Value:
+        listed = values[0] if isinstance(values[0], (tuple, list)) else values
+        result: Value = computed(listed, p.axis)
+        return result
+
+
+_register_joined("Concat", concatenate)
+_register_joined("Stack", _stack)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+@formula("split", "SplitWithSize")
+def _split(input: Value, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
+    whole, size = input.shape[dim], split_size_or_sections
+    if isinstance(size, (tuple, list)):
+        sizes = [int(n) for n in size]
+    else:
+        size = int(number(size))
+        sizes = [min(size, whole - i) for i in range(0, whole, size)]
     ends = np.cumsum(sizes)
-    key = (slice(None),) * axis
-    return tuple(b.index(value, (*key, slice(int(e) - n, int(e)))) for e, n in zip(ends, sizes))
+    return tuple(input.part(dim, slice(int(end) - n, int(end))) for end, n in zip(ends, sizes))
 
 
-@formula("split")
-def _split(b: Basic, input: Any, split_size_or_sections: Any, dim: Any = 0) -> Any:
-    value, axis = b.of(input), int(number(dim))
-    whole = value.shape[axis]
-    if isinstance(split_size_or_sections, (tuple, list)):
-        return _parts(b, value, [int(n) for n in split_size_or_sections], axis)
-    size = int(number(split_size_or_sections))
-    return _parts(b, value, [min(size, whole - i) for i in range(0, whole, size)], axis)
+@primitive("Split")
+def _split_primitive(p: Any, input: Value) -> tuple[Value, ...]:
+    return _split(input, input.shape[p.axis] // p.output_num, p.axis)
 
 
 @formula("chunk")
-def _chunk(b: Basic, input: Any, chunks: Any, dim: Any = 0) -> Any:
-    value, axis = b.of(input), int(number(dim))
-    size = -(-value.shape[axis] // int(number(chunks)))
-    return _split(b, value, size, axis)
+def _chunk(input: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]:
+    return _split(input, -(-input.shape[dim] // chunks), dim)
 
 
-@formula("unbind", "unstack")
-def _unbind(b: Basic, input: Any, dim: Any = 0) -> Any:
-    value, axis = b.of(input), int(number(dim))
-    axis %= value.ndim
-    return tuple(b.index(value, (slice(None),) * axis + (i,)) for i in range(value.shape[axis]))
+@formula("unbind unstack")
+def _unbind(input: Value, dim: int = 0) -> tuple[Value, ...]:
+    return tuple(input.part(dim, i) for i in range(input.shape[dim]))
 
 
 @formula("narrow")
-def _narrow(b: Basic, input: Any, dim: Any, start: Any, length: Any) -> Value:
-    value, axis, first = b.of(input), int(number(dim)), int(number(start))
-    key = (slice(None),) * (axis % value.ndim)
-    return b.index(value, (*key, slice(first, first + int(number(length)))))
+def _narrow(input: Value, dim: int, start: int, length: int) -> Value:
+    return input.part(dim, slice(start, start + length))
 
 
-@formula("__getitem__")
-def _getitem(b: Basic, input: Any, key: Any) -> Value:
-    return b.index(input, _key(b, key))
+@primitive("StridedSlice")
+def _strided_slice(p: Any, input: Value, begin: Ints, end: Ints, strides: Ints) -> Value:
+    masks = (p.begin_mask, p.end_mask, p.ellipsis_mask, p.new_axis_mask, p.shrink_axis_mask)
+    if any(masks):
+        raise OtherFormError
+    return input.index(tuple(slice(*bounds) for bounds in zip(begin, end, strides)))
 
 
-def _key(b: Basic, key: Any) -> Any:
+@formula("", "Slice")
+def _slice(input: Value, begin: Ints, size: Ints) -> Value:
+    bounds = zip(begin, size)
+    return input.index(tuple(slice(i, None if n == -1 else i + n) for i, n in bounds))
+
+
+def _register_triangle(name: str, keep: Any) -> None:
+    """Register what keeps the elements on one side of a diagonal."""
+
+    @formula("", name.title(), "diagonal")
+    @formula(name)
+    def kept(input: Value, diagonal: int = 0) -> Value:
+        result: Value = input.move(lambda a: keep(a, diagonal), lambda g, a: kept(g, diagonal))
+        return result
+
+
+_register_triangle("triu", np.triu)
+_register_triangle("tril", np.tril)
+
+
+# --- elements at places --------------------------------------------------------------------------
+
+
+def _key(tape: Any, key: Any) -> Any:
+    """Return what an array is indexed by."""
     if isinstance(key, tuple):
-        return tuple(_key(b, part) for part in key)
+        return tuple(_key(tape, part) for part in key)
     if isinstance(key, slice):
         ends = (number(end) for end in (key.start, key.stop, key.step))
         return slice(*(None if end is None else int(end) for end in ends))
     if isinstance(key, list):
-        return b.of(np.asarray([number(k) for k in key]))
+        return tape.value([number(k) for k in key])
     if isinstance(key, Value) and not key.ndim and key.exact.dtype.kind in "iu":
         return int(number(key))
     return key
 
 
+@formula("__getitem__")
+def _getitem(input: Value, key: Any) -> Value:
+    return input.index(_key(input.tape, key))
+
+
 @formula("__setitem__")
-def _setitem(b: Basic, input: Any, key: Any, source: Any) -> Value:
+def _setitem(input: Value, key: Any, source: Value) -> Value:
     """Return the tensor with elements replaced; as a value of its own."""
-    value, key = b.of(input), _key(b, key)
+    key = _key(input.tape, key)
     parts = key if isinstance(key, tuple) else (key,)
     exact = tuple(p.exact if isinstance(p, Value) else p for p in parts)
-    places = np.arange(value.exact.size).reshape(value.shape)[exact]
-    new = np.zeros(value.exact.size, bool)
+    places = np.arange(input.exact.size).reshape(input.shape)[exact]
+    new, taken = np.zeros(input.exact.size, bool), np.zeros(input.exact.size, np.int64)
     new[places.ravel()] = True
-    taken = np.zeros(value.exact.size, np.int64)
     taken[places.ravel()] = np.arange(places.size)
-    given_elements = b.reshape(b.broadcast(source, places.shape), (-1,))
+    given = source.broadcast(places.shape).reshape((-1,))
     if not places.size:
-        return value
-    spread_out = b.index(given_elements, (b.of(taken.reshape(value.shape)),))
-    return b.where(new.reshape(value.shape), spread_out, value)
+        return input
+    of = input.tape.value
+    return where(of(new.reshape(input.shape)), given.index(of(taken.reshape(input.shape))), input)
 
 
-@formula("gather_elements", "gather_d")
-def _gather_elements(b: Basic, input: Any, dim: Any, index: Any) -> Value:
-    return b.along(_cut(b, b.of(input), int(number(dim)), b.of(index)), index, int(number(dim)))
-
-
-def _cut(b: Basic, value: Value, axis: int, index: Value) -> Value:
-    """Return a value cut to the shape of indices, but along the axis they index."""
-    key = [slice(0, n) for n in index.shape]
-    key[axis % value.ndim] = slice(None)
-    return value if value.shape == index.shape else b.index(value, tuple(key))
+@formula("gather_elements gather_d", "GatherD")
+def _gather_elements(input: Value, dim: int, index: Value) -> Value:
+    cut = [slice(0, n) for n in index.shape]  # to the indices, but along their axis
+    cut[dim % input.ndim] = slice(None)
+    value = input if input.shape == index.shape else input.index(tuple(cut))
+    return value.along(index, dim)
 
 
 @formula("gather")
-def _gather(
-    b: Basic, input: Any, second: Any = None, third: Any = None, *more: Any, **named: Any
-) -> Value:
+def _gather(input: Value, second: Any = None, third: Any = None, *more: Any, **named: Any) -> Value:
     """Return mint's and Tensor's gather(dim, index), or ops' gather(indices, axis)."""
     if {"dim", "index"} == {*named}:
         second, third = named["dim"], named["index"]
@@ -330,112 +353,86 @@ def _gather(
         second, third = named["input_indices"], named["dim"]
     elif more or {*named} - {"dim", "index"}:
         raise OtherFormError
-    elif "index" in named:
-        third = named["index"]
-    elif "dim" in named:
-        third = named["dim"]
-    if isinstance(third, Value) and third.ndim:
-        return _gather_elements(b, input, second, third)
-    return b.take(input, second, int(number(third)))
-
-
-@formula("index_select", "take")
-def _index_select(b: Basic, input: Any, *rest: Any, **named: Any) -> Value:
-    if "dim" in named or "index" in named:
-        left = [*rest]
-        axis = named["dim"] if "dim" in named else left.pop(0)
-        index = named["index"] if "index" in named else left.pop(0)
-    elif len(rest) == 2:
-        axis, index = rest if not (isinstance(rest[0], Value) and rest[0].ndim) else rest[::-1]
     else:
+        third = named.get("index", named.get("dim", third))
+    if isinstance(third, Value) and third.ndim:
+        return _gather_elements(input, int(number(second)), third)
+    return input.take(second, int(number(third)))
+
+
+@primitive("Gather")
+def _gather_primitive(p: Any, input: Value, indices: Value, dim: int) -> Value:
+    if p.batch_dims:
         raise OtherFormError
-    return b.take(input, index, int(number(axis)))
+    return input.take(indices, dim)
 
 
-def _triangle(keep: Any) -> Any:
-    def kept(b: Basic, input: Any, diagonal: Any = 0) -> Value:
-        k = int(number(diagonal))
-        return b.move(input, lambda a: keep(a, k), lambda g, a: kept(b, g, k))
+@formula("index_select take", "IndexSelect")
+def _index_select(input: Value, *rest: Any, dim: Any = None, index: Any = None) -> Value:
+    left = [*rest]
+    if dim is None and index is None:
+        if len(left) != 2:
+            raise OtherFormError
+        left = left if not (isinstance(left[0], Value) and left[0].ndim) else left[::-1]
+    axis = left.pop(0) if dim is None else dim
+    return input.take(left.pop(0) if index is None else index, int(number(axis)))
 
-    return kept
+
+@formula("gather_nd", "GatherNd")
+def _gather_nd(input: Value, indices: Value) -> Value:
+    places = indices.exact
+    return input.index(tuple(map(input.tape.value, np.moveaxis(places, -1, 0))))
 
 
-_triu, _tril = formula("triu")(_triangle(np.triu)), formula("tril")(_triangle(np.tril))
+@formula("masked_select")
+def _masked_select(input: Value, mask: Value) -> Value:
+    shape = np.broadcast_shapes(input.shape, mask.shape)
+    places = np.flatnonzero(np.broadcast_to(mask.exact, shape))
+    return input.broadcast(shape).reshape((-1,)).take(places, 0)
+
+
+@formula("nonzero argwhere")
+def _nonzero(input: Value, as_tuple: Any = False) -> Value:
+    if as_tuple:
+        raise OtherFormError
+    return input.plain(np.argwhere)
 
 
 @formula("scatter")
-def _scatter(b: Basic, input: Any, dim: Any, index: Any, src: Any) -> Value:
+def _scatter(input: Floats, dim: int, index: Value, src: Any) -> Value:
     if not isinstance(src, Value) or not src.ndim:
         raise OtherFormError
-    axis = int(number(dim))
+    tape = input.tape
 
     def put(a: np.ndarray, i: np.ndarray, s: np.ndarray) -> np.ndarray:
         into = a.copy()
-        np.put_along_axis(into, i, s, axis)
+        np.put_along_axis(into, i, s, dim)
         return into
 
     def pull(g: Value, out: Value, a: Value, i: Value, s: Value) -> Any:
         nothing = np.zeros(s.shape)
-        kept = b.tape.apply(lambda g, i: put(g, i, nothing), (g, i), rounds=False)
-        return kept, None, b.along(g, i, axis)
+        kept = tape.apply(lambda g, i: put(g, i, nothing), (g, i), rounds=False)
+        return kept, None, g.along(i, dim)
 
-    operands = (b.floating(input), b.of(index), b.floating(src))
-    return b.tape.apply(put, operands, pull, rounds=False)
-
-
-@formula("moveaxis", "movedim")
-def _moveaxis(b: Basic, input: Any, source: Any, destination: Any) -> Value:
-    value = b.of(input)
-    order = np.moveaxis(np.arange(value.ndim), 0, 0).tolist()
-    from_axes = [a % value.ndim for a in numbers(source)]
-    order = [a for a in order if a not in from_axes]
-    for at, axis in sorted(zip((a % value.ndim for a in numbers(destination)), from_axes)):
-        order.insert(at, axis)
-    return b.transpose(value, order)
+    return tape.apply(put, (input, index, src.floats()), pull, rounds=False)
 
 
-@formula("masked_select")
-def _masked_select(b: Basic, input: Any, mask: Any) -> Value:
-    value, chosen = b.of(input), b.of(mask)
-    shape = np.broadcast_shapes(value.shape, chosen.shape)
-    places = np.flatnonzero(np.broadcast_to(chosen.exact, shape))
-    return b.index(b.reshape(b.broadcast(value, shape), (-1,)), (b.of(places),))
-
-
-@formula("nonzero", "argwhere")
-def _nonzero(b: Basic, input: Any, as_tuple: Any = False) -> Any:
-    if as_tuple:
-        raise OtherFormError
-    return b.compare(np.argwhere, input)
-
-
-@formula("gather_nd")
-def _gather_nd(b: Basic, input: Any, indices: Any) -> Value:
-    places = b.of(indices).exact
-    return b.index(input, tuple(b.of(places[..., i]) for i in range(places.shape[-1])))
-
-
-@formula("index_add", "scatter_add")
-def _added_at(
-    b: Basic, input: Any, dim: Any, index: Any, source: Any = None, **named: Any
-) -> Value:
+@formula("index_add scatter_add")
+def _added_at(input: Floats, dim: Any, index: Value, source: Any = None, **named: Any) -> Value:
     """Return mint's index_add (whole slices) or scatter_add (elements): sums at places."""
-    source = named.get("src", named.get("source", source))
-    value, places = b.floating(input), b.of(index)
-    if (
-        not isinstance(source, Value)
-        or isinstance(dim, Value)
-        or number(named.get("alpha", 1)) != 1
-    ):
+    source = named.get("src", source)
+    if not isinstance(source, Value) or isinstance(dim, Value):
         raise OtherFormError
-    axis = int(number(dim)) % value.ndim
-    if b.name == "index_add":
-        shape = [-1 if i == axis else 1 for i in range(value.ndim)]
-        places = b.of(np.broadcast_to(places.exact.reshape(shape), source.shape))
+    if number(named.get("alpha", 1)) != 1:
+        raise OtherFormError
+    axis, places = int(dim) % input.ndim, index.exact
+    if input.tape.name == "index_add":
+        shape = [-1 if i == axis else 1 for i in range(input.ndim)]
+        places = np.broadcast_to(places.reshape(shape), source.shape)
     if places.shape != source.shape:
         raise OtherFormError
     grids = np.indices(places.shape, sparse=True)
-    key = tuple(places.exact if i == axis else grids[i] for i in range(value.ndim))
+    key = tuple(places if i == axis else grids[i] for i in range(input.ndim))
 
     def add(a: np.ndarray, s: np.ndarray) -> np.ndarray:
         into = a.copy()
@@ -444,105 +441,40 @@ def _added_at(
 
     def scale(out: np.ndarray, a: np.ndarray, s: np.ndarray) -> np.ndarray:
         times = np.max(add(np.zeros(a.shape), np.ones(s.shape)), initial=1)
-        return b.tape.summed_scale(out, add(np.square(a), np.square(s)), int(times) + 1)
+        return input.tape.summed_scale(out, add(np.square(a), np.square(s)), int(times) + 1)
 
     def pull(g: Value, out: Value, a: Value, s: Value) -> Any:
-        return g, b.index(g, tuple(b.of(part) for part in key))
+        return g, g.index(tuple(map(g.tape.value, key)))
 
-    return b.tape.apply(add, (value, b.floating(source)), pull, scale=scale)
+    return input.tape.apply(add, (input, source.floats()), pull, scale=scale)
 
 
-@formula("diag", "diagflat")
-def _diag(b: Basic, input: Any, diagonal: Any = 0) -> Value:
-    value, at = b.of(input), int(number(diagonal))
-    if value.ndim != 1 or at:
+@formula("diag diagflat")
+def _diag(input: Value, diagonal: int = 0) -> Value:
+    if input.ndim != 1 or diagonal:
         raise OtherFormError
-    return b.multiply(b.reshape(value, (-1, 1)), b.of(np.eye(value.shape[0])))
+    return input.reshape((-1, 1)) * np.eye(input.shape[0])
 
 
 @formula("meshgrid")
-def _meshgrid(b: Basic, *inputs: Any, indexing: Any = None) -> Any:
-    listed = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
-    values = [b.of(one) for one in listed]
-    indexing = indexing or ("ij" if b.kind == "Mint" else "xy")
+def _meshgrid(*inputs: Any, indexing: Any = None) -> Any:
+    values = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)) else inputs
+    indexing = indexing or ("ij" if values[0].tape.kind == "Mint" else "xy")
     order = [*range(len(values))]
     if indexing == "xy" and len(order) > 1:
         order[:2] = 1, 0
     shape = [values[i].exact.size for i in order]
     return tuple(
-        b.broadcast(b.reshape(one, [-1 if at == i else 1 for at in order]), shape)
+        one.reshape([-1 if at == i else 1 for at in order]).broadcast(shape)
         for i, one in enumerate(values)
     )
 
 
 @formula("pad")
-def _pad(
-    b: Basic, input: Any, padding: Any, mode: Any = "constant", value: Any = None, **named: Any
-) -> Value:
-    if mode != "constant" or named:
+def _pad(input: Value, padding: Ints, mode: Any = "constant", value: float | None = None) -> Value:
+    if mode != "constant" or min(padding, default=0) < 0:
         raise OtherFormError
-    given_value, widths = b.of(input), numbers(padding)
-    pairs = [(0, 0)] * given_value.ndim
-    for i in range(len(widths) // 2):
-        pairs[-1 - i] = widths[2 * i], widths[2 * i + 1]
-    if min(widths, default=0) < 0:
-        raise OtherFormError
-    return b.pad(given_value, pairs, 0.0 if value is None else float(number(value)))
-
-
-for _name, _function, _attribute in (
-    ("Triu", _triu, "diagonal"),
-    ("Tril", _tril, "diagonal"),
-    ("StackExt", _stack, "dim"),
-):
-    primitive(_name)(with_attribute(_function, _attribute))
-
-
-@primitive("Squeeze")
-def _squeeze_primitive(b: Basic, p: Any, input: Any) -> Value:
-    return _squeeze(b, input, p.axis if p.axis != () else None)
-
-
-@primitive("BroadcastTo")
-def _broadcast_to_primitive(b: Basic, p: Any, input: Any, *shape: Any) -> Value:
-    return _expand(b, input, shape[0] if shape else p.shape)
-
-
-@primitive("Concat")
-def _concat_primitive(b: Basic, p: Any, *values: Any) -> Value:
-    first = values[0]
-    return b.concatenate(first if isinstance(first, (tuple, list)) else values, p.axis)
-
-
-@primitive("Stack")
-def _stack_primitive(b: Basic, p: Any, *values: Any) -> Value:
-    first = values[0]
-    return _stack(b, first if isinstance(first, (tuple, list)) else values, p.axis)
-
-
-@primitive("Split")
-def _split_primitive(b: Basic, p: Any, input: Any) -> Any:
-    value = b.of(input)
-    return _split(b, value, value.shape[p.axis] // p.output_num, p.axis)
-
-
-@primitive("Gather")
-def _gather_primitive(b: Basic, p: Any, input: Any, indices: Any, dim: Any) -> Value:
-    if p.batch_dims:
-        raise OtherFormError
-    return b.take(input, indices, int(number(dim)))
-
-
-@primitive("StridedSlice")
-def _strided_slice(b: Basic, p: Any, input: Any, begin: Any, end: Any, strides: Any) -> Value:
-    masks = (p.begin_mask, p.end_mask, p.ellipsis_mask, p.new_axis_mask, p.shrink_axis_mask)
-    if any(masks):
-        raise OtherFormError
-    ends = zip(numbers(begin), numbers(end), numbers(strides))
-    return b.index(input, tuple(slice(*bounds) for bounds in ends))
-
-
-@primitive("Slice")
-def _slice(b: Basic, p: Any, input: Any, begin: Any, size: Any) -> Value:
-    bounds = zip(numbers(begin), numbers(size))
-    return b.index(input, tuple(slice(i, None if n == -1 else i + n) for i, n in bounds))
+    pairs = [(0, 0)] * input.ndim
+    for i in range(len(padding) // 2):
+        pairs[-1 - i] = padding[2 * i], padding[2 * i + 1]
+    return input.pad(pairs, value or 0.0)

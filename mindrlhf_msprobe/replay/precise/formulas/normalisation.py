@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
+    Floats,
+    Ints,
     OtherFormError,
     formula,
     number,
@@ -17,184 +18,141 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
 from mindrlhf_msprobe.replay.precise.values import Value
 
 
-def softmax(b: Basic, input: Any, axis: int) -> Value:
+def softmax(value: Value, axis: int) -> Value:
     """Return the softmax over an axis."""
-    value = b.floating(input)
-    top = b.detached(b.extreme(np.max, value, axis, True))
-    powers = b.exp(b.subtract(value, top))
-    return b.divide(powers, b.sum(powers, axis, True))
+    powers = (value - value.extreme(np.max, axis, True).detached()).exp()
+    return powers / powers.sum(axis, True)
 
 
-def log_softmax(b: Basic, input: Any, axis: int) -> Value:
+def log_softmax(value: Value, axis: int) -> Value:
     """Return the logarithm of the softmax over an axis."""
-    value = b.floating(input)
-    with b.tape.without_gradients():
-        away = b.subtract(value, b.extreme(np.max, value, axis, True))
-        out = b.subtract(away, b.log(b.sum(b.exp(away), axis, True)))
+    with value.tape.without_gradients():
+        away = value - value.extreme(np.max, axis, True)
+        out = away - away.exp().sum(axis, True).log()
 
     def pull(g: Value, out: Value, a: Value) -> Any:  # kernels take powers of what they returned
-        return (b.subtract(g, b.multiply(b.exp(out), b.sum(g, axis, True))),)
+        return (g - out.exp() * g.sum(axis, True),)
 
-    return b.tape.made_of(out, (value,), pull)
-
-
-def _axis(b: Basic, dim: tuple[Any, ...], named: dict[str, Any]) -> int:
-    """Return the axis of a softmax; mint's that is not given depends on the number of axes."""
-    axis = named.get("dim", dim[0] if dim else (-1 if b.kind != "MintFunctional" else None))
-    if axis is None:
-        raise OtherFormError
-    return int(number(axis))
+    return value.tape.made_of(out, (value,), pull)
 
 
-@formula("softmin")
-def _softmin(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
-    return softmax(b, b.negative(input), _axis(b, dim, named))
+def _register_softmax(name: str, classes: str, computed: Any) -> None:
+    """Register a softmax; that of mint has an axis that depends on the number of axes."""
+
+    @formula(name)
+    def function(input: Floats, dim: int | None = None, dtype: Any = None) -> Value:
+        if dim is None and input.tape.kind == "MintFunctional":
+            raise OtherFormError
+        result: Value = computed(input, -1 if dim is None else dim)
+        return result
+
+    @primitive(classes)
+    def of_class(p: Any, input: Floats, *axis: Any) -> Value:
+        result: Value = computed(input, numbers(axis[0] if axis else p.axis)[0])
+        return result
 
 
-@formula("softmax")
-def _softmax(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
-    return softmax(b, input, _axis(b, dim, named))
+_register_softmax("softmax", "Softmax SoftmaxExt", softmax)
+_register_softmax("log_softmax", "LogSoftmax LogSoftmaxExt", log_softmax)
+_register_softmax("softmin", "", lambda value, axis: softmax(-value, axis))
 
 
-@formula("log_softmax")
-def _log_softmax(b: Basic, input: Any, *dim: Any, dtype: Any = None, **named: Any) -> Value:
-    return log_softmax(b, input, _axis(b, dim, named))
-
-
-@primitive("Softmax", "SoftmaxExt")
-def _softmax_primitive(b: Basic, p: Any, input: Any, *axis: Any) -> Value:
-    return softmax(b, input, numbers(axis[0] if axis else p.axis)[0])
-
-
-@primitive("LogSoftmax", "LogSoftmaxExt")
-def _log_softmax_primitive(b: Basic, p: Any, input: Any, *axis: Any) -> Value:
-    return log_softmax(b, input, numbers(axis[0] if axis else p.axis)[0])
-
-
-def _normalised(b: Basic, value: Value, axes: tuple[int, ...], eps: Any) -> tuple[Value, ...]:
+def _normalised(value: Value, axes: tuple[int, ...], eps: float) -> tuple[Value, Value, Value]:
     """Return a value less its mean over its deviation, the mean and the variance."""
-    mean = b.mean(value, axes, True)
-    away = b.subtract(value, mean)
-    variance = b.mean(b.square(away), axes, True)
-    return b.divide(away, b.sqrt(b.add(variance, float(number(eps))))), mean, variance
+    mean = value.mean(axes, True)
+    away = value - mean
+    variance = away.square().mean(axes, True)
+    return away / (variance + eps).sqrt(), mean, variance
 
 
-def _scaled(b: Basic, value: Value, weight: Any, bias: Any) -> Value:
+def _scaled(value: Value, weight: Value | None, bias: Value | None) -> Value:
     if weight is not None:
-        value = b.multiply(value, weight)
-    return value if bias is None else b.add(value, bias)
+        value = value * weight
+    return value if bias is None else value + bias
 
 
 @formula("layer_norm")
 def _layer_norm(
-    b: Basic,
-    input: Any,
-    normalized_shape: Any,
-    weight: Any = None,
-    bias: Any = None,
-    eps: Any = 1e-5,
+    input: Floats,
+    normalized_shape: Ints,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
 ) -> Value:
-    value = b.floating(input)
-    axes = tuple(range(value.ndim - len(numbers(normalized_shape)), value.ndim))
-    return _scaled(b, _normalised(b, value, axes, eps)[0], weight, bias)
+    axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
+    return _scaled(_normalised(input, axes, eps)[0], weight, bias)
 
 
 @primitive("LayerNorm")
-def _layer_norm_primitive(b: Basic, p: Any, input: Any, weight: Any, bias: Any) -> Any:
-    value = b.floating(input)
-    axes = tuple(range(p.begin_norm_axis % value.ndim, value.ndim))
-    result, mean, variance = _normalised(b, value, axes, p.epsilon)
-    return _scaled(b, result, weight, bias), b.detached(mean), b.detached(variance)
+def _layer_norm_primitive(p: Any, input: Floats, weight: Value, bias: Value) -> Any:
+    axes = tuple(range(p.begin_norm_axis % input.ndim, input.ndim))
+    result, mean, variance = _normalised(input, axes, float(p.epsilon))
+    return _scaled(result, weight, bias), mean.detached(), variance.detached()
 
 
-@formula("group_norm")
+@formula("group_norm", "GroupNorm")
 def _group_norm(
-    b: Basic, input: Any, num_groups: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+    input: Floats,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
 ) -> Any:
-    value = b.floating(input)
-    groups, along = int(number(num_groups)), (-1,) + (1,) * (value.ndim - 2)
-    parts = b.reshape(value, (value.shape[0], groups, -1))
-    result, _, _ = _normalised(b, parts, (2,), eps)
-    result = b.reshape(result, value.shape)
-    weight = None if weight is None else b.reshape(weight, along)
-    bias = None if bias is None else b.reshape(bias, along)
-    result = _scaled(b, result, weight, bias)
-    if b.kind != "Primitive":
-        return result
-    return result, None, None
+    along = (-1,) + (1,) * (input.ndim - 2)
+    parts = input.reshape((input.shape[0], num_groups, -1))
+    result = _normalised(parts, (2,), eps)[0].reshape(input.shape)
+    weight = None if weight is None else weight.reshape(along)
+    bias = None if bias is None else bias.reshape(along)
+    result = _scaled(result, weight, bias)
+    return (result, None, None) if input.tape.kind == "Primitive" else result
 
 
-def _by_norm(b: Basic, input: Any, weight: Any, eps: Any) -> tuple[Value, Value]:
-    value = b.floating(input)
-    axes = tuple(range(value.ndim - b.of(weight).ndim, value.ndim))
-    mean = b.add(b.mean(b.square(value), axes, True), float(number(eps)))
-    over = b.divide(1.0, b.sqrt(mean))
-    return b.multiply(b.multiply(value, over), weight), b.detached(over)
-
-
-@formula("rms_norm")
-def _rms_norm(b: Basic, input: Any, gamma: Any, epsilon: Any = 1e-6) -> Any:
-    return _by_norm(b, input, gamma, epsilon)
-
-
-@primitive("RmsNorm")
-def _rms_norm_primitive(b: Basic, p: Any, input: Any, gamma: Any) -> Any:
-    return _by_norm(b, input, gamma, p.epsilon)
+@formula("rms_norm", "RmsNorm", "epsilon")
+def _rms_norm(input: Floats, gamma: Value, epsilon: float = 1e-6) -> Any:
+    axes = tuple(range(input.ndim - gamma.ndim, input.ndim))
+    over = 1.0 / (input.square().mean(axes, True) + epsilon).sqrt()
+    return input * over * gamma, over.detached()
 
 
 @formula("normalize")
-def _normalize(b: Basic, input: Any, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12) -> Value:
+def _normalize(input: Value, p: Any = 2.0, dim: Any = 1, eps: float = 1e-12) -> Value:
     if number(p) != 2:
         raise OtherFormError
-    norm = b.sqrt(b.sum(b.square(b.floating(input)), dim, True))
-    return b.divide(input, b.maximum(norm, float(number(eps))))
-
-
-def _batch_norm_of(
-    b: Basic,
-    input: Any,
-    mean: Any,
-    variance: Any,
-    weight: Any,
-    bias: Any,
-    training: Any,
-    eps: Any,
-) -> Value:
-    value = b.floating(input)
-    axes = tuple(i for i in range(value.ndim) if i != 1)
-    shape = tuple(-1 if i == 1 else 1 for i in range(value.ndim))
-
-    def along(operand: Any) -> Any:
-        return None if operand is None else b.reshape(operand, shape)
-
-    if training:
-        result = _normalised(b, value, axes, eps)[0]
-    else:
-        deviation = b.sqrt(b.add(along(variance), float(number(eps))))
-        result = b.divide(b.subtract(value, along(mean)), deviation)
-    return _scaled(b, result, along(weight), along(bias))
+    norm = input.floats().square().sum(dim, True).sqrt()
+    return input / norm.maximum(eps)
 
 
 @formula("batch_norm")
 def _batch_norm(
-    b: Basic,
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
+    input: Floats,
+    running_mean: Value | None,
+    running_var: Value | None,
+    weight: Value | None = None,
+    bias: Value | None = None,
     training: Any = False,
     momentum: Any = 0.1,
-    eps: Any = 1e-5,
+    eps: float = 1e-5,
 ) -> Value:
-    return _batch_norm_of(b, input, running_mean, running_var, weight, bias, training, eps)
+    axes = tuple(i for i in range(input.ndim) if i != 1)
+    shape = tuple(-1 if i == 1 else 1 for i in range(input.ndim))
+
+    def along(operand: Value | None) -> Any:
+        return None if operand is None else operand.reshape(shape)
+
+    if training:
+        result = _normalised(input, axes, eps)[0]
+    else:
+        deviation = (along(running_var) + eps).sqrt()
+        result = (input - along(running_mean)) / deviation
+    return _scaled(result, along(weight), along(bias))
 
 
 @primitive("BatchNorm")
 def _batch_norm_primitive(
-    b: Basic, p: Any, input: Any, weight: Any, bias: Any, mean: Any, variance: Any
+    p: Any, input: Floats, weight: Value, bias: Value, mean: Value, variance: Value
 ) -> Any:
     if p.data_format not in (0, "NCHW"):
         raise OtherFormError
-    out = _batch_norm_of(b, input, mean, variance, weight, bias, p.is_training, p.epsilon)
+    eps = float(p.epsilon)
+    out = _batch_norm(input, mean, variance, weight, bias, p.is_training, eps=eps)
     return out, None, None, None, None  # what it keeps for its gradient differs by device

@@ -7,279 +7,248 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.basic import Basic
 from mindrlhf_msprobe.replay.precise.formulas.table import (
+    Floats,
     OtherFormError,
     formula,
     number,
     primitive,
 )
-from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, where
 
 Found = namedtuple("Found", ("values", "indices"))
 
 
-@formula("sum")
-def _sum(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
+@formula("sum", "SumExt")
+def _sum(input: Value, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
     if not isinstance(keepdim, bool):  # Tensor.sum(axis, dtype, keepdims)
-        keepdim, dtype = bool(dtype), keepdim
-    value = b.of(input)
-    if value.exact.dtype == bool:
-        value = b.cast(value, np.dtype(np.int64))
-    return b.sum(value, dim, bool(keepdim))
+        keepdim = bool(dtype)
+    value = input.cast(np.dtype(np.int64)) if input.exact.dtype == bool else input
+    return value.sum(dim, bool(keepdim))
 
 
-@formula("mean")
-def _mean(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
-    return b.mean(input, dim, bool(keepdim))
+@primitive("ReduceSum")
+def _reduce_sum(p: Any, input: Value, dim: Any = None) -> Value:
+    return input.sum(dim, p.keep_dims)
+
+
+@formula("", "ReduceMean", "keep_dims")
+@formula("mean", "MeanExt")
+def _mean(input: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    return input.mean(dim, keepdim)
 
 
 @formula("nansum")
-def _nansum(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    known = b.compare(lambda a: ~np.isnan(a), input)
-    return b.sum(b.where(known, input, 0.0), dim, bool(keepdim))
+def _nansum(input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    known = input.plain(lambda a: ~np.isnan(a))
+    return where(known, input, 0.0).sum(dim, keepdim)
 
 
-@formula("prod")
-def _prod(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    value = b.of(input)
-    over = b.axes(value, dim)
+@formula("prod", "ReduceProd", "keep_dims")
+def _prod(input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    over = input.axes(dim)
 
     def pull(g: Value, out: Value, a: Value) -> Any:
         if np.any(a.exact == 0):
             raise NoGradientError("prod")
         whole = tuple(1 if i in over else n for i, n in enumerate(a.shape))
-        return (b.divide(b.multiply(b.reshape(g, whole), b.reshape(out, whole)), a),)
+        return (g.reshape(whole) * out.reshape(whole) / a,)
 
-    return b.tape.apply(
-        lambda a: np.prod(a, axis=over, keepdims=bool(keepdim)),
-        [value],
+    return input.tape.apply(
+        lambda a: np.prod(a, axis=over, keepdims=keepdim),
+        [input],
         pull,
         scale=lambda out, a: np.abs(out) * np.sqrt(a.size / max(1, out.size)),
     )
 
 
-def _extreme(b: Basic, function: Any, which: Any, input: Any, dim: Any, keepdim: Any) -> Any:
-    if dim is None and b.kind == "Functional":  # with the place 0, whatever it is
-        return Found(b.extreme(function, input), b.of(np.int64(0)))
+def _extreme(function: Any, which: Any, input: Value, dim: Any, keepdim: Any) -> Any:
+    if dim is None and input.tape.kind == "Functional":  # with the place 0, whatever it is
+        return Found(input.extreme(function), np.asarray(0))
     if dim is None:
-        return b.extreme(function, input)
+        return input.extreme(function)
     if isinstance(dim, (tuple, list)) or (isinstance(dim, Value) and dim.floating):
         raise OtherFormError
     axis = int(number(dim))
-    value = b.of(input)
-    _note_ties(b, function, value, axis)
-    indices = b.compare(lambda a: np.expand_dims(which(a, axis=axis), axis), value)
-    values = b.along(value, indices, axis)
+    _note_ties(function, input, axis)
+    indices = input.plain(lambda a: np.expand_dims(which(a, axis=axis), axis))
+    values = input.along(indices, axis)
     if not keepdim:
-        values, indices = b.squeeze(values, (axis,)), b.squeeze(indices, (axis,))
+        values, indices = values.squeeze((axis,)), indices.squeeze((axis,))
     return Found(values, indices)
 
 
-def _note_ties(b: Basic, function: Any, value: Value, axis: int | None) -> None:
+def _note_ties(function: Any, value: Value, axis: int | None) -> None:
     top = function(value.exact, axis=axis, keepdims=True)
-    b.tape.ties |= bool(np.any(np.sum(value.exact == top, axis=axis) > 1))
+    value.tape.ties |= bool(np.any(np.sum(value.exact == top, axis=axis) > 1))
 
 
-def _note_equal(b: Basic, value: Value, axis: int) -> None:
+def _ordered(value: Value, axis: int, order: Any) -> Found:
+    """Return elements in an order, and their places."""
     ordered = np.sort(value.exact, axis=axis)
     first, last = np.delete(ordered, 0, axis), np.delete(ordered, -1, axis)
-    b.tape.ties |= bool(np.any(first == last))
+    value.tape.ties |= bool(np.any(first == last))
+    indices = value.plain(order)
+    return Found(value.along(indices, axis), indices)
 
 
 def _register_extremes(name: str, function: Any, which: Any, choice: Any) -> None:
     """Register what gives the largest (`max`) or smallest (`min`) elements, or their places."""
 
-    def extreme(b: Basic, input: Any, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
+    @formula(name)
+    def extreme(input: Value, dim: Any = None, keepdim: Any = False, **_: Any) -> Any:
         if isinstance(dim, Value) and (dim.ndim or dim.floating):
-            return choice(b, input, dim)
-        return _extreme(b, function, which, input, dim, keepdim)
+            return choice(input, dim)
+        return _extreme(function, which, input, dim, keepdim)
 
-    def values(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-        return b.extreme(function, input, dim, bool(keepdim))
+    @formula(f"a{name}", f"Reduce{name.title()}", "keep_dims")
+    def values(input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        return input.extreme(function, dim, keepdim)
 
-    def places(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-        return _place(b, which, input, dim, keepdim)
+    @formula(f"arg{name}")
+    def places(input: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        return _place(which, input, dim, keepdim)
 
-    def with_places(b: Basic, p: Any, input: Any) -> Any:
-        return tuple(_extreme(b, function, which, input, p.axis, p.keep_dims))[::-1]
-
-    formula(name)(extreme)
-    formula(f"a{name}")(values)
-    formula(f"arg{name}")(places)
-    primitive(f"Reduce{name.title()}")(_reducing(values))
-    primitive(f"Arg{name.title()}WithValue")(with_places)
+    @primitive(f"Arg{name.title()}WithValue")
+    def with_places(p: Any, input: Value) -> Any:
+        return tuple(_extreme(function, which, input, p.axis, p.keep_dims))[::-1]
 
 
-def _reducing(function: Any) -> Any:
-    """Return the formula of a primitive that reduces the axes it is given."""
-
-    def computed(b: Basic, p: Any, input: Any, dim: Any = None) -> Value:
-        return function(b, input, dim, p.keep_dims)
-
-    return computed
+def _place(function: Any, input: Value, axis: int | None, keepdim: bool) -> Value:
+    _note_ties(np.max if function is np.argmax else np.min, input, axis)
+    return input.plain(lambda a: function(a, axis=axis, keepdims=keepdim))
 
 
 def _test(function: Any) -> Any:
-    def computed(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-        over = b.axes(b.of(input), dim)
-        return b.compare(lambda a: function(a, axis=over, keepdims=bool(keepdim)), input)
+    def computed(input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        over = input.axes(dim)
+        return input.plain(lambda a: function(a, axis=over, keepdims=keepdim))
 
     return computed
 
 
-_register_extremes("max", np.max, np.argmax, Basic.maximum)
-_register_extremes("min", np.min, np.argmin, Basic.minimum)
-for _name, _function in (("all", np.all), ("any", np.any)):
-    formula(_name)(_test(_function))
-    primitive(f"Reduce{_name.title()}")(_reducing(_test(_function)))
-for _name, _reduced in (("Prod", _prod), ("Sum", Basic.sum), ("Mean", Basic.mean)):
-    primitive(f"Reduce{_name}")(_reducing(_reduced))
+_register_extremes("max", np.max, np.argmax, Value.maximum)
+_register_extremes("min", np.min, np.argmin, Value.minimum)
+formula("all", "ReduceAll", "keep_dims")(_test(np.all))
+formula("any", "ReduceAny", "keep_dims")(_test(np.any))
 
 
-def _place(b: Basic, function: Any, input: Any, dim: Any, keepdim: Any) -> Value:
-    axis = None if dim is None else int(number(dim))
-    _note_ties(b, np.max if function is np.argmax else np.min, b.of(input), axis)
-    return b.compare(lambda a: function(a, axis=axis, keepdims=bool(keepdim)), input)
+@primitive("Argmax ArgMax")
+def _arg_max(p: Any, input: Value) -> Value:
+    return _place(np.argmax, input, p.axis, False)
 
 
 @formula("count_nonzero")
-def _count_nonzero(b: Basic, input: Any, dim: Any = None, *rest: Any, **named: Any) -> Value:
-    if rest or named:
-        raise OtherFormError
-    over = b.axes(b.of(input), dim)
-    return b.compare(lambda a: np.count_nonzero(a, axis=over), input)
+def _count_nonzero(input: Value, dim: Any = None) -> Value:
+    over = input.axes(dim)
+    return input.plain(lambda a: np.count_nonzero(a, axis=over))
 
 
-@formula("cumsum")
-def _cumsum(b: Basic, input: Any, dim: Any, dtype: Any = None) -> Value:
-    return b.cumsum(input, int(number(dim)))
-
-
-@formula("logsumexp")
-def _logsumexp(b: Basic, input: Any, dim: Any = None, keepdim: Any = False) -> Value:
-    value = b.floating(input)
-    over = b.axes(value, dim)
-    top = b.detached(b.extreme(np.max, value, over, True))
-    top = b.where(b.compare(np.isfinite, top), top, 0.0)
-    total = b.add(b.log(b.sum(b.exp(b.subtract(value, top)), over, True)), top)
-    return total if keepdim else b.squeeze(total, over)
-
-
-@formula("var")
-def _var(
-    b: Basic, input: Any, dim: Any = None, *ddof: Any, keepdim: Any = False, **named: Any
-) -> Value:
-    value = b.floating(input)
-    less = named.get("correction", named.get("ddof", ddof[0] if ddof else None))
-    if less is None and b.kind == "Mint":
-        less = 1
-    elif less is None and (b.kind == "Functional" or "axis" in b.given):
-        less = 0
-    elif less is None:
-        raise OtherFormError
-    over = b.axes(value, dim)
-    away = b.subtract(value, b.mean(value, over, True))
-    count = np.prod([value.shape[axis] for axis in over]) - int(less)
-    return b.divide(b.sum(b.square(away), over, bool(keepdim)), float(count))
-
-
-@formula("std")
-def _std(b: Basic, *args: Any, **named: Any) -> Value:
-    return b.sqrt(_var(b, *args, **named))
-
-
-@formula("norm", "vector_norm")
-def _norm(
-    b: Basic, input: Any, ord: Any = None, dim: Any = None, keepdim: Any = False, **named: Any
-) -> Value:
-    ord = named.get("p", ord)
-    if ord not in (None, 2, 2.0, "fro"):
-        raise OtherFormError
-    return b.sqrt(b.sum(b.square(b.floating(input)), dim, bool(keepdim)))
-
-
-@formula("var_mean")
-def _var_mean(b: Basic, input: Any, dim: Any = None, **named: Any) -> Any:
-    keepdim = bool(named.get("keepdim", False))
-    return _var(b, input, dim, **named), b.mean(input, dim, keepdim)
-
-
-@formula("std_mean")
-def _std_mean(b: Basic, input: Any, dim: Any = None, **named: Any) -> Any:
-    variance, mean = _var_mean(b, input, dim, **named)
-    return b.sqrt(variance), mean
-
-
-@formula("cumprod")
-def _cumprod(b: Basic, input: Any, dim: Any, dtype: Any = None) -> Value:
-    axis, value = int(number(dim)), b.floating(input)
-
-    def pull(g: Value, out: Value, a: Value) -> Any:
-        if np.any(a.exact == 0):
-            raise NoGradientError("cumprod")
-        later = b.flip(b.cumsum(b.flip(b.multiply(g, out), (axis,)), axis), (axis,))
-        return (b.divide(later, a),)
-
-    def scale(out: np.ndarray, a: np.ndarray) -> np.ndarray:
-        steps = np.cumsum(np.ones(a.shape), axis=axis)
-        return np.abs(out) * np.sqrt(steps)
-
-    return b.tape.apply(lambda a: np.cumprod(a, axis=axis), [value], pull, scale=scale)
-
-
-@formula("trace")
-def _trace(b: Basic, input: Any) -> Value:
-    value = b.of(input)
-    places = np.arange(min(value.shape))
-    return b.sum(b.index(value, (b.of(places), b.of(places))))
-
-
-@formula("argsort")
-def _argsort(
-    b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: Any = False
-) -> Value:
-    return _sort(b, input, dim, descending)[1]
-
-
-@formula("topk")
-def _topk(
-    b: Basic, input: Any, k: Any, dim: Any = -1, largest: Any = True, sorted: Any = True
-) -> Any:
-    axis, count = -1 if dim is None else int(number(dim)), int(number(k))
-    sign = -1 if largest else 1
-    value = b.of(input)
-
-    def first(a: np.ndarray) -> np.ndarray:
-        order = np.argsort(sign * a, axis=axis, kind="stable")
-        return np.take(order, np.arange(count), axis=axis)
-
-    _note_equal(b, value, axis)
-    indices = b.compare(first, value)
-    return Found(b.along(value, indices, axis), indices)
-
-
-@formula("sort")
-def _sort(b: Basic, input: Any, dim: Any = -1, descending: Any = False, stable: Any = False) -> Any:
-    axis, sign = int(number(dim)), -1 if descending else 1
-    value = b.of(input)
-    _note_equal(b, value, axis)
-    indices = b.compare(lambda a: np.argsort(sign * a, axis=axis, kind="stable"), value)
-    return Found(b.along(value, indices, axis), indices)
-
-
-@primitive("Sort")
-def _sort_primitive(b: Basic, p: Any, input: Any) -> Any:
-    return _sort(b, input, p.axis, p.descending)
-
-
-@primitive("Argmax", "ArgMax")
-def _arg_max(b: Basic, p: Any, input: Any) -> Value:
-    return _place(b, np.argmax, input, p.axis, False)
+@formula("cumsum", "CumsumExt")
+def _cumsum(input: Value, dim: int, dtype: Any = None) -> Value:
+    return input.cumsum(dim)
 
 
 @primitive("CumSum")
-def _cum_sum(b: Basic, p: Any, input: Any, dim: Any) -> Value:
+def _cum_sum(p: Any, input: Value, dim: int) -> Value:
     if p.exclusive or p.reverse:
         raise OtherFormError
-    return b.cumsum(input, int(number(dim)))
+    return input.cumsum(dim)
+
+
+@formula("logsumexp", "LogSumExp")
+def _logsumexp(input: Floats, dim: Any = None, keepdim: Any = False) -> Value:
+    over = input.axes(dim)
+    top = input.extreme(np.max, over, True).detached()
+    top = where(top.plain(np.isfinite), top, 0.0)
+    total = (input - top).exp().sum(over, True).log() + top
+    return total if keepdim else total.squeeze(over)
+
+
+@formula("var")
+def _var(input: Floats, dim: Any = None, *ddof: Any, keepdim: bool = False, **named: Any) -> Value:
+    less = named.get("correction", named.get("ddof", ddof[0] if ddof else None))
+    if less is None and input.tape.kind == "Mint":
+        less = 1
+    elif less is None and (input.tape.kind == "Functional" or "axis" in input.tape.keywords):
+        less = 0
+    elif less is None:
+        raise OtherFormError
+    over = input.axes(dim)
+    away = input - input.mean(over, True)
+    count = np.prod([input.shape[axis] for axis in over]) - int(less)
+    return away.square().sum(over, keepdim) / float(count)
+
+
+@formula("std")
+def _std(input: Floats, *args: Any, **named: Any) -> Value:
+    return _var(input, *args, **named).sqrt()
+
+
+@formula("norm vector_norm")
+def _norm(
+    input: Floats, ord: Any = None, dim: Any = None, keepdim: bool = False, **named: Any
+) -> Value:
+    if named.get("p", ord) not in (None, 2, 2.0, "fro"):
+        raise OtherFormError
+    return input.square().sum(dim, keepdim).sqrt()
+
+
+@formula("var_mean")
+def _var_mean(input: Floats, dim: Any = None, **named: Any) -> Any:
+    return _var(input, dim, **named), input.mean(dim, bool(named.get("keepdim", False)))
+
+
+@formula("std_mean")
+def _std_mean(input: Floats, dim: Any = None, **named: Any) -> Any:
+    variance, mean = _var_mean(input, dim, **named)
+    return variance.sqrt(), mean
+
+
+@formula("cumprod")
+def _cumprod(input: Floats, dim: int, dtype: Any = None) -> Value:
+    def pull(g: Value, out: Value, a: Value) -> Any:
+        if np.any(a.exact == 0):
+            raise NoGradientError("cumprod")
+        return ((g * out).flip((dim,)).cumsum(dim).flip((dim,)) / a,)
+
+    def scale(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+        return np.abs(out) * np.sqrt(np.cumsum(np.ones(a.shape), axis=dim))
+
+    return input.tape.apply(lambda a: np.cumprod(a, axis=dim), [input], pull, scale=scale)
+
+
+@formula("trace")
+def _trace(input: Value) -> Value:
+    places = input.tape.value(np.arange(min(input.shape)))
+    return input.index((places, places)).sum()
+
+
+@formula("topk", "TopkExt TopK")
+def _topk(
+    input: Value, k: int, dim: int | None = -1, largest: Any = True, sorted: Any = True
+) -> Any:
+    axis, sign = -1 if dim is None else dim, -1 if largest else 1
+
+    def first(a: np.ndarray) -> np.ndarray:
+        order = np.argsort(sign * a, axis=axis, kind="stable")
+        return np.take(order, np.arange(k), axis=axis)
+
+    return _ordered(input, axis, first)
+
+
+@formula("sort")
+def _sort(input: Value, dim: int = -1, descending: Any = False, stable: Any = False) -> Found:
+    sign = -1 if descending else 1
+    return _ordered(input, dim, lambda a: np.argsort(sign * a, axis=dim, kind="stable"))
+
+
+@formula("argsort")
+def _argsort(input: Value, dim: int = -1, descending: Any = False, stable: Any = False) -> Value:
+    places: Value = _sort(input, dim, descending).indices
+    return places
+
+
+@primitive("Sort")
+def _sort_primitive(p: Any, input: Value) -> Found:
+    return _sort(input, p.axis, p.descending)
