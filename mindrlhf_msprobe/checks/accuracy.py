@@ -53,7 +53,10 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     for number, one in enumerate(opinions):
         calls += 1
         seconds += one.seconds
-        call = call_of(one.entry)
+        operator = parse_operator(one.entry)
+        call = one.entry.rpartition(".")[0]  # without the number of the call
+        if operator is not None:
+            call = f"{operator.operator}.{operator.direction}"
         gaps += one.needed and one.opinion == Accuracy.UNDECIDED.value
         if one.why is not None:
             key = call, one.cell, str(one.why)
@@ -70,14 +73,6 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     ranked = [one.ranked(*key) for key, one in kept.items()]
     ranked.sort(key=lambda one: (-_GRAVITY[one.opinion], not one.origin, -one.worst.ratio))
     return AccuracyResult(path, tuple(ranked), tuple(none.values()), calls, seconds, gaps)
-
-
-def call_of(entry: str) -> str:
-    """Return an entry without the number of its call."""
-    operator = parse_operator(entry)
-    if operator is None:
-        return entry.rpartition(".")[0]
-    return f"{operator.operator}.{operator.direction}"
 
 
 def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], set[str]]) -> bool:

@@ -308,16 +308,11 @@ class Checking:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # a damaged record may hold anything
                 function()
-        except Exception as error:
-            self._stop(rule, error)
-
-    def _stop(self, rule: Rule, error: Exception) -> None:
-        """Go on without a rule that failed: it costs no other one, and is said."""
-        logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
-        self._broken[rule.name] = message(
-            "checks.failed", kind=type(error).__name__, error=str(error)[:300]
-        )
-        self._running.pop(rule.name, None)
+        except Exception as error:  # it costs no other rule, and is said
+            logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
+            known = {"kind": type(error).__name__, "error": str(error)[:300]}
+            self._broken[rule.name] = message("checks.failed", **known)
+            self._running.pop(rule.name, None)
 
 
 class _Running:
@@ -343,14 +338,14 @@ class _Running:
 
     def give(self, journal: Columns) -> None:
         """Give the rule the entries of a journal that it wants."""
-        for number in self._wanted(journal):
-            self.entry(journal.entry(number))
-
-    def _wanted(self, journal: Columns) -> Iterable[int]:
         rule = self.check.rule
+        wanted: Iterable[int] = range(len(journal))
         if rule.names is not None:
-            return journal.layout.once(self._named)
-        return journal.marked(rule.marks) if rule.marks else range(len(journal))
+            wanted = journal.layout.once(self._named)
+        elif rule.marks:
+            wanted = journal.marked(rule.marks)
+        for number in wanted:
+            self.entry(journal.entry(number))
 
     def _named(self, layout: Layout) -> list[int]:
         wants = self.check.rule.names
@@ -409,19 +404,12 @@ def check_opened(
     """Check runs that were opened, each by itself; see `mindrlhf_msprobe.check_runs`."""
     if not runs:
         raise UsageError.saying("checks.no_run")
-    return CheckResults(tuple(_check(run, prepared, healthy, progress) for run in runs))
-
-
-def _check(
-    run: Run,
-    prepared: Prepared,
-    healthy: Sequence[Run],
-    progress: Callable[[int, int], None] | None,
-) -> CheckResult:
-    checking = Checking(run, prepared.rules, prepared.settings, healthy)
-    total = len(run.steps)
-    for step in steps(run):
-        checking.feed(step)
-        if progress is not None:
-            progress(checking.steps, total)
-    return checking.finish(prepared.broken)
+    results = []
+    for run in runs:
+        checking, total = Checking(run, prepared.rules, prepared.settings, healthy), len(run.steps)
+        for step in steps(run):
+            checking.feed(step)
+            if progress is not None:
+                progress(checking.steps, total)
+        results.append(checking.finish(prepared.broken))
+    return CheckResults(tuple(results))

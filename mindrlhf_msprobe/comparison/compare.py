@@ -36,7 +36,7 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     unmatched,
 )
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
+from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
 from mindrlhf_msprobe.comparison.pairing.timeline import END
 from mindrlhf_msprobe.comparison.pairing.view import View, views
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
@@ -53,6 +53,7 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
 from mindrlhf_msprobe.comparison.verdict.history import LeftOut
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
+from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import (
     KEY_DATA_ONLY,
@@ -67,7 +68,6 @@ from mindrlhf_msprobe.findings import (
     RuleUse,
     Stopped,
 )
-from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -209,8 +209,13 @@ def prepare(asked: Asked) -> Prepared:
         *(asked.phases, asked.ranks, chosen, asked.key_data_only),
     )
     job = replace(job, msprobe_mapping=by_file)
-    job, on_layouts = _laid_out(job, asked.layout, within_one=job.sides[0].run is job.sides[1].run)
-    notes += on_layouts
+    within_one = job.sides[0].run is job.sides[1].run
+    unlike = not within_one and job.sides[0].run.ranks != job.sides[1].run.ranks
+    if asked.layout is not None or unlike:  # the ranks of the runs divide the work
+        from mindrlhf_msprobe.comparison.layouts.choosing import choose
+
+        job, on_layouts = choose(job, asked.layout, within_one=within_one)
+        notes += on_layouts
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(asked.key_data_only)]
     return Prepared(asked, job, notes, earlier)
 
@@ -237,31 +242,20 @@ def compare_steps(
     """
     asked, job = prepared.asked, prepared.job
     start = _engine(asked.engine, job, asked.address, asked.workers)
-    compare = partial(
-        run,
-        job,
-        start_workers=start,
-        progress=asked.progress,
-        at_once=asked.engine == "ray" or asked.workers is not None,
-        meanwhile=meanwhile,
-    )
-    return _compare_steps(job, rank_steps, start, compare, all_rows=asked.all_rows)
-
-
-def _compare_steps(
-    job: Job,
-    rank_steps: Sequence[tuple[int, int]],
-    start: Callable[[], Engine] | None,
-    compare: Callable[..., list[StepResult]],
-    *,
-    all_rows: bool,
-) -> list[StepResult]:
-    """Compare step after step; with first_only, up to that of the first divergence."""
     results: list[StepResult] = []
-    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=all_rows)
+    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=asked.all_rows)
+    # With first_only step after step, up to that of the first divergence.
     by_step = itertools.groupby(rank_steps, lambda at: at[0] if job.chosen.first_only else None)
     for _, group in by_step:
-        results += compare(list(group), folding=folding)
+        results += run(
+            job,
+            list(group),
+            start,
+            asked.progress,
+            at_once=asked.engine == "ray" or asked.workers is not None,
+            meanwhile=meanwhile,
+            folding=folding,
+        )
         if job.chosen.first_only and any(result.diverged for result in results):
             break
     if folding.many:
@@ -317,6 +311,11 @@ def _conclude(
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
     verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
+    used: Counter[Messages] = Counter()
+    passed: Counter[Messages] = Counter()
+    for by, (records, only_by_it) in (r for result in results for r in result.tally.rules.items()):
+        used[by] += records
+        passed[by] += only_by_it
     return Comparison(
         run_a=a,
         run_b=b,
@@ -324,7 +323,7 @@ def _conclude(
         findings=findings,
         agreements=tuple(a for result in results if result.folded for a in result.tally.agreements),
         preflight=before,
-        rules=_rules(results),
+        rules=tuple(RuleUse(by, n, passed[by]) for by, n in used.items()),
         remarks=tuple(
             dict.fromkeys([*notes, *(note for result in results for note in result.notes)])
         ),
@@ -367,7 +366,7 @@ def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
         return first
     own = job.sides[1].phases.get(first.phase or "", first.phase)
     config = job.sides[1].run.config(first.rank)
-    phase = (config.phase_table() if config else phase_table({})).get(own or "")
+    phase = phases_of(config).get(own or "")
     if own == first.phase or phase is None:
         return first
     both = dict(first.next_step)
@@ -394,17 +393,16 @@ def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:
         inside = max(begin, default=-1) + 1 if plan.pairs[index].event.kind == END else 0
         records = sum(job.chosen.leaves_out(pair) for pair in plan.pairs[inside:index])
         given = [plan.pairs[i] for i in begin if job.chosen.leaves_out(plan.pairs[i])]
-        unlike = (pair.record.name for pair in given if not _agrees(job, plan, pair))
+        unlike = []
+        for pair in given:
+            agrees = pair.gap is not None
+            if pair.a is not None and pair.b is not None:
+                work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
+                agrees = compare_pair(job, work).status.agrees
+            unlike += [] if agrees else [pair.record.name]
         return LeftOut(records, given=tuple(unlike))
 
     return left_out
-
-
-def _agrees(job: Job, plan: StepPlan, pair: Pair) -> bool:
-    if pair.a is None or pair.b is None:
-        return pair.gap is not None
-    work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
-    return compare_pair(job, work).status.agrees
 
 
 def _hidden(job: Job, step: int, rank: int) -> int:
@@ -431,16 +429,6 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _rules(results: Iterable[StepResult]) -> tuple[RuleUse, ...]:
-    used: Counter[Messages] = Counter()
-    passed: Counter[Messages] = Counter()
-    for result in results:
-        for by, (records, only_by_it) in result.tally.rules.items():
-            used[by] += records
-            passed[by] += only_by_it
-    return tuple(RuleUse(by, n, passed[by]) for by, n in used.items())
-
-
 def _job(
     a: _PathLike,
     b: _PathLike | None,
@@ -454,7 +442,14 @@ def _job(
     key_data_only: bool,
 ) -> tuple[Job, list[Message]]:
     within_one = _is_one_run(a, b, phases, ranks, chosen.keys)
-    names, fused = _cells_of(mapping)
+    names: tuple[NameRule, ...] = ()
+    fused: tuple[FusedRule, ...] = ()
+    if mapping is not None:
+        # It knows of rows, tokens and experts, which no other comparison needs.
+        from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
+
+        given = load_cells(mapping)
+        names, fused = given.names, given.fused
     allowed = tolerances(tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
@@ -478,22 +473,6 @@ def _job(
     return job, notes
 
 
-def _laid_out(job: Job, layout: _PathLike | None, *, within_one: bool) -> tuple[Job, list[Message]]:
-    """Return a job whose sides are put together, where the ranks of the runs divide the work."""
-    if layout is None and (within_one or job.sides[0].run.ranks == job.sides[1].run.ranks):
-        return job, []
-    from mindrlhf_msprobe.comparison.layouts.choosing import choose
-
-    return choose(job, layout, within_one=within_one)
-
-
-def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
-    if filters.by_name and not (comparison.findings or comparison.agreements):
-        raise UsageError.saying(
-            "error.no_record_left", list=list(filters.include), list2=list(filters.exclude)
-        )
-
-
 def _joined(a: object, b: object, by: str) -> str:
     return str(a) if a == b else f"{a}{by}{b}"
 
@@ -506,7 +485,9 @@ def _chosen(
     Raises:
         UsageError: the patterns leave nothing.
     """
-    _check_patterns_leave_something(comparison, filters)
+    if filters.by_name and not (comparison.findings or comparison.agreements):
+        patterns = {"list": list(filters.include), "list2": list(filters.exclude)}
+        raise UsageError.saying("error.no_record_left", **patterns)
     first = comparison.verdict.first_divergence
     left, right = job.sides
     others = {*left.run.keys, *right.run.keys} - {key for pair in filters.keys for key in pair}
@@ -531,34 +512,19 @@ def _chosen(
 def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
     """Return the comparison with what was found at the first divergence alone."""
     at = first.step, first.rank, first.phase if first.key is None else None
+    # In its phase, or its key.
+    findings = (
+        f
+        for f in comparison.findings
+        if (f.step, f.rank, f.key) == (first.step, first.rank, first.key)
+        if first.key is not None or (f.entry is not None and f.phase == first.phase)
+    )
     return replace(
         comparison,
         verdict=replace(comparison.verdict, spread=()),  # nothing after it was looked at
-        findings=tuple(f for f in comparison.findings if _is_at(f, first)),
+        findings=tuple(findings),
         agreements=tuple(a for a in comparison.agreements if (a.step, a.rank, a.phase) == at),
     )
-
-
-def _is_at(finding: Finding, first: Divergence) -> bool:
-    """Return whether a record stands where the first divergence does: in its phase, or its key."""
-    if (finding.step, finding.rank) != (first.step, first.rank):
-        return False
-    if first.key is not None:
-        return finding.key == first.key
-    return finding.entry is not None and finding.phase == first.phase
-
-
-def _cells_of(
-    mapping: _PathLike | None,
-) -> tuple[tuple[NameRule, ...], tuple[FusedRule, ...]]:
-    """Return the names, and the cells that are several, of a mapping's file."""
-    if mapping is None:
-        return (), ()
-    # It knows of rows, tokens and experts, which no other comparison needs.
-    from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
-
-    given = load_cells(mapping)
-    return given.names, given.fused
 
 
 def _repetitions(
@@ -583,19 +549,13 @@ def _repetitions(
         _, view, _ = views(left.run, open_run(Path(path).absolute()), None, None)
         view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
         found.append(view)
-        notes += _on_noise(left.run, view)
+        before = preflight(left.run, view.run, view.ranks or None)
+        weights = [w.role for w in before.weights if not w.agree]
+        names = [d.label for d in before.differences if d.section != "seeds"]
+        if weights or names:
+            unlike = {"roles": weights, "settings": names[:3], "more": len(names) > 3}
+            notes.append(message("pairing.noise_run", path=str(view.run.path), **unlike))
     return tuple(found), notes
-
-
-def _on_noise(a: Run, view: View) -> Messages:
-    repetition = view.run
-    before = preflight(a, repetition, view.ranks or None)
-    weights = [w.role for w in before.weights if not w.agree]
-    names = [d.label for d in before.differences if d.section != "seeds"]
-    if not weights and not names:
-        return ()
-    what = {"roles": weights, "settings": names[:3], "more": len(names) > 3}
-    return (message("pairing.noise_run", path=str(repetition.path), **what),)
 
 
 def _check_choice(engine: str, workers: int | None) -> None:

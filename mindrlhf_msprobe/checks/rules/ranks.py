@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,22 +68,15 @@ class RecordedAlike:
             return
         self._known[phase, rank] = now
         for number, (name, path) in enumerate(records.rows.names):
-            if path == "0":
-                shape = records.kinds.shapes[number], records.kinds.dtypes[number]
-                self._take(phase, rank, name, shape, partial(records.place, number))
-
-    def _take(
-        self, phase: str, rank: int, name: str, shape: Any, place: Callable[[], Place]
-    ) -> None:
-        at = phase, name
-        by_rank = self._shapes.get(at)
-        if by_rank is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                return
-            by_rank = self._shapes[at] = {}
-            self._first[at] = place()
-        if by_rank.setdefault(rank, shape) != shape:
-            by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
+            at, by_rank = (phase, name), self._shapes.get((phase, name))
+            if path != "0" or (by_rank is None and len(self._shapes) >= _MOST_SHAPES):
+                continue
+            if by_rank is None:
+                by_rank = self._shapes[at] = {}
+                self._first[at] = records.place(number)
+            shape = records.kinds.shapes[number], records.kinds.dtypes[number]
+            if by_rank.setdefault(rank, shape) != shape:
+                by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the ranks that recorded less, or ran cells more or less often."""
@@ -139,15 +131,13 @@ class RecordedAlike:
             cells = [name for name in {**other, **count} if count[name] != other[name]]
             lacking = not set(count) - set(other) and any(not count[name] for name in cells)
             calls = {name: (count[name], other[name]) for name in cells}
-            self._hold(_Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank)))
-
-    def _hold(self, new: _Held) -> None:
-        at = new.phase, new.rank, new.lacking, frozenset(map(pattern_of, new.calls))
-        held = self._held.get(at)
-        if held is None and len(self._held) < _MOST_HELD:
-            held = self._held[at] = new
-        if held is not None:
-            held.times, held.last_step = held.times + 1, new.step
+            at = phase, rank, lacking, frozenset(map(pattern_of, calls))
+            held = self._held.get(at)
+            if held is None and len(self._held) < _MOST_HELD:
+                held = _Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank))
+                self._held[at] = held
+            if held is not None:
+                held.times, held.last_step = held.times + 1, step.number
 
     def _differing(self) -> Iterator[Found]:
         """Yield the ranks that ran cells more or less often, but for those that depend on data."""
@@ -417,11 +407,14 @@ class Replicas:
         known: Sequence[int],
     ) -> Iterator[Found]:
         differ = [name for name, of in varied.items() if len(set(of.values())) > 1]
+        # Few parameters, or all whole matrices: not shards of them.
+        few = len(differ) <= _FEW * len(varied) and not any("expert" in name for name in differ)
+        matrices = {name for name in varied if name in self._whole[phase] and "expert" not in name}
         shapes = all(
             len({tuple(leaf["shape"]) for leaf in seen.leaves(name).values()}) == 1
             for name in differ
         )
-        if not differ or not self._tells(phase, differ, varied):
+        if not differ or not (few or {*(matrices or varied)} <= {*differ}):
             return
         given = [self._given.get((phase, rank)) for rank in known]
         same_data = len({one for one in given if one is not None}) < 2
@@ -429,13 +422,6 @@ class Replicas:
             self._check.not_checked(message("check_ranks.shards", phase=phase))
             return
         yield self._differs("other_weights", step, phase, seen, known[1], differ)
-
-    def _tells(self, phase: str, differ: Sequence[str], varied: Iterable[str]) -> bool:
-        """Return whether few parameters differ, or all whole matrices: not shards of them."""
-        names = [*varied]
-        few = len(differ) <= _FEW * len(names) and not any("expert" in name for name in differ)
-        matrices = [name for name in names if name in self._whole[phase] and "expert" not in name]
-        return few or {*(matrices or names)} <= {*differ}
 
     def _differs(
         self, code: str, step: Step, phase: str, seen: _Seen, rank: int, names: Sequence[str]

@@ -14,9 +14,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, part
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record, cell_name
 
 _DTYPES = ("Float32", "Float64")
@@ -232,12 +232,11 @@ def elsewhere(first: FirstDifference) -> Change | None:
     pair = first.pair
     if pair.a is None or pair.b is None:
         return None
-    phase = first.finding.phase
     places: dict[str, str] = {}
-    for other, finding in first.pairs:
-        if finding is None or (finding.phase, finding.io) != (phase, "parameters"):
+    for other, finding, _ in of_entries(first.pairs, first.finding.phase, io="parameters"):
+        if finding is None or other.a is None or other.b is None:
             continue
-        if other.a is None or other.b is None or _named(other.a) == _named(pair.a):
+        if _named(other.a) == _named(pair.a):
             continue
         moved_there = _is_one(pair.a, other.b) and not _is_one(pair.a, other.a)
         if "b" not in places and moved_there:
@@ -256,7 +255,11 @@ def _named(record: Record) -> str:
 def _is_one(a: Record, b: Record) -> bool:
     """Return whether two records are one tensor: by elements, else by statistics."""
     x, y = a.leaf, b.leaf
-    if x.shape != y.shape or x.dtype != y.dtype or not _may_be_one(x, y):
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if not all(map(is_finite, (x.max, x.min, x.norm, y.max, y.min, y.norm))) or x.max == x.min:
+        return False  # one number everywhere tells nothing
+    if (x.max, x.min) != (y.max, y.min) or abs(x.norm - y.norm) > _NEARLY_EQUAL * abs(x.norm):
         return False
     if x.fingerprint is not None and y.fingerprint is not None:
         return x.fingerprint == y.fingerprint
@@ -266,12 +269,3 @@ def _is_one(a: Record, b: Record) -> bool:
         return np.array_equal(a.array(), b.array())
     except (ArrayFileError, OSError, ValueError):
         return False
-
-
-def _may_be_one(a: Leaf, b: Leaf) -> bool:
-    """Return whether two tensors, not of one number alone, have the same statistics."""
-    values = (a.max, a.min, a.norm, b.max, b.min, b.norm)
-    if not all(map(is_finite, values)) or a.max == a.min:
-        return False
-    same = (a.max, a.min) == (b.max, b.min)
-    return same and abs(a.norm - b.norm) <= _NEARLY_EQUAL * abs(a.norm)

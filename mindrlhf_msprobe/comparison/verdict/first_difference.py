@@ -9,8 +9,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import EventKey
 from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, PairFindings, StepFindings
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.config import ProbeConfig, phases_of
 from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
 
@@ -92,7 +93,11 @@ class FirstDifference:
     @property
     def parent(self) -> str | None:
         """The entry around its own, where that was recorded."""
-        return self.step.plan.parents.get((self.event.phase or "", self.event.name))
+        return self.parent_of(self.pair)
+
+    def parent_of(self, pair: Pair) -> str | None:
+        """Return the entry around that of a pair, where that was recorded."""
+        return self.step.plan.parents.get((pair.event.phase or "", pair.event.name))
 
     @property
     def is_of_state(self) -> bool:
@@ -108,6 +113,11 @@ class FirstDifference:
     def config(self) -> ProbeConfig | None:
         """What A was configured to record on its rank; None where that is not known."""
         return self.runs[0].config(self.finding.rank)
+
+    @property
+    def table(self) -> dict[str, Phase]:
+        """The phases of A, by name."""
+        return phases_of(self.config)
 
     @cached_property
     def filtered(self) -> bool:

@@ -9,8 +9,13 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.history import History, StepFindings, same
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.comparison.verdict.history import (
+    History,
+    StepFindings,
+    of_entries,
+    same,
+)
+from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.records import cell_name
 
 
@@ -34,18 +39,19 @@ def in_time(step: StepFindings, index: int, history: History) -> StepFindings:
         return step
     cell = cell_name(container)
     late = [
-        i
-        for i, (other, found) in enumerate(step.pairs)
-        if i > index and _differs(other, found)
-        if other.event != pair.event and other.event.phase == entry.phase
-        if other.entry and other.entry.opening == entry.opening
-        if cell == ROOT or other.entry.cell.startswith(f"{cell}.")
+        other
+        for other, found, of in of_entries(
+            step.pairs[index + 1 :], entry.phase, opening=entry.opening, io="parameters"
+        )
+        if found is not None and found.status is Status.DIFFERENT
+        if other.a is not None and other.b is not None and other.event != pair.event
+        if cell == ROOT or of.cell.startswith(f"{cell}.")
     ]
-    handed = [i for i in late if _is_what_was_handed(step.pairs[i][0], pair)]
-    tables = (i for i in late if step.pairs[i][0].record.leaf.is_discrete)
-    for i in (*handed, *(i for i in tables if _differed_before(step.pairs[i][0], step, history))):
+    handed = [other for other in late if _is_what_was_handed(other, pair)]
+    tables = (other for other in late if other.record.leaf.is_discrete)
+    for other in (*handed, *(one for one in tables if _differed_before(one, step, history))):
         pairs = list(step.pairs)
-        pairs.insert(index, pairs.pop(i))
+        pairs.insert(index, pairs.pop(next(i for i, (p, _) in enumerate(pairs) if p is other)))
         return replace(step, pairs=tuple(pairs))
     return step
 
@@ -56,16 +62,6 @@ def recorded_late(first: FirstDifference) -> Messages:
     if earlier is first.pair:
         return ()
     return (message("explanation.recorded_late", record=earlier.record.name),)
-
-
-def _differs(pair: Pair, finding: Finding | None) -> bool:
-    both = pair.a is not None and pair.b is not None
-    return (
-        both
-        and finding is not None
-        and finding.io == "parameters"
-        and finding.status is Status.DIFFERENT
-    )
 
 
 def _is_what_was_handed(parameter: Pair, handed: Pair) -> bool:

@@ -82,6 +82,7 @@ def conclude(
         first, reached = _explained(candidates[0], of_first, preflight, left_out, earlier)
     else:
         first = _first_not_reached(results, (sides[0].run, sides[1].run), plan, compare)
+    count, bad = _together((result, result.tally.non_finite) for result in results)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     agreeing = {result.rank for result in results if result.tally.compared}
     agreeing -= {result.rank for result in candidates}
@@ -98,7 +99,7 @@ def conclude(
         phases=tuple(dict.fromkeys(phase for result in results for phase in result.tally.phases)),
         parted=_diverged_ranks(candidates, first, history) if first else (),
         agreeing_ranks=tuple(sorted(agreeing)) if first else (),
-        non_finite=_non_finite(results),
+        non_finite=NonFinite() if bad is None else NonFinite(count, *_place(bad)),
         suspicious=_suspicious(results),
     )
 
@@ -155,8 +156,11 @@ def _diverged_ranks(
     for result in candidates:
         if result.rank not in diverged:
             finding = _first_finding(result)
-            if late:
-                finding = _first_in_time(result, history(result.rank)) or finding
+            of_rank = history(result.rank)
+            compared = of_rank.compared(result.step) if late else None
+            if compared is not None:  # a parameter may have been recorded late
+                index = _first_index(compared)
+                finding = in_time(compared, index, of_rank).pairs[index][1] or finding
             step, rank, phase, record = _place(finding)
             diverged[rank] = RankDivergence(rank, step, phase, record, finding.micro_step)
     return tuple(diverged.values())
@@ -174,11 +178,6 @@ def _outcome(counts: Counter[str]) -> Outcome:
 
 def _compared_something(counts: Counter[str]) -> bool:
     return any(n and Status(status) not in ONE_SIDED for status, n in counts.items())
-
-
-def _non_finite(results: Sequence[StepResult]) -> NonFinite:
-    records, first = _together((result, result.tally.non_finite) for result in results)
-    return NonFinite() if first is None else NonFinite(records, *_place(first))
 
 
 def _suspicious(results: Sequence[StepResult]) -> Suspicious:
@@ -206,15 +205,6 @@ def _place(finding: Finding) -> tuple[int, int, str | None, str]:
 
 def _first_index(step: StepFindings) -> int:
     return next(i for i, (_, f) in enumerate(step.pairs) if f and not f.status.agrees)
-
-
-def _first_in_time(result: StepResult, history: History) -> Finding | None:
-    """Return the first finding of a rank that does not agree, of a parameter recorded late."""
-    compared = history.compared(result.step)
-    if compared is None:
-        return None
-    index = _first_index(compared)
-    return in_time(compared, index, history).pairs[index][1]
 
 
 def _first_finding(result: StepResult) -> Finding:
