@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,19 +84,10 @@ def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], set[str]]) -> bo
     around = wrong.setdefault((one.step, one.rank, one.phase), set())
     is_operator = parse_operator(one.entry) is not None
     begins = is_operator or one.cell not in around
-    around.update(_around(one.cell, is_operator=is_operator))
+    parts = one.cell.split(".")
+    around.update(".".join(parts[:n]) for n in range(1, len(parts)))
+    around.update([one.cell] * is_operator + ["root"] * (one.cell not in ("", "root")))
     return begins
-
-
-def _around(cell: str, *, is_operator: bool) -> Iterator[str]:
-    """Yield the cells that a call is inside of, by its cell's name."""
-    if is_operator:
-        yield cell
-    if cell and cell != "root":
-        yield "root"
-    while "." in cell:
-        cell = cell.rpartition(".")[0]
-        yield cell
 
 
 class _Kept:

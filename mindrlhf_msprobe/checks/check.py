@@ -197,14 +197,6 @@ class Checking:
         for one in learning:
             one.check.learning = None
 
-    def _look(self, journal: Columns) -> None:
-        """Note what the run holds."""
-        self.entries += len(journal)
-        self._seen |= journal.layout.once(_parts_of)
-        for kind, names in _SHOWN_BY.items():
-            if kind not in self._seen and any(map(journal.values.holds, names)):
-                self._seen.add(kind)
-
     def _to_rules(self, journal: Columns, running: Iterable[_Running]) -> None:
         """Give a journal, and its entries, to the rules that want them."""
         for one in running:
@@ -219,7 +211,11 @@ class Checking:
         Of the step nothing is held afterwards but what rules keep of its past, which is bounded.
         """
         for journal in step.journals(self._layouts):
-            self._look(journal)
+            self.entries += len(journal)
+            self._seen |= journal.layout.once(_parts_of)
+            for kind, names in _SHOWN_BY.items():
+                if kind not in self._seen and any(map(journal.values.holds, names)):
+                    self._seen.add(kind)
             self._to_rules(journal, [*self._running.values()])
         self.steps += 1
         self.ranks.update(step.ranks)
@@ -249,7 +245,13 @@ class Checking:
         for one in [*self._running.values()]:
             if one.end is not None:
                 self._guarded(one.check.rule, partial(self._take, one, one.end, []))
-        checked, not_checked = [], [*self._limits(), *not_loaded]
+        # What no rule could look at, and findings that were not kept.
+        whys = [*limits_of(self._run)]
+        if self._cut is not None and not self._run.finished:
+            whys.append(message("checks.cut_off", step=self._cut))
+        if left_out := self._findings.left_out:
+            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
+        checked, not_checked = [], [*(NotChecked("", why) for why in whys), *not_loaded]
         for rule, why in self._broken.items():
             not_checked.append(NotChecked(rule, why, failed=True))
         for name, one in self._running.items():
@@ -270,15 +272,6 @@ class Checking:
             saves=self.saves,
             stopped=tuple(Stopped.all_of("", self._run.stops)),
         )
-
-    def _limits(self) -> list[NotChecked]:
-        """Return what no rule could look at, and findings that were not kept."""
-        whys = [*limits_of(self._run)]
-        if self._cut is not None and not self._run.finished:
-            whys.append(message("checks.cut_off", step=self._cut))
-        if left_out := self._findings.left_out:
-            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
-        return [NotChecked("", why) for why in whys]
 
     def _has(self, need: Need) -> bool:
         if need.kind == "key":

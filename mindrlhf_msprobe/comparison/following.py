@@ -7,7 +7,6 @@ agrees is counted on columns.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.engine.executor import run
@@ -17,7 +16,6 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     StepResult,
     compare_step,
-    compare_whole_step,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
@@ -102,11 +100,7 @@ class StepByStep:
             self._agreed = [*self._agreed, step][-_BEFORE:]
             return None
         verdict = conclude(
-            [*map(self._result, self._agreed), result],
-            self._job.sides,
-            self._job.plan,
-            partial(compare_whole_step, self._job),
-            preflight(*self._runs),
+            [*map(self._result, self._agreed), result], self._job, preflight(*self._runs)
         )
         return verdict.first_divergence
 

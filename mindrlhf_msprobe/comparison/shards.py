@@ -155,7 +155,11 @@ def _options(asked: Asked, job: Job) -> Options:
     return Options(
         tolerance=job.tolerances,
         noise=tuple(map(os.path.abspath, repetitions_of(asked))),
-        **{name: _absolute(getattr(asked, name)) for name in _FILES},
+        **{
+            name: os.path.abspath(given) if isinstance(given, (str, Path)) else given
+            for name in _FILES
+            for given in [getattr(asked, name)]
+        },
         phases=asked.phases and (asked.phases[0], asked.phases[1]),
         ranks=asked.ranks and (asked.ranks[0], asked.ranks[1]),
         key_data_only=asked.key_data_only,
@@ -173,11 +177,6 @@ _FILES = (
     *("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping"),
     *("tokenizer", "layout", "after"),
 )
-
-
-def _absolute(given: Any) -> Any:
-    """Return the absolute path where an option names a file, else its value."""
-    return os.path.abspath(given) if isinstance(given, (str, Path)) else given
 
 
 def reduce_parts(

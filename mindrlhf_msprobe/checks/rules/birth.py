@@ -134,14 +134,11 @@ class Scales:
         The loss scale fell; or where it is not saved, float16 overflowed, and what comes after it
         is finite.
         """
-        return self._fell or (not self.known and any(map(self._overflowed, hard.values())))
-
-    def _overflowed(self, events: Events) -> bool:
-        """Return whether the first that is not finite is an infinity in float16, or came of one."""
-        first = events.in_time()[0]
-        return events.is_float16 and (
-            bool(first.counts[1]) or bool(near_limit(self._check.run, first))
-        )
+        if self._fell or self.known:
+            return self._fell
+        # The first that is not finite is an infinity in float16, or came of one.
+        of_float16 = (events.in_time()[0] for events in hard.values() if events.is_float16)
+        return any(one.counts[1] or near_limit(self._check.run, one) for one in of_float16)
 
     def clean(self) -> None:
         """Note a step in which everything was finite."""

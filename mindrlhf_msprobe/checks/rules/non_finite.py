@@ -91,7 +91,9 @@ class FirstNonFinite:
         if not hard:
             self._chain = None
             self._scales.clean()
-            self._soft(ranks)
+            for entry, _ in (soft for events in ranks.values() for soft in events.soft):
+                if len(self._masks) < _MOST_MASKS:  # its -inf did no harm
+                    self._masks.add(_maker(entry))
             return
         backward = all(event.is_backward for events in hard.values() for event in events.hard)
         if backward and self._scales.is_retried(step):
@@ -117,13 +119,6 @@ class FirstNonFinite:
         if self._open is not None:
             earlier, self._open = self._open, None
             yield from self._births(*earlier)
-
-    def _soft(self, ranks: dict[int, Events]) -> None:
-        """Remember the cells whose -inf did no harm."""
-        for events in ranks.values():
-            for entry, _ in events.soft:
-                if len(self._masks) < _MOST_MASKS:
-                    self._masks.add(_maker(entry))
 
     def _births(self, step: Step, hard: dict[int, Events], before: int | None) -> Iterator[Found]:
         """Yield the births of one step: the first over all ranks, then what is left of others."""

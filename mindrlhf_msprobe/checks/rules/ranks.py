@@ -92,8 +92,8 @@ class RecordedAlike:
     def _absent(
         self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
     ) -> Iterator[Found]:
-        absent = [rank for rank in step.ranks if rank not in by_rank]
-        absent = [rank for rank in absent if self._should_record(phase, step.number, rank)]
+        lacking = (rank for rank in step.ranks if rank not in by_rank)
+        absent = [rank for rank in lacking if self._should_record(phase, step.number, rank)]
         if absent and len(by_rank) > 1 - (len(step.ranks) == 2):
             said = message("check_ranks.no_phase", ranks=absent, phase=phase)
             at = Place(step.number, absent[0], phase)
@@ -291,12 +291,12 @@ def _counts(by_rank: Mapping[int, Sequence[str]]) -> dict[str, int]:
     return {str(rank): len(names) for rank, names in sorted(by_rank.items())}
 
 
-def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
-    return tuple(shape[0] or ()), shape[1]
-
-
 def _shown(shape: tuple[Any, Any]) -> str:
     return f"{shape[1]}{list(shape[0] or ())}"
+
+
+def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
+    return tuple(shape[0] or ()), shape[1]
 
 
 def _usual_of(counts: Mapping[int, Counter[str]]) -> int:
@@ -362,20 +362,20 @@ class Replicas:
         for (rank, phase), records in step.parameters.items():
             phases.setdefault(phase, {})[rank] = records
         for phase, of_ranks in phases.items():
-            seen = _Seen(of_ranks)
+            seen = _Seen(step.number, phase, of_ranks)
             if phase not in self._begun and seen.are_several:
                 self._begun.add(phase)
-                yield from self._unlike(step, phase, seen)
+                yield from self._unlike(seen)
             groups = self._groups.setdefault(phase, _Groups())
             diverged: dict[int, list[str]] = {}
             for name, rank in groups.take(seen):
                 diverged.setdefault(rank, []).append(name)
             for rank, names in diverged.items():
-                yield self._differs("parted", step, phase, seen, rank, names)
+                yield self._differs("parted", seen, rank, names)
         self._given.clear()
         self._whole.clear()
 
-    def _unlike(self, step: Step, phase: str, seen: _Seen) -> Iterator[Found]:
+    def _unlike(self, seen: _Seen) -> Iterator[Found]:
         """Yield the ranks that hold other parameters than the rest from the first."""
         known = sorted(rank for rank, floats in seen.tensors.items() if floats.names)
         varied = {
@@ -387,7 +387,7 @@ class Replicas:
         if len(known) < 2 or not varied:
             return
         if len(known) == 2:
-            yield from self._two(step, phase, seen, varied, known)
+            yield from self._two(seen, varied, known)
             return
         alone: dict[int, list[str]] = {}
         for name, identities in varied.items():
@@ -396,16 +396,12 @@ class Replicas:
             if len(single) == 1:
                 alone.setdefault(single[0], []).append(name)
         for rank, names in alone.items():
-            yield self._differs("other_weights", step, phase, seen, rank, names)
+            yield self._differs("other_weights", seen, rank, names)
 
     def _two(
-        self,
-        step: Step,
-        phase: str,
-        seen: _Seen,
-        varied: Mapping[str, Mapping[int, _Identity]],
-        known: Sequence[int],
+        self, seen: _Seen, varied: Mapping[str, Mapping[int, _Identity]], known: Sequence[int]
     ) -> Iterator[Found]:
+        phase = seen.phase
         differ = [name for name, of in varied.items() if len(set(of.values())) > 1]
         # Few parameters, or all whole matrices: not shards of them.
         few = len(differ) <= _FEW * len(varied) and not any("expert" in name for name in differ)
@@ -421,11 +417,9 @@ class Replicas:
         if same_data or not shapes:
             self._check.not_checked(message("check_ranks.shards", phase=phase))
             return
-        yield self._differs("other_weights", step, phase, seen, known[1], differ)
+        yield self._differs("other_weights", seen, known[1], differ)
 
-    def _differs(
-        self, code: str, step: Step, phase: str, seen: _Seen, rank: int, names: Sequence[str]
-    ) -> Found:
+    def _differs(self, code: str, seen: _Seen, rank: int, names: Sequence[str]) -> Found:
         self._check.checked()
         named = sorted(names, key=lambda name: seen.place(name, rank).order)
         first = seen.leaves(named[0])
@@ -450,9 +444,9 @@ class Replicas:
             seen.place(named[0], rank),
             evidence=evidence,
             causes=causes,
-            same=(code, phase, rank),
+            same=(code, seen.phase, rank),
             next_step=self._check.next_recording(
-                Place(step.number, None, phase), first=max(0, step.number - 1)
+                Place(seen.step, None, seen.phase), first=max(0, seen.step - 1)
             ),
         )
 
@@ -466,8 +460,8 @@ class _Seen:
         names: of all of them.
     """
 
-    def __init__(self, records: Mapping[int, Records]) -> None:
-        self.records = records
+    def __init__(self, step: int, phase: str, records: Mapping[int, Records]) -> None:
+        self.step, self.phase, self.records = step, phase, records
         self.tensors = {rank: one.kinds.tensors for rank, one in records.items()}
         first, *others = self.tensors.values()
         alike = all(one is first for one in others)

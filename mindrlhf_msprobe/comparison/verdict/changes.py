@@ -53,22 +53,20 @@ def _operands(first: FirstDifference) -> tuple[dict[str, Record], dict[str, Reco
     place = (first.event.phase, first.event.name)
     pairs = [("y", first.pair)]
     for pair, finding in first.before:
-        if (pair.event.phase, pair.event.name) == place and finding and finding.status.agrees:
-            pairs.append((_name(pair.record), pair))
+        io, path = pair.record.io, pair.record.path
+        if (pair.event.phase, pair.event.name) != place or not finding:
+            continue
+        if finding.status.agrees and io == "parameters":
+            name = "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
+            pairs.append((name, pair))
+        elif finding.status.agrees and (io, path) == ("input", "0"):
+            pairs.append(("x", pair))
     sides = ("a", "b")
     found: list[dict[str, Record]] = [
         {name: record for name, pair in pairs if name and (record := getattr(pair, side))}
         for side in sides
     ]
     return found[0], found[1]
-
-
-def _name(record: Record) -> str:
-    """Return what the formula calls a record; "" of what is not in it."""
-    if record.io != "parameters":
-        return "x" if (record.io, record.path) == ("input", "0") else ""
-    path = record.path
-    return "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
 
 
 def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:

@@ -134,7 +134,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         why = culprit_reasons(culprit, finding, why)
     why = (*why, *recorded_late(first), *occasion_reasons(occasion, finding))
     why = (*why, *history.in_two_roles(finding))
-    birth = None if cause is Cause.FILE or by_name else born(first)
+    birth = born(first)
     if birth is not None:
         why = (*why, *born_reasons(birth))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
-from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_whole_step
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import Earlier, Finding
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
@@ -133,23 +133,25 @@ class History:
     """The steps of one rank, one of which holds the first divergence.
 
     Attributes:
-        sides: the two runs.
+        job: the comparison.
         rank: the comparison's number of it.
         results: everything that was compared.
-        plan, compare: pairs, and compares, a step once more.
     """
 
-    sides: tuple[View, View]
+    job: Job
     rank: int
     results: Sequence[StepResult]
-    plan: Callable[[int, int], StepPlan]
-    compare: Callable[[int, int], StepResult]
     _opened: dict[tuple[int, int, str], list[Opened]] = field(
         default_factory=dict, repr=False, compare=False
     )
     _compared: dict[int, StepFindings | None] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @property
+    def sides(self) -> tuple[View, View]:
+        """The two runs."""
+        return self.job.sides
 
     @property
     def comparable(self) -> bool:
@@ -169,8 +171,8 @@ class History:
             of_step = (one for one in self.results if (one.step, one.rank) == (step, self.rank))
             result, found = next(of_step, None), None
             if result is not None:
-                findings = (result if result.whole else self.compare(step, self.rank)).findings
-                plan = self.plan(step, self.rank)
+                whole = result if result.whole else compare_whole_step(self.job, step, self.rank)
+                findings, plan = whole.findings, self.job.plan(step, self.rank)
                 if len(plan.pairs) == len(findings):
                     found = StepFindings(plan, tuple(zip(plan.pairs, findings)))
             self._compared[step] = found

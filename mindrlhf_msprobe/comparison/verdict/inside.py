@@ -318,7 +318,13 @@ def _check_rounded(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     """Note which roundings of one side to the other these elements refute."""
     for name, (kind, side) in ((key, key) for key, holds in seen.rounded.items() if holds):
         wide, narrow = (a, b) if side == "B" else (b, a)
-        seen.rounded[name] = bool(np.array_equal(_cast(wide, kind), narrow))
+        if kind == "Float16":
+            cast = wide.astype(np.float16).astype(np.float32)
+        else:
+            bits = np.ascontiguousarray(wide).view(np.uint32).astype(np.uint64)
+            nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+            cast = nearest.astype(np.uint32).view(np.float32).reshape(wide.shape)
+        seen.rounded[name] = bool(np.array_equal(cast, narrow))
 
 
 def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
@@ -365,15 +371,6 @@ def _add_ulps(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     if seen.dtype == "BFloat16":
         largest = -(-largest >> 16)
     seen.ulps = max(seen.ulps, largest)
-
-
-def _cast(values: np.ndarray, kind: str) -> np.ndarray:
-    """Round float32 to a narrower dtype and back."""
-    if kind == "Float16":
-        return values.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
-    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return nearest.astype(np.uint32).view(np.float32).reshape(values.shape)
 
 
 def _changes(seen: _Seen) -> list[_Fitting]:

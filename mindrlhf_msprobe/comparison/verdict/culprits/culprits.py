@@ -10,7 +10,7 @@ otherwise, the mode of the phase.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from mindrlhf_msprobe.common.message import Message
@@ -323,21 +323,14 @@ class _Reached:
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
         """Yield the initial weights that differ and are those of the finding's role."""
         for weights in preflight.weights:
-            # With the cells at hand whose parameters agree, it is not the weights.
-            unseen = self._cause is not Cause.COMPUTATION or self._holds_unseen(weights.different)
-            if weights.differ and self._concerns(role_of(weights.role)) and unseen:
+            # With the cells at hand whose parameters agree, it is not the weights; but a container
+            # may use those of a cell which it does not call, and which none recorded.
+            cell, unrecorded = self._cell, {*weights.different} - self._recorded
+            inside = "" if cell == ROOT else f"{cell}."
+            unseen = cell is not None and any(name.startswith(inside) for name in unrecorded)
+            may_be = self._cause is not Cause.COMPUTATION or unseen
+            if weights.differ and self._concerns(role_of(weights.role)) and may_be:
                 yield CheckFirst(Nearness.ROLE, weights)
-
-    def _holds_unseen(self, names: Iterable[str]) -> bool:
-        """Return whether the cell to blame holds one of these parameters, and none recorded it.
-
-        A container may use that of a cell which it does not call.
-        """
-        cell = self._cell
-        if cell is None:
-            return False
-        inside = (name for name in names if cell == ROOT or name.startswith(f"{cell}."))
-        return any(name not in self._recorded for name in inside)
 
     def nearness(self, difference: Difference) -> Nearness | None:
         """Return how near a setting is to the finding; None if it cannot explain it."""
