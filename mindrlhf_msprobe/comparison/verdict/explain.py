@@ -67,7 +67,6 @@ from mindrlhf_msprobe.comparison.verdict.occasion import (
     other_attributes,
     place_of,
 )
-from mindrlhf_msprobe.comparison.verdict.recorded_late import recorded_late
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table, role_of
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
@@ -132,8 +131,10 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
-    why = (*why, *recorded_late(first), *occasion_reasons(occasion, finding))
-    why = (*why, *history.in_two_roles(finding))
+    earlier = first.step.plan.pairs[first.index]
+    if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
+        why = (*why, message("explanation.recorded_late", record=earlier.record.name))
+    why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
     birth = born(first)
     if birth is not None:
         why = (*why, *born_reasons(birth))

@@ -19,7 +19,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.changes import elsewhere, epsilons, rotary_bases
+from mindrlhf_msprobe.comparison.verdict.changes import (
+    elsewhere,
+    epsilons,
+    rotary_bases,
+    standardised,
+)
 from mindrlhf_msprobe.comparison.verdict.evidence import (
     are_several,
     bits_of_order,
@@ -28,7 +33,6 @@ from mindrlhf_msprobe.comparison.verdict.evidence import (
     tells_one_number,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.standardised import standardised
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back

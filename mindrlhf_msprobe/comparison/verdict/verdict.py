@@ -24,9 +24,9 @@ from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, un
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
+    in_time,
 )
 from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, StepFindings
-from mindrlhf_msprobe.comparison.verdict.recorded_late import in_time
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
     Cause,

@@ -338,9 +338,7 @@ class _Reached:
             return None
         if difference.step is not None and difference.step > self._step:
             return None
-        if difference.section == MODES:
-            return self._of_mode(difference)
-        if difference.section == CELLS:
+        if difference.section in (MODES, CELLS):
             return self._of_cells(difference)
         if difference.section == "generation":
             return Nearness.PHASE if self._draws and self._concerns(difference.role) else None
@@ -350,16 +348,17 @@ class _Reached:
             return Nearness.ROLE if after and self._concerns(role) else None
         return Nearness.RUN if self._of_run(difference) else None
 
-    def _of_mode(self, difference: Difference) -> Nearness | None:
-        if difference.phase is None:
-            return Nearness.ROLE if self._concerns(difference.role) else None
-        if self._phase is not None and difference.phase == self._phase.name:
-            return Nearness.PHASE if self._in_origin(difference) else None
-        return Nearness.ROLE if self._came_of_update(difference) else None
-
     def _of_cells(self, difference: Difference) -> Nearness | None:
-        if difference.phases and self._phase is not None:
-            if self._phase.name not in difference.phases:
+        """Return how near an attribute of cells is, or the mode of a phase."""
+        own = None if self._phase is None else self._phase.name
+        if difference.section == MODES:
+            if difference.phase is None:
+                return Nearness.ROLE if self._concerns(difference.role) else None
+            if difference.phase == own:
+                return Nearness.PHASE if self._in_origin(difference) else None
+            return Nearness.ROLE if self._came_of_update(difference) else None
+        if difference.phases and own is not None:
+            if own not in difference.phases:
                 return Nearness.ROLE if self._came_of_update(difference) else None
         elif not self._concerns(difference.role):
             return None
